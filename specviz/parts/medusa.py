@@ -57,12 +57,17 @@ class PublishedMedusa(PublishedPart):
         outputs = range(0 if not rows else 1 if shared else heads)
         self.lm_heads = nn.ModuleList([nn.Linear(d, rows, bias=False) for _ in outputs])
 
-    def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
-        """As `MedusaHeads.logits`."""
+    def states(self, features: Tensor) -> list[Tensor]:
+        """What each head makes of the target's last hidden states [..., d], for its output matrix."""
         states = [features] * self.sizes.num_heads
         for head, block in enumerate(self.blocks[self.skipped :]):
             for layer in block.layers:
                 states[head] = states[head] + functional.silu(layer(states[head]))
+        return states
+
+    def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
+        """As `MedusaHeads.logits`."""
+        states = self.states(features)
         if len(self.lm_heads) > 1:
             rows = torch.stack([head(one) for head, one in zip(self.lm_heads[self.skipped :], states)], -2)
         else:

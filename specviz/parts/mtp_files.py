@@ -44,10 +44,7 @@ class MtpFile(PublishedHead):
         layer.input_proj = nn.Linear(2 * d, d, bias=False)
         for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
             setattr(layer, name, LlamaRMSNorm(d, self.config.rms_norm_eps))
-        # What the last norm makes of ones is its weights, whether they count from 0 or from 1.
-        last_norm = target.get_decoder().norm
-        ones = torch.ones(d, dtype=target.dtype, device=last_norm.weight.device)
-        scale = last_norm(ones).detach().float()
+        scale = last_scale(target)
         # What a weight of 0 took away does not come back.
         self.register_buffer("last_scale", scale.masked_fill(scale == 0, 1), persistent=False)
         self.before_last_norm = True  # of the target
@@ -85,6 +82,19 @@ class MtpFile(PublishedHead):
             Sentence("the state after the target's last norm"): read_as(self, before_last_norm=False),
             Sentence("state and embedding joined the other way round"): read_as(self, embedding_first=False),
         }
+
+
+def last_scale(target: PreTrainedModel) -> Tensor:
+    """What the target's last norm multiplies its states with once they have a length of their own, [d] float32.
+
+    Ones for a norm that takes away more than their length, as it does in older families.
+    """
+    width, norm = target.config.get_text_config().hidden_size, getattr(target.get_decoder(), "norm", None)
+    if norm is None or isinstance(norm, nn.LayerNorm):
+        return torch.ones(width, device=target.device)
+    # What it makes of ones is its weights, whether they count from 0 or from 1.
+    ones = torch.ones(width, dtype=target.dtype, device=norm.weight.device)
+    return norm(ones).detach().float()
 
 
 def load_mtp_file(files: PartFiles, target: PreTrainedModel) -> MtpFile:

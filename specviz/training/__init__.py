@@ -3,7 +3,9 @@
 models: a target from scratch, with losses at early exits; a draft model distilled from the target
 parts: what recipes of trained parts share: the frozen target, the files, the loss
 eagle3: EAGLE-3 heads
-heads: Medusa, MTP and parallel heads in a format of our own
+medusa: Medusa heads
+mtp: MTP modules
+heads: parallel heads in a format of our own
 loop: the loop that every recipe runs through, with its optimisers, checkpoints and validation
 data: text as training blocks, and the target's own continuations
 losses: how far a student is from its teacher

@@ -26,9 +26,11 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.eagle3 import Eagle3Recipe
-from specviz.training.heads import EagleRecipe, HeadRecipe, MedusaRecipe, MtpRecipe, ParallelRecipe, head_from
+from specviz.training.heads import EagleRecipe, HeadRecipe, ParallelRecipe, head_from
 from specviz.training.loop import Recipe, Schedule, train
+from specviz.training.medusa import MedusaRecipe
 from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
+from specviz.training.mtp import MtpRecipe
 from specviz.training.parts import PartRecipe
 
 #: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.
@@ -37,15 +39,15 @@ _RECIPES = {
     "draft": ("a small Llama that imitates the target", 3_000_000, 3e-3),
     "medusa": ("Medusa heads on the frozen target", 1_000_000, 3e-3),
     "eagle": ("an EAGLE head on the frozen target", 1_500_000, 3e-3),
-    "mtp": ("an MTP head on the frozen target", 1_500_000, 3e-3),
+    "mtp": ("an MTP module on the frozen target", 1_500_000, 3e-3),
     "parallel": ("a head on the frozen target that drafts all tokens in one pass", 1_500_000, 3e-3),
 }
 
 #: Recipes of parts in published formats on the frozen target, by the drafter that reads them.
-_PARTS: dict[str, type[PartRecipe]] = {recipe.name: recipe for recipe in (Eagle3Recipe,)}
+_PARTS: dict[str, type[PartRecipe]] = {recipe.name: recipe for recipe in (Eagle3Recipe, MedusaRecipe, MtpRecipe)}
 
 #: Recipes of heads of our own on the frozen target.
-_HEADS = {recipe.name: recipe for recipe in (MedusaRecipe, EagleRecipe, MtpRecipe, ParallelRecipe)}
+_HEADS = {recipe.name: recipe for recipe in (EagleRecipe, ParallelRecipe)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Heads on the frozen target, each learning its distributions at every depth that it drafts.
 
-Medusa-1 (arXiv 2401.10774, §2.2.1); EAGLE's on its own drafts (training-time test, EAGLE-3, arXiv 2503.01840, §3.2);
-the parallel head's, many drafts in each block of text, all in one pass (arXiv 2602.06036).
+EAGLE's on its own drafts (training-time test, EAGLE-3, arXiv 2503.01840, §3.2); the parallel head's, many drafts in
+each block of text, all in one pass (arXiv 2602.06036).
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.parts.head_files import fingerprint, load, save
 from specviz.parts.head_passes import HeadModel
-from specviz.parts.heads import EagleConfig, EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
+from specviz.parts.heads import EagleConfig, EagleHead, Head, ParallelHead
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width
@@ -35,7 +35,7 @@ class HeadRecipe(Recipe):
     sample: [rows, n] int64, some text from which to set a new head's scale. start: a head in float32 to train on.
     """
 
-    head_class: ClassVar[type[Head | MedusaHeads]]
+    head_class: ClassVar[type[Head]]
     depth: ClassVar[str]  # the word for one
 
     def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0, start: nn.Module | None = None):
@@ -67,20 +67,6 @@ class HeadRecipe(Recipe):
 
     def save(self, folder: pathlib.Path) -> None:
         save(self.student, folder, fingerprint(self.target.model))
-
-
-class MedusaRecipe(HeadRecipe):
-    """Head k at row t learns the target's row t + k along the text."""
-
-    name, head_class, depth = "medusa", MedusaHeads, "head"
-
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
-        """At the n rows where all heads have a label, [rows · n, vocab]."""
-        text, heads = self.target.read(ids), self.student.sizes.num_heads
-        n = ids.shape[1] - heads
-        hidden = self.student(text.features[:, :n].flatten(0, 1), text.embeddings[:, 1 : 1 + n].flatten(0, 1))
-        for k in range(1, heads + 1):
-            yield self.target.head(hidden[:, k - 1]), text.logits[:, k : k + n].flatten(0, 1)
 
 
 class EagleRecipe(HeadRecipe):
@@ -150,16 +136,6 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
     head.down.weight.copy_(mlp.down_proj.weight)
     head.norm.weight.copy_(draft.model.norm.weight)
     return head
-
-
-class MtpRecipe(EagleRecipe):
-    """As the EAGLE head: one module, trained to be run again on its own states for every further depth.
-
-    DeepSeek-V3 trains its modules with the target, on the text's tokens (arXiv 2412.19437, eq. 24 and 25); here the
-    target is there already, and its distributions are the labels.
-    """
-
-    name, head_class = "mtp", MtpHead
 
 
 class ParallelRecipe(HeadRecipe):

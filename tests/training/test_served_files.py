@@ -1,0 +1,95 @@
+"""What the recipes of Medusa heads and MTP modules write is what the programs that read these formats ask for."""
+
+import json
+
+import pytest
+import torch
+from tiny import save_model, tiny_model
+from transformers import AutoConfig
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from specviz.parts.part_files import PartFiles
+from specviz.training.medusa import MedusaRecipe
+from specviz.training.mtp import MtpRecipe
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """Read from a folder, whose name the files mention."""
+    folder = save_model(tmp_path_factory.mktemp("model") / "tiny", tiny_model("llama"))
+    return type(tiny_model("llama")).from_pretrained(folder, dtype=torch.float32)
+
+
+def trained(recipe, target, folder):
+    """A part after a step in which every weight moves, in its files."""
+    student = recipe(target)
+    torch.manual_seed(0)
+    for weight in student.student.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape)
+    student.save(folder)
+    return student, PartFiles.at(folder)
+
+
+def vllm_medusa(settings):
+    """The weights that vLLM's Medusa has for a configuration (model_executor/models/medusa.py), and what its loader
+    calls those of a file; the loader passes over any other name in silence."""
+    renamed = {}
+    for key, value in settings.items():
+        kind = "num" in key and next((kind for kind in ("heads", "layers") if kind in key), None)
+        renamed[{"heads": "num_heads", "layers": "num_hidden_layers"}.get(kind, key)] = value
+    d, rows = renamed["hidden_size"], renamed["truncated_vocab_size"]
+    assert rows == renamed["vocab_size"]  # otherwise it needs a map of tokens
+    shapes = {"lm_head.weight": (rows, d)} if renamed["original_lm_head"] else {}
+    for head in range(renamed["num_heads"]):
+        for layer in range(renamed["num_hidden_layers"]):
+            shapes[f"blocks.{head}.layers.{layer}.weight"] = (d, d)
+            if renamed["medusa_fc_bias"]:
+                shapes[f"blocks.{head}.layers.{layer}.bias"] = (d,)
+    return shapes, lambda name: "lm_head.weight" if name == "lm_heads.0.weight" else name
+
+
+def speculators_mtp(settings):
+    """As `vllm_medusa`, of speculators' MTPDraftModel (models/mtp): one layer of Qwen 3, for which a file must have all
+    weights and no others."""
+    assert (settings["speculators_model_type"], settings["num_nextn_predict_layers"]) == ("mtp", 1)
+    proposals = settings["speculators_config"]
+    assert proposals["proposal_methods"][0]["speculative_tokens"] > 0 and proposals["verifier"]["architectures"]
+    layer = settings["transformer_layer_config"]
+    config = type(AutoConfig.for_model(layer["model_type"]))(**layer)
+    assert config.model_type == "qwen3"
+    d = config.hidden_size
+    shapes = {name: tuple(weight.shape) for name, weight in Qwen3DecoderLayer(config, 0).state_dict().items()}
+    shapes |= {f"{name}_layernorm.weight": (d,) for name in ("token", "hidden", "final")}
+    shapes["input_proj.weight"] = (d, 2 * d)
+    return {f"mtp_layers.0.{name}": shape for name, shape in shapes.items()}, lambda name: name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "loader"), [(MedusaRecipe, vllm_medusa), (MtpRecipe, speculators_mtp)], ids=["medusa", "mtp"]
+)
+def test_files_have_what_their_loaders_ask_for_and_nothing_else(recipe, loader, target, tmp_path):
+    _, files = trained(recipe, target, tmp_path)
+    shapes, named = loader(json.loads((tmp_path / "config.json").read_text()))
+    assert {named(name): shape for name, shape in files.shapes.items()} == shapes
+    assert {tensor.dtype for tensor in files.tensors().values()} == {torch.bfloat16}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("recipe", [MedusaRecipe, MtpRecipe], ids=["medusa", "mtp"])
+def test_what_was_trained_is_what_is_read_again(recipe, target, tmp_path):
+    student, _ = trained(recipe, target, tmp_path)
+    ids = torch.randint(100, (2, 24))
+    learnt, read, new = (
+        torch.cat([drafted for drafted, _ in one.drafts(ids, None)], 1)
+        for one in (student, recipe(target, tmp_path), recipe(target))
+    )
+    # They are written in bfloat16.
+    assert (read - learnt).norm() < 0.03 * (new - learnt).norm()
+
+
+@torch.no_grad()
+def test_new_medusa_heads_say_what_the_target_says(target):
+    ids = torch.randint(100, (2, 24))
+    logits = target(ids).logits
+    for drafted, _ in MedusaRecipe(target).drafts(ids, None):
+        torch.testing.assert_close(drafted, logits[:, : drafted.shape[1]], rtol=0.05, atol=0.05)  # in bfloat16
