@@ -1,4 +1,8 @@
-"""EAGLE-3 heads (Li et al., arXiv 2503.01840, §3), written as speculators writes them."""
+"""EAGLE-3 heads (Li et al., arXiv 2503.01840, §3), written as speculators writes them.
+
+vLLM reads that; SGLang, which does not, reads the layer's sizes, the class and the target's layers from the top of the
+same configuration.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +38,21 @@ class Eagle3Recipe(ChainRecipe):
             tensors["lm_head.weight"] = target.get_output_embeddings().weight
         else:
             tensors |= known_to(draft, tensors, vocab)
-        settings = speculators_settings(target, "eagle3", "Eagle3DraftModel", _PROPOSED, layers) | {
-            "draft_vocab_size": vocab,
-            "eagle_aux_hidden_state_layer_ids": states,
-            "embed_requires_grad": draft is not None,
-            "norm_before_fc": False,
-            "norm_before_residual": False,
-            "target_hidden_size": width,
-        }
+        settings = (
+            layers
+            | speculators_settings(target, "eagle3", "LlamaForCausalLMEagle3", _PROPOSED, layers)
+            | {
+                "draft_vocab_size": vocab,
+                "eagle_aux_hidden_state_layer_ids": states,
+                "eagle_config": {"eagle_aux_hidden_state_layer_ids": [state - 1 for state in states]},
+                "embed_requires_grad": draft is not None,
+                # As speculators trains them by default. Without these norms the states outweigh what attention brings.
+                "norm_before_fc": True,
+                "norm_before_residual": True,
+                "norm_output": True,
+                "target_hidden_size": width,
+            }
+        )
         maps = {"d2t": torch.zeros(vocab, dtype=torch.long), "t2d": torch.ones(vocab, dtype=torch.bool)}
         return settings, tensors | maps
 
@@ -59,6 +70,7 @@ def new_head(layers: dict[str, Any], fused: int) -> dict[str, Tensor]:
 
     tensors = {f"layers.0.{name}.weight": torch.ones(d) for name in ("input_layernorm", "hidden_norm")}
     tensors |= {name: torch.ones(d) for name in ("layers.0.post_attention_layernorm.weight", "norm.weight")}
+    tensors["input_norm.weight"] = torch.ones(fused)
     shapes = {"q": queries, "k": keys, "v": keys}
     tensors |= {f"layers.0.self_attn.{name}_proj.weight": drawn(rows, 2 * d) for name, rows in shapes.items()}
     tensors |= {f"layers.0.mlp.{name}_proj.weight": drawn(inner, d) for name in ("gate", "up")}
@@ -68,11 +80,13 @@ def new_head(layers: dict[str, Any], fused: int) -> dict[str, Tensor]:
 
 def known_to(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> dict[str, Tensor]:
     """The weights of a one-layer draft model, as a head of its sizes has them in its `tensors`: attention reads the
-    embedding as it did there, and the state besides."""
+    embedding as it did there, and the state besides, which is as large as embeddings are."""
     own = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
     for name in ("embed_tokens.weight", "lm_head.weight"):
         # Checkpoints with one tokenizer may be padded to different widths.
         own[name] = functional.pad(own[name], (0, 0, 0, vocab - len(own[name])))
+    size = own["embed_tokens.weight"].square().mean().sqrt()
+    own["layers.0.hidden_norm.weight"] = size * tensors["layers.0.hidden_norm.weight"].to(size)
     for name in ("q", "k", "v"):
         joined = f"layers.0.self_attn.{name}_proj.weight"
         own[joined] = torch.cat([own[joined], tensors[joined][:, own[joined].shape[1] :].to(own[joined])], -1)
