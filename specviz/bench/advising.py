@@ -107,7 +107,7 @@ def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: flo
         others = [one for one in others if one.num_draft_tokens == ONLY_GAMMA]
         runs = runs_in_turn(1 + len(others))
     most = min(tokens, MOST_TOKENS)
-    # Rather several prompts than a long text: they differ more from one another than its parts do.
+    # Several prompts rather than one long text: they differ more from each other than parts of a text do.
     met = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
     length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * met) - around)))
     return _Heat(others, length, [round(place * prompts / met) for place in range(met)], reading)

@@ -245,7 +245,7 @@ def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentenc
 def _windows(model: PreTrainedModel) -> set[int]:
     layers = DynamicCache(config=model.config).layers
     known = {layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)}
-    own = getattr(model.config, "window_size", None)  # GPT-Neo's, which its cache knows nothing of
+    own = getattr(model.config, "window_size", None)  # GPT-Neo's, which its cache ignores
     return known | ({own} if isinstance(own, int) else set())
 
 

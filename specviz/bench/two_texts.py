@@ -14,7 +14,7 @@ from specviz.models.placement import dtype_name
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, first_difference
 
-#: In float32 sums of another order move a log probability by less than that.
+#: In float32, another order of sums changes a log probability by less than this.
 FLOAT32_TIE = 1e-3
 
 #: Tokens after the parting that are looked at too: a text that lost its way at a tie goes on as the target's.

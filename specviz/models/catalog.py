@@ -89,7 +89,7 @@ PUBLISHED = _published()
 
 
 def drafts_at_hand(target: str) -> list[HubPair]:
-    """The pairs of this target whose draft model was downloaded before. Asks nobody."""
+    """The pairs of this target whose draft model was downloaded before. Uses no network."""
     from huggingface_hub import try_to_load_from_cache  # the page reads this file at once
 
     weights = ("model.safetensors", "model.safetensors.index.json")

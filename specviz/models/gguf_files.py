@@ -8,7 +8,7 @@ import copy
 import importlib.util
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from specviz.models.refusals import Named, is_out_of_memory
+from specviz.models.refusals import Named, explaining
 from specviz.records.errors import SpecvizError, first_line
 
 MAGIC = b"GGUF"
@@ -143,25 +143,21 @@ def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any
     return found if torch.allclose(plain / frequencies, torch.tensor(factors), rtol=1e-3) else None
 
 
-@contextlib.contextmanager
-def explaining_gguf(model: Named) -> Iterator[None]:
+def explaining_gguf(model: Named) -> contextlib.AbstractContextManager[None]:
     """Turns the libraries' errors over a damaged file, or one of an unknown kind, into a SpecvizError.
 
     A header that was cut off or overwritten leads them astray in many ways. Out of memory passes through.
     """
-    try:
-        yield
-    except SpecvizError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        if kind := re.search(r"architecture ([\w.-]+) is not supported|Unknown gguf model_type: ([\w.-]+)", str(error)):
-            raise model.complaint(
-                "{name} is a GGUF file of the architecture {kind}, which transformers cannot unpack: name the model "
-                "in transformers' format.",
-                kind=kind[1] or kind[2],
-            ) from error
-        raise model.complaint(
-            "The GGUF file {name} is damaged or incomplete: download it again ({reason}).", reason=first_line(error)
-        ) from error
+    return explaining("gguf", model, about=lambda error: _about_gguf(model, error))
+
+
+def _about_gguf(model: Named, error: BaseException) -> SpecvizError:
+    if kind := re.search(r"architecture ([\w.-]+) is not supported|Unknown gguf model_type: ([\w.-]+)", str(error)):
+        return model.complaint(
+            "{name} is a GGUF file of the architecture {kind}, which transformers cannot unpack: name the model "
+            "in transformers' format.",
+            kind=kind[1] or kind[2],
+        )
+    return model.complaint(
+        "The GGUF file {name} is damaged or incomplete: download it again ({reason}).", reason=first_line(error)
+    )

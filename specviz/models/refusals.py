@@ -194,7 +194,7 @@ def hub_refusal(model: Named, error: BaseException) -> SpecvizError | None:
 
 
 def try_out(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Reads a text and writes all tokens, to raise now if it raises ever; ValueError if all tokens are special ones."""
+    """Reads a text and writes all tokens, so that a broken one raises now; ValueError if all tokens are special."""
     vocabulary = sorted(set(tokenizer.get_vocab().values()))
     if not set(vocabulary) - set(tokenizer.all_special_ids):
         raise ValueError("it has no tokens but special ones")

@@ -146,8 +146,8 @@ _STORED = {"F64", "F32", "F16", "BF16"}
 
 
 def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raises SpecvizError for weights that are not this architecture's: some are missing, left over, or numbers that
-    stand for others."""
+    """Raises SpecvizError for weights that are not this architecture's: some are missing, left over, or codes for
+    other numbers."""
     missing = sorted(report["missing_keys"])
     if missing:
         raise source.complaint(

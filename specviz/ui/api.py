@@ -1,8 +1,8 @@
 """The page's functions for programs: an `Endpoint` each, which says what it takes, what it is checked for and what it
 answers, and becomes a function of Gradio and a tool of its MCP server.
 
-They run what the tabs run, on the page's own pair. Where an answer grows, each is sent, and the last is the whole one.
-What is wrong is a sentence that begins with the parameter to blame.
+They run what the tabs run, on the page's own pair. A growing answer is sent at each stage, complete at last.
+An error is a sentence that begins with the parameter to blame.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _passes(runner: Runner, values: Values, report: Report) -> Answers:
     return work()
 
 
-#: All of them, by the names that requests call them by.
+#: All endpoints, by the names that requests use.
 ENDPOINTS: dict[str, Endpoint] = {
     "generate": Endpoint(
         "Continues a prompt by speculative decoding and returns the trace of the run, schema specviz.run/1.",
@@ -356,7 +356,7 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
 
 
 def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In line for the models like any visitor; what is wrong is refused before."""
+    """Waits in line for the models like any visitor; mistakes are refused before."""
     line = runner.line
     try:
         if not runner.store.is_ready:
@@ -371,6 +371,6 @@ def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iter
 
 
 def _report(text: Said, fraction: float) -> None:
-    """As steps of a hundred: MCP's notifications know no fractions."""
-    # Gradio's way of taking it as a parameter is closed to functions without components.
+    """In hundredths: MCP's notifications have no fractions."""
+    # Gradio passes it as a parameter only to functions with components.
     gr.Progress()((round(100 * fraction), 100), desc=SAY.spoken(text), unit="%")

@@ -1,4 +1,4 @@
-"""Settings that come from elsewhere than a visitor's hand: from a link, or from another part of the page.
+"""Settings that a visitor did not enter: from a link, or from another part of the page.
 
 A part of the page asks by an event (see the script remote.js), which the hidden component `Controls.remote` receives;
 its answer names the button to press once the controls are set.

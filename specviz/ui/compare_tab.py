@@ -109,7 +109,7 @@ def create_compare_tab(desk: Desk) -> Tab:
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
-    """The prompts of one's own: written, or from a file; how many there are, and a button that removes them."""
+    """Prompts of one's own, typed or from a file; their number, and a button that removes them."""
     given = gr.Textbox(
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),
@@ -243,7 +243,7 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant) -> messages.
 
 
 def _rule_words(contest: Contest, contestant: Contestant) -> Said:
-    """The rule that judges; at temperature 0 there is none to tell of, unless others were asked for."""
+    """The rule that judges; at temperature 0 it is only named if others were asked for."""
     if contest.order.settings.sampling.greedy:
         return said("compare.rules_alike") if contest.left_out else ""
     return said(f"ways.rule_{contestant.rule}")

@@ -47,7 +47,8 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        if "/" in name and not name.startswith("file/")  # what is in no folder is sent with the page; those are not its
+        # Files outside a folder come with the page; those in file/ are for saved pages.
+        if "/" in name and not name.startswith("file/")
     )
 
 
@@ -84,11 +85,11 @@ async def _qr_code(request: Request) -> Response:
 ROUTES = [Route(f"/{ADDRESS}/{{name:path}}", _web_file), Route("/gradio_api/specviz/qr", _qr_code)]
 
 
-#: Events of the page itself are no part of its API.
+#: Events of the page itself are not part of its API.
 INTERNAL = {"api_visibility": "private"}
 
-#: Gradio shows progress nowhere: the page's own words do. Hidden alone is not enough, because each output would count
-#: seconds in every frame all the same, and go on doing so if it is taken off the page meanwhile.
+#: Gradio's progress is shown nowhere: the page has its own. Hiding it is not enough, because each output would still
+#: count seconds in every frame, even after it has left the page.
 UNSEEN = {"show_progress": "hidden", "show_progress_on": []}
 
 #: Through Gradio's queue, without a limit there: work on a model waits in a line of our own (`line.Line`).
@@ -307,7 +308,7 @@ def as_text(text: str) -> str:
 
 
 def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[dict], Any]:
-    """A plain function of that name: Gradio marks it with an attribute, which a bound method would not take."""
+    """A plain function of that name: Gradio marks it with an attribute, which a bound method does not accept."""
 
     def call(wanted: dict) -> Any:
         return function(wanted)

@@ -47,7 +47,7 @@ class Choice:
     widths: Sequence[int]  # branches; `OWN` for a drafter's default
     rules: Sequence[str]  # besides the usual one
     repeats: int
-    prompts: str = ""  # one's own, in the place of the order's, see `read_prompts`
+    prompts: str = ""  # one's own, instead of the order's, see `read_prompts`
 
 
 @dataclass

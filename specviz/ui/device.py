@@ -56,7 +56,7 @@ def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
 
 
 def apart(work: Callable[[], Made]) -> Made:
-    """Does a piece of work in a thread that ends with it, and with it the helper threads that it called up.
+    """Does a piece of work in a thread of its own, which takes its helper threads along when it ends.
 
     With more helper threads than processors, OpenMP lets each sleep while it waits for the others, and waking makes a
     pass of two threads three times as slow; only the engine's thread may keep any. ZeroGPU emulates CUDA in the thread
@@ -75,7 +75,7 @@ def between_runs(work: Callable[[], Made]) -> Made:
 
 @dataclass(frozen=True)
 class Stage:
-    """How far a pair's passes are."""
+    """How far the preparation of a pair's passes is."""
 
     step: Sentence | None = None  # the work in progress; None when it is over
     reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why some were not prepared, by role

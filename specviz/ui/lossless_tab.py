@@ -40,7 +40,7 @@ MOST_GREEDY = 128
 #: Seconds between two pictures of the growing counts.
 REPORT_EVERY = 0.25
 
-#: At how many numbers of runs the noise is worked out.
+#: At how many points the noise is computed.
 NOISE_STEPS = 14
 
 
@@ -83,7 +83,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
 
 
 def trial_order(order: Order, trial: Trial) -> Order:
-    """The order of one run of the test: two tokens are looked at, and few enough can come that all pairs are counted.
+    """The order of one run of the test: two tokens, of so few candidates that all pairs can be counted.
 
     Raises SpecvizError for a trial that the page does not offer.
     """
@@ -183,7 +183,7 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
 
 
 def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
-    """The counts now and then, and once more, marked True, when they are over: all `runs` made, or the test stopped."""
+    """The counts from time to time and, marked True, at the end: all `runs` made, or the test stopped."""
     from specviz.decoding.exact_distribution import ExactDistribution
 
     counted: messages.Counted | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
 
-#: In a table, of figures that are not measured.
+#: Stands in a table for a figure that was not measured.
 _NONE = "–"
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]

@@ -167,7 +167,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a piece of work ended. A value: of an exception that crosses a process border only the name arrives."""
+    """How a piece of work ended. Plain, because an exception that crosses a process border loses all but its name."""
 
     seconds: float  # it took, in the engine's thread
     error: SpecvizError | None

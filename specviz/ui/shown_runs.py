@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
 
-#: Gradio copies downloads: it looks every so many seconds for copies that are older than so many, and removes them.
+#: Gradio copies downloads: seconds between its searches for old copies, and the age at which it removes them.
 KEPT = (3_600, 86_400)
 
 

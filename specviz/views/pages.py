@@ -71,7 +71,7 @@ def run_frame(run: Run) -> str:
     return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
 
 
-# What lies below these views cannot import them: a record is handed how it shows itself.
+# Records lie below the views and cannot import them, so they are handed the functions that show them.
 Run.as_page, Run.as_frame = run_page, run_frame
 
 

@@ -1,4 +1,4 @@
-"""A server's figures beside what speaks for a fault (`specviz.theory.doctor`) and beside published figures."""
+"""A server's figures: signs of a fault in them (`specviz.theory.doctor`), and published figures for comparison."""
 
 import functools
 import json
