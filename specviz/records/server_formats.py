@@ -30,6 +30,8 @@ class Format:
     length: tuple[str, ...] = ()  # tokens per pass, where nothing says how many passes there were
     tokens: tuple[str, ...] = ()  # of the answer
     longest: tuple[str, ...] = ()  # γ: the most that a pass drafts
+    running: tuple[str, ...] = ()  # requests at once; in a log also on the line before, or earlier on the same line
+    speed: tuple[str, ...] = ()  # tokens a second of all requests together
     #: Whether `drafted` is passes times the configured length, and not what was really proposed.
     nominal: bool = False
     full: bool = False  # whether `kept` or `shares` has a place for each token that a pass can draft
@@ -89,6 +91,10 @@ RUN = Format(
 #: One row of `bench --json`.
 BENCH = Format(name="specviz bench", length=("acceptance_length",), many=True)
 
+#: The same in both servers' benchmarks: what was asked for, else what was measured at most or on average.
+CONCURRENCY = "max_concurrency", "max_concurrent_requests", "concurrency"
+THROUGHPUT = ("output_throughput",)
+
 # vLLM pull request 48915 (after 0.28.0), docs/features/speculative_decoding/acceptance_metrics.md
 _VLLM = Format(
     name="vLLM",
@@ -130,7 +136,19 @@ FORMATS = (
         accepted=("spec_decode_accepted_tokens",),
         drafted=("spec_decode_draft_tokens",),
         shares=("spec_decode_per_position_acceptance_rates",),
+        running=CONCURRENCY,
+        speed=THROUGHPUT,
         full=True,
+        many=True,
+    ),
+    # python/sglang/bench_serving.py; without drafts its accept_length is null
+    Format(
+        name="SGLang bench_serving",
+        marks=("accept_length",),
+        beside=THROUGHPUT,
+        length=("accept_length",),
+        running=CONCURRENCY,
+        speed=THROUGHPUT,
         many=True,
     ),
     # TensorRT-LLM, cpp/include/tensorrt_llm/executor/types.h: SpecDecodingStats, one a step of the batch
@@ -176,6 +194,7 @@ _COUNTERS = Format(
     accepted=("spec_decode_num_accepted_tokens_total",),
     drafted=("spec_decode_num_draft_tokens_total",),
     kept=("spec_decode_num_accepted_tokens_per_pos_total",),
+    running=("num_requests_running",),
     full=True,
     many=True,
 )
@@ -184,8 +203,8 @@ _COUNTERS = Format(
 #: SGLang gives an average over its last steps (python/sglang/srt, its metrics collector).
 SCRAPES = {
     "vllm": _COUNTERS,
-    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", full=False),
-    "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), many=True),
+    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", running=("requests_processing",), full=False),
+    "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), running=("num_running_reqs",), many=True),
 }
 
 #: Lines that a log can have. Names of figures are those of the log, as they are quoted to its reader.
@@ -198,12 +217,13 @@ LINES = (
         drafted=("Drafted",),
         shares=("Per-position acceptance rate",),
         length=("Mean acceptance length",),
+        running=("Running",),
         full=True,
         rounding=0.0005,
         many=True,
     ),
     # SGLang's scheduler; its accept rate once counted the target's own tokens as kept, so it is left alone
-    Format(name="SGLang log", begins="accept len: ", length=("accept len",), many=True),
+    Format(name="SGLang log", begins="accept len: ", length=("accept len",), running=("#running-req",), many=True),
     # llama.cpp, common/speculative.cpp: common_speculative_print_stats
     Format(
         name="llama.cpp statistics",

@@ -6,13 +6,13 @@ that cannot be read is left out with its reason, and the others are read.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
-from specviz.records.server_formats import BENCH, FORMATS, OWN, RUN, SCHEMA, Format
+from specviz.records.server_formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
 from specviz.records.server_text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
@@ -48,6 +48,8 @@ class ServedRequest:
     completion_tokens: int | None
     length: float | None = None  # tokens per pass as the server rounds it
     shares: tuple[float, ...] | None = None  # kept at each position, of all passes, as the server rounds it
+    running: float | None = None  # requests at once
+    speed: float | None = None  # tokens a second of all of them together
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -66,6 +68,7 @@ class ServedRequest:
 class ServedRequests:
     requests: list[ServedRequest] = field(default_factory=list)
     without: int = 0  # entries that say nothing of speculation
+    plain: list[tuple[float, float]] = field(default_factory=list)  # of these, benchmarks: requests at once, tokens/s
     left_out: int = 0  # what could not be read
     reasons: list[SpecvizError] = field(default_factory=list)  # why, of the first ones and of the last
 
@@ -147,7 +150,10 @@ class _Reader:
             blocks, chunk = list(_blocks(piece)), _is_chunk(piece)
             for block in blocks:
                 self._add(*block, chunk)
-            self.found.without += not blocks and not chunk
+            speed, running = (_positive(piece.get(name)) for name in (*THROUGHPUT, _first(piece, CONCURRENCY)))
+            plain = not blocks and speed and running
+            self.found.plain += [(running, speed)] if plain else []
+            self.found.without += not (blocks or chunk or plain)
 
     def _add(self, name: str, tokens: Any, kind: Format, block: dict[str, Any], chunk: bool = False) -> None:
         requests, key = self.found.requests, name if chunk else kind.name if kind.summed else ""
@@ -273,7 +279,18 @@ def request_of(number: int, name: str, tokens: Any, kind: Format, block: dict[st
         if _sum(outcomes, 1) is None and outcomes is not None:
             outcomes = Counter({(kept, drafts): count for (kept, _), count in outcomes.items()})
     rounded = tuple(shares) if shares and outcomes is None else None
-    return ServedRequest(number, name, kind, passes, accepted, drafted, outcomes, tokens, length, rounded)
+    at_once = [_positive(read.value(field)) for field in ("running", "speed")]
+    return ServedRequest(number, name, kind, passes, accepted, drafted, outcomes, tokens, length, rounded, *at_once)
+
+
+def _positive(value: Any) -> float | None:
+    number = finite(value)
+    return number if number and number > 0 else None
+
+
+def _first(block: dict[str, Any], names: Sequence[str]) -> str | None:
+    """The first of a field's names that has a value."""
+    return next((name for name in names if block.get(name) is not None), None)
 
 
 class _Fields:
@@ -284,8 +301,8 @@ class _Fields:
         self.block = block if kind.read is None else kind.read(block)
 
     def name(self, field: str) -> str | None:
-        """The server's name for a field: the first of its names that has a value."""
-        return next((name for name in getattr(self.kind, field) if self.block.get(name) is not None), None)
+        """The server's name for a field."""
+        return _first(self.block, getattr(self.kind, field))
 
     def value(self, field: str) -> Any:
         return self.block.get(self.name(field))

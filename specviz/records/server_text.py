@@ -5,7 +5,7 @@ The text is untrusted: parts that cannot be read are left out with a reason, and
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, takewhile
 from math import isfinite
@@ -52,8 +52,18 @@ _INDENT = re.compile(r"[ \t\[,]*\Z")
 
 _SAMPLE = re.compile(r"(\w+):(\w+)(\{[^\n]*\})?[ \t]+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\.)*)"')
+#: vllm/v1/metrics/loggers.py: the line before the one about speculation.
+RUNNING = re.compile(r"Running: \d{1,9} reqs")
+
 _TELLING = re.compile(
-    "|".join(f"(?:{line.begins})" for line in LINES) + f"|^(?:{'|'.join(SCRAPES)}):spec_", re.MULTILINE
+    "|".join(
+        [
+            *(f"(?:{line.begins})" for line in LINES),
+            *(f"^{server}:(?:spec_|{'|'.join(known.running)})" for server, known in SCRAPES.items()),
+            RUNNING.pattern,
+        ]
+    ),
+    re.MULTILINE,
 )
 
 
@@ -125,6 +135,7 @@ class _Lines:
 
     text: str
     logged: list[Reported] = field(default_factory=list)
+    running: str = ""  # the latest line that counts requests at once, until the next about speculation
     #: By name, the latest of the lines that count from the start.
     last: dict[str, Reported] = field(default_factory=dict)
     #: The scrapes of each set of labels, in order, and the samples that the latest has.
@@ -139,13 +150,20 @@ class _Lines:
             if sample := _SAMPLE.match(said):
                 self._sampled(*sample.groups(default=""))
                 continue
+            if RUNNING.match(said):
+                self.running = said
+                continue
+            before = self.text[self.text.rfind("\n", 0, found.start()) + 1 : found.start()][-1000:]
             for line in LINES:
                 if re.match(line.begins, said):
-                    self._logged(line, said)
+                    self._logged(line, said, f"{before}{self.running}")
+                    self.running = ""
 
-    def _logged(self, line: Format, said: str) -> None:
+    def _logged(self, line: Format, said: str, before: str) -> None:
         names = (*line.passes, *line.accepted, *line.drafted, *line.shares, *line.length)
         block = {name: value for name in names if (value := _figure(name, said))}
+        if block:
+            block |= {name: value for name in line.running if (value := _figure(name, before))}
         if block and line.last:
             name = said.split(":", 1)[0].removeprefix("statistics").strip()
             self.last[name] = Reported(name, line, block)
@@ -156,7 +174,7 @@ class _Lines:
         """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none."""
         named, known, number = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
         position = named.pop("position", "")
-        counters = (*known.passes, *known.accepted, *known.drafted, *known.kept)
+        counters = (*known.passes, *known.accepted, *known.drafted, *known.kept, *known.running)
         if number is None or not (metric in counters or (metric in known.length and number)):
             return
         scrapes = self.scrapes.setdefault((server, " ".join(named.values())), [{}])
@@ -171,8 +189,10 @@ class _Lines:
                 yield one
         yield from self.last.values()
         for (server, name), scrapes in self.scrapes.items():
-            for block in _differences(scrapes) if SCRAPES[server].passes else scrapes:
-                yield Reported(name, SCRAPES[server], _placed(block))
+            known = SCRAPES[server]
+            for block in _differences(scrapes, known.running) if known.passes else scrapes:
+                if block.keys() - {(metric, "") for metric in known.running}:
+                    yield Reported(name, known, _placed(block))
 
 
 def _figure(name: str, said: str) -> str | None:
@@ -184,10 +204,11 @@ def _figure(name: str, said: str) -> str | None:
     return value.split()[-1] if value and "," not in value else value
 
 
-def _differences(scrapes: list[dict[Any, float]]) -> Iterator[dict[Any, float]]:
-    """The counts between scrapes; for a single one, and after a restart of the server, those since its start."""
+def _differences(scrapes: list[dict[Any, float]], gauges: Sequence[str]) -> Iterator[dict[Any, float]]:
+    """The counts between scrapes; for a single one, and after a restart of the server, those since its start. gauges:
+    are no counts, and as they were at the later scrape."""
     for before, after in pairwise(scrapes if len(scrapes) > 1 else [{}, *scrapes]):
-        since = {key: value - before.get(key, 0.0) for key, value in after.items()}
+        since = {key: value - before.get(key, 0.0) * (key[0] not in gauges) for key, value in after.items()}
         yield after if any(value < 0 for value in since.values()) else since
 
 

@@ -42,6 +42,7 @@ class Signs:
     #: (requests at once, measured speed over the same server without drafts), the least load first.
     speedups: Sequence[tuple[float, float]] = ()
     cost: float | None = None  # c, if it is known
+    load: tuple[float, float, float] | None = None  # requests at once as the server counts them: least, mean, most
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -65,7 +66,10 @@ def examine(signs: Signs) -> list[Finding]:
     found = [*broken, *filter(None, [not broken and _tail(signs), _definitions(signs), *_speed(signs)])]
     healthy = not broken and signs.tokens_per_pass is not None
     if healthy and not signs.speedups:
-        found.append(Finding("unpriced", {"tokens": signs.tokens_per_pass}, ("measure",)))
+        figures = {"tokens": signs.tokens_per_pass}
+        if signs.load is not None:
+            figures |= dict(zip(("least", "load", "most"), signs.load))
+        found.append(Finding("unpriced_load" if signs.load else "unpriced", figures, ("measure",)))
     return found
 
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
 from specviz.records.assets import ASSETS
@@ -19,11 +20,18 @@ _SHARES = "rate", "first", "share", "alpha"
 _SPEEDUP = re.compile(r"(?:(\d{1,6}):)?(\d{1,4}(?:\.\d+)?)x?", re.ASCII)
 
 
-def signs_of(requests: Sequence[ServedRequest], speedups: str = "", cost: float | None = None) -> Signs:
-    """What the doctor looks at, of all requests together. speedups, cost: what their server's owner measured.
+def signs_of(
+    requests: Sequence[ServedRequest],
+    speedups: str = "",
+    cost: float | None = None,
+    plain: Sequence[tuple[float, float]] = (),
+) -> Signs:
+    """What the doctor looks at, of all requests together.
 
-    Where a log does not count passes, an interval had at least as many as its drafted tokens fill, and at least one.
-    Raises SpecvizError (field ``speedup``) for speedups in another form.
+    speedups, cost: what their server's owner measured. plain: benchmarks without drafts, requests at once and tokens a
+    second; one with drafts at the same load makes a speedup of it, where none is typed. Where a log does not count
+    passes, an interval had at least as many as its drafted tokens fill, and at least one. Raises SpecvizError (field
+    ``speedup``) for speedups in another form.
     """
     passes = accepted = drafted = 0.0
     kept: list[float] = []
@@ -39,6 +47,8 @@ def signs_of(requests: Sequence[ServedRequest], speedups: str = "", cost: float 
         kept, reached = [], []
     counted = all(one.drafted is not None and not one.format.nominal for one in requests)
     known = bool(passes)
+    loads = [one.running for one in requests if one.running]
+    load = (min(loads), sum(loads) / len(loads), max(loads)) if loads else None
     return Signs(
         passes=passes,
         kept=[min(pair) for pair in zip(kept, reached)],
@@ -46,9 +56,25 @@ def signs_of(requests: Sequence[ServedRequest], speedups: str = "", cost: float 
         whole=whole,
         accepted=accepted if known else None,
         drafted=drafted if counted else None,
-        speedups=_speedups(speedups),
+        speedups=_speedups(speedups, load[1] if load else 1.0) or _measured(requests, plain),
         cost=cost,
+        load=load,
     )
+
+
+def _measured(requests: Sequence[ServedRequest], plain: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Speedups by requests at once, the least first, where a benchmark was run with drafts and without."""
+    drafting, without = _by_load([(one.running, one.speed) for one in requests]), _by_load(plain)
+    return [(load, drafting[load] / without[load]) for load in sorted(drafting.keys() & without.keys())]
+
+
+def _by_load(benchmarks: Sequence[tuple[float | None, float | None]]) -> dict[float, float]:
+    """Mean tokens a second by requests at once, of those that say both."""
+    found: dict[float, list[float]] = {}
+    for load, speed in benchmarks:
+        if load and speed:
+            found.setdefault(load, []).append(speed)
+    return {load: fmean(speeds) for load, speeds in found.items()}
 
 
 def _told(one: ServedRequest) -> tuple[float, float, list[float]]:
@@ -70,8 +96,8 @@ def _told(one: ServedRequest) -> tuple[float, float, list[float]]:
     return (1.0, one.length - 1, []) if one.length else (0.0, 0.0, [])
 
 
-def _speedups(text: str) -> list[tuple[float, float]]:
-    """``1.9``, or with requests at once ``1:1.9 32:0.8``, the least load first."""
+def _speedups(text: str, load: float) -> list[tuple[float, float]]:
+    """``1.9``, or with requests at once ``1:1.9 32:0.8``, the least load first. load: where none is typed."""
     found = []
     for part in text.replace(",", " ").split():
         match = _SPEEDUP.fullmatch(part)
@@ -82,7 +108,7 @@ def _speedups(text: str) -> list[tuple[float, float]]:
                 "speedup",
                 value=quoted(part),
             )
-        found.append((float(match[1] or 1), float(match[2])))
+        found.append((float(match[1] or load), float(match[2])))
     return sorted(found)
 
 

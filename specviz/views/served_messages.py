@@ -104,7 +104,8 @@ def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> st
 
 
 def served_message(served: ServedRequests, say: Words, speedups: str = "", cost: float | None = None) -> str:
-    found, ordered, signs = together(served), _ordered(served.requests), signs_of(served.requests, speedups, cost)
+    found, ordered = together(served), _ordered(served.requests)
+    signs = signs_of(served.requests, speedups, cost, served.plain)
     silent = [one for one in served.requests if one.passes is None]
     return as_json(
         {"kind": "served"}
@@ -123,6 +124,8 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
             "curve": [one.tokens_per_pass for one in _thinned(ordered, MOST_VALUES)],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
             "rows": [_row(one) for one in _extremes(ordered)],
+            "load": signs.load,
+            "speedups": signs.speedups,
             "findings": findings(signs, say),
             "anchors": beside(served.requests, signs),
         }
@@ -163,7 +166,7 @@ def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
 
 def served_text(served: ServedRequests, cost: float | None = None, speedups: str = "") -> str:
     """The same for a terminal. cost: the server's c, if its owner knows it; then the γ that the formula favours too."""
-    signs = signs_of(served.requests, speedups, cost)
+    signs = signs_of(served.requests, speedups, cost, served.plain)
     found, ordered, summaries = together(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
     lines = [
@@ -172,6 +175,7 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         f"tokens per pass, 1 + accepted / passes:      {_number(found.tokens_per_pass)}",
         f"answer tokens per pass, where nothing else:  {_number(found.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(found.acceptance_share)}",
+        f"requests at once, least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
         f"α, accepted / judged, {found.known} of {len(found.requests)} requests:".ljust(45) + _number(found.alpha),
         "",
         "position   of all passes   of those reached",

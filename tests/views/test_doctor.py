@@ -34,7 +34,8 @@ def own(passes: int, accepted: int, drafted: int) -> str:
 
 
 def diagnosed(text: str, speedups: str = "", cost: float | None = None, chains: bool = False):
-    return examine(signs_of(read_metrics(text, chains).requests, speedups, cost))
+    read = read_metrics(text, chains)
+    return examine(signs_of(read.requests, speedups, cost, read.plain))
 
 
 #: vLLM pull request 41834: seven tokens asked of a block of five, and five. The log's second line leaves out counts.
@@ -120,6 +121,74 @@ def test_what_falls_with_load_is_told_apart_from_acceptance(speedups, kind, time
     assert (found.kind, found.causes) == (kind, ("batch",)) and found.figures["times"] == pytest.approx(times)
 
 
+def benchmark(load: int, speed: float, drafting: bool) -> str:
+    """A result of vllm bench serve."""
+    result = {"date": "20261101-120000", "num_prompts": 80, "request_rate": "inf", "max_concurrency": load}
+    result |= {"duration": 30.1, "completed": 80, "output_throughput": speed, "max_concurrent_requests": load + 3}
+    counts = {"num_drafts": 500, "draft_tokens": 1500, "accepted_tokens": 900, "acceptance_length": 2.8}
+    counts |= {"acceptance_rate": 60.0, "per_position_acceptance_rates": [0.8, 0.6, 0.4]}
+    return json.dumps(result | {f"spec_decode_{name}": value for name, value in counts.items() if drafting}) + "\n"
+
+
+def test_benchmarks_with_and_without_drafts_at_the_same_load_are_evidence_and_typed_figures_come_before_them():
+    # llama.cpp pull request 27342, as benchmarks would say it.
+    speeds = {1: (11.11, 21.22), 2: (20.14, 15.87), 4: (34.14, 25.32)}
+    text = "".join(
+        benchmark(load, pair[drafting], bool(drafting)) for load, pair in speeds.items() for drafting in (0, 1)
+    )
+    read = read_metrics(text + benchmark(64, 99.0, False))
+    assert (len(read.requests), read.without) == (3, 0)
+    assert signs_of(read.requests, plain=read.plain).speedups == [(n, pair[1] / pair[0]) for n, pair in speeds.items()]
+    (found,) = [one for one in diagnosed(text) if one.kind.startswith("load")]
+    assert (found.kind, found.figures["load"], found.figures["full"]) == ("load_off", 1, 4)
+    assert found.figures["times"] == pytest.approx(1.91 / 0.742, rel=1e-3)
+    assert not [one for one in diagnosed(text, "1:2 4:2") if one.kind.startswith("load")]
+
+
+#: What servers write around it, as their sources format it: vllm/v1/metrics/loggers.py, SGLang's scheduler.
+VLLM_ENGINE = (
+    "INFO 11-12 10:00:00 [loggers.py:123] Engine 000: Avg prompt throughput: 21.4 tokens/s, Avg generation throughput: "
+    "412.9 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%, Prefix cache hit rate: 0.0%\n"
+)
+SGLANG_LINE = (
+    "[2026-09-01 12:00:00 TP0] Decode batch, #running-req: {}, #token: 5120, token usage: 0.01, accept len: 2.81, "
+    "accept rate: 0.70, cuda graph: True, gen throughput (token/s): 1100.52, #queue-req: 0\n"
+)
+
+GAUGE = "vllm:num_requests_running {}.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        (VLLM_ENGINE.format(7) + FIVE + FIVE + VLLM_ENGINE.format(1) + VLLM_ENGINE.format(9) + FIVE, (7, 8, 9)),
+        (FIVE + VLLM_ENGINE.format(7), None),  # of the next interval
+        (SGLANG_LINE.format(1) + SGLANG_LINE.format(12).replace(" TP0", " TP0 DP1") + LONG, (1, 6.5, 12)),
+        (counted(1000, HEALTHY) + "\nvllm:num_requests_running 5.0\n", (5, 5, 5)),
+        (GAUGE.format(5) + counted(900, HEALTHY) + "\n" + GAUGE.format(3) + counted(1000, HEALTHY), (3, 3, 3)),
+        ("sglang:num_running_reqs 24\nsglang:spec_accept_length 2.8", (24, 24, 24)),
+        ("llamacpp:requests_processing 2\n" + counted(1000, HEALTHY).replace("vllm:", "llamacpp:"), (2, 2, 2)),
+        (GAUGE.format(0) + counted(1000, HEALTHY), None),
+        ('{"accept_length": 2.9, "output_throughput": 812.5, "max_concurrency": null, "concurrency": 7.5}', (7.5,) * 3),
+    ],
+)
+def test_requests_at_once_are_read_where_a_server_counts_them_and_belong_to_a_speedup_typed_without(text, load):
+    read = read_metrics(text)
+    assert (read.left_out, read.without) == (0, 0)
+    signs = signs_of(read.requests, "0.9")
+    assert signs.load == load and signs.speedups == [(load[1] if load else 1, 0.9)]
+    assert signs_of(read.requests, "4:0.9").speedups == [(4, 0.9)]
+
+
+def test_a_load_without_a_speedup_is_named_where_acceptance_is_healthy():
+    assert [one.kind for one in diagnosed(VLLM_ENGINE.format(7) + FIVE)] == ["unpriced_load"]
+
+
+def test_a_scrape_of_a_server_without_drafts_says_nothing_and_is_no_bad_request():
+    with pytest.raises(SpecvizError, match="No speculative metrics here"):
+        read_metrics('vllm:num_requests_running{engine="0"} 5.0\n')
+
+
 def test_a_speedup_in_another_form_is_refused_with_the_form_that_is_read():
     for wrong in ("fast", "1:", "0", "-1", "1:0"):
         with pytest.raises(SpecvizError, match=r"1:1\.9 32:0\.8") as refused:
@@ -132,7 +201,13 @@ def test_every_finding_and_every_cause_is_said_in_every_language(language):
     say = words(language)
     texts = [SEVEN, 10 * EDGE, 40 * LONG, counted(5000, COLLAPSED), own(1000, 119, 7000), own(3, 0, 9), FIVE]
     given = [(text, "", None) for text in texts]
-    given += [(FIVE, "0.8", None), (FIVE, "0.8", 0.4), (FIVE, "1:3 8:2", None), (FIVE, "1:3 8:0.5", None)]
+    given += [
+        (VLLM_ENGINE.format(7) + FIVE, "", None),
+        (FIVE, "0.8", None),
+        (FIVE, "0.8", 0.4),
+        (FIVE, "1:3 8:2", None),
+        (FIVE, "1:3 8:0.5", None),
+    ]
     for text, speedups, cost in given:
         for one in findings(signs_of(read_metrics(text).requests, speedups, cost), say):
             assert "{" not in one["text"] and all(cause["cause"] and cause["settles"] for cause in one["causes"])

@@ -2,6 +2,7 @@
 
 import { make, setText, svg } from "../shared/dom.js";
 import { canvas, frame, key, path } from "../shared/frame.js";
+import { written } from "../shared/numbers.js";
 import { percent, two } from "../why/figures.js";
 
 /** @typedef {import("./element.js").Host} Host */
@@ -29,12 +30,14 @@ export function renderPasses({ ui, say }, figures) {
   setText(ui.summary, say(figures.passes === null ? "served.summary_bare" : "served.summary", { servers: figures.servers.join(", "), requests, passes: figures.passes }));
   const bare = figures.tokens_per_pass === null && figures.answer_tokens_per_pass !== null;
   const shown = [[bare ? "answer_tokens" : "tokens", bare ? two(figures.answer_tokens_per_pass) : null, figures.tokens_per_pass],
-    ["alpha", null, figures.alpha], ["share", null, figures.acceptance_share]];
+    ["alpha", null, figures.alpha], ["share", null, figures.acceptance_share],
+    ...(figures.load ? [["load", loads(figures.load), null]] : [])];
   ui.readout.replaceChildren(...shown.map(([name, text, value]) => make("div", { "data-figure": name },
     make("dt", { text: say(`served.figure_${name}`) }), make("dd", { text: text ?? (value === null ? say("why.not_known") : two(value)) }))));
   const notes = [figures.unknown && say("served.note_lengths", { n: figures.unknown }), figures.nominal && say("served.note_nominal"),
     figures.servers.some((/** @type {string} */ name) => name.startsWith("vLLM")) && say("served.note_vllm"), bare && say("served.note_answer"),
-    figures.rounded && say("served.note_rounded", { n: figures.rounded }), figures.uncounted && say("served.note_uncounted", { n: figures.uncounted }), figures.without && say("served.note_without", { n: figures.without })];
+    figures.rounded && say("served.note_rounded", { n: figures.rounded }), figures.uncounted && say("served.note_uncounted", { n: figures.uncounted }), figures.without && say("served.note_without", { n: figures.without }),
+    figures.speedups.length && say("served.note_speedups", { speedups: figures.speedups.map((/** @type {number[]} */ [load, speedup]) => say("served.speedup_at", { load, speedup })).join(", ") })];
   ui.notes.replaceChildren(...notes.filter(Boolean).map((text) => make("li", { text })));
   renderLeftOut(ui, say, figures);
   for (const one of [ui.by_position, ui.numbers]) one.classList.toggle("hidden", !figures.positions.length);
@@ -42,6 +45,12 @@ export function renderPasses({ ui, say }, figures) {
   ui.positions.redraw();
   ui.tokens.redraw();
   ui.table.replaceChildren(numbersTable(say, figures.positions));
+}
+
+/** Requests at once: on average, and the least and the most if there are several. @param {number[]} load */
+function loads([least, mean, most]) {
+  const [low, middle, high] = [least, mean, most].map((value) => written(String(Math.round(10 * value) / 10)));
+  return least === most ? middle : `${middle} (${low} – ${high})`;
 }
 
 /** What could not be read, and why. @param {Record<string, any>} ui @param {import("../shared/words.js").Say} say @param {any} figures */
