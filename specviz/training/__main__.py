@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.loading import load_pair
@@ -18,15 +17,14 @@ from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.parts.formats import recognise
-from specviz.parts.heads import EagleConfig
-from specviz.parts.part_files import PartFiles, settings_in
+from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
 from specviz.passes.processes import refuse_more_than_one
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
+from specviz.training.dspark import DSparkRecipe
 from specviz.training.eagle3 import Eagle3Recipe
-from specviz.training.heads import EagleRecipe, HeadRecipe, ParallelRecipe, head_from
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
@@ -40,14 +38,13 @@ _RECIPES = {
     "medusa": ("Medusa heads on the frozen target", 1_000_000, 3e-3),
     "eagle": ("an EAGLE head on the frozen target", 1_500_000, 3e-3),
     "mtp": ("an MTP module on the frozen target", 1_500_000, 3e-3),
-    "parallel": ("a head on the frozen target that drafts all tokens in one pass", 1_500_000, 3e-3),
+    "parallel": ("a DSpark head on the frozen target, which drafts all tokens in one pass", 1_500_000, 3e-3),
 }
 
-#: Recipes of parts in published formats on the frozen target, by the drafter that reads them.
-_PARTS: dict[str, type[PartRecipe]] = {recipe.name: recipe for recipe in (Eagle3Recipe, MedusaRecipe, MtpRecipe)}
-
-#: Recipes of heads of our own on the frozen target.
-_HEADS = {recipe.name: recipe for recipe in (EagleRecipe, ParallelRecipe)}
+#: Recipes of parts on the frozen target, by the drafter that reads them.
+_PARTS: dict[str, type[PartRecipe]] = {
+    recipe.name: recipe for recipe in (Eagle3Recipe, MedusaRecipe, MtpRecipe, DSparkRecipe)
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
                 help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
         starts = {"target": "a Llama", "draft": "a draft model", "eagle": "an EAGLE head, or a one-layer draft model,"}
+        starts["parallel"] = "a DSpark head, or a draft model,"
         start = starts.get(name, "a head of this kind")
         recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to train on, instead of a new one")
     return parser
@@ -183,11 +181,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
         corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
     if options.recipe == "draft":
         return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
-    if options.recipe in _PARTS:
-        return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
-    sample = corpus.batch(options.batch, options.seed, step=0)
-    recipe = _HEADS[options.recipe]
-    return recipe(pair.target, sample, options.seed, _head(options, pair, recipe)), corpus
+    return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
 
 
 def _load(options: argparse.Namespace) -> ModelPair:
@@ -223,15 +217,6 @@ def _part_or_draft(options: argparse.Namespace, pair: ModelPair) -> pathlib.Path
     if "kind" in files.settings or recognise(files):
         return files.folder
     return _start(options, pair.tokenizer, pair.device)
-
-
-def _head(options: argparse.Namespace, pair: ModelPair, recipe: type[HeadRecipe]) -> nn.Module | None:
-    """The head to train on, in float32; None: a new one."""
-    if options.start is None:
-        return None
-    if recipe is EagleRecipe and "kind" not in settings_in(pathlib.Path(options.start)):
-        return head_from(_start(options, pair.tokenizer, pair.device), EagleConfig.of(pair.target))
-    return recipe.head_in(pathlib.Path(options.start), pair.target)
 
 
 def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> PreTrainedModel:

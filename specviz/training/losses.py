@@ -21,6 +21,12 @@ def _kl(p: Tensor, log_q: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def overlap(student_logits: Tensor, target_logits: Tensor) -> Tensor:
+    """Σ min(p, q), the probability that a sampled draft token is accepted, of each row; logits [..., vocab] each."""
+    return torch.minimum(target_logits.float().softmax(-1), student_logits.float().softmax(-1)).sum(-1)
+
+
+@torch.no_grad()
 def agreement(student_logits: Tensor, target_logits: Tensor) -> Tensor:
     """[3] float32, means over rows: KL(p ‖ q), Σ min(p, q) at temperature 1, and how often the top choices agree.
 
