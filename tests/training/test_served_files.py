@@ -1,4 +1,5 @@
-"""What the recipes of Medusa heads and MTP modules write is what the programs that read these formats ask for."""
+"""What the recipes of Medusa heads, EAGLE heads and MTP modules write is what the programs that read these formats ask
+for."""
 
 import json
 
@@ -6,9 +7,12 @@ import pytest
 import torch
 from tiny import save_model, tiny_model
 from transformers import AutoConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.part_files import PartFiles
+from specviz.parts.published import MAPS
+from specviz.training.eagle3 import Eagle3Recipe
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
 
@@ -64,18 +68,42 @@ def speculators_mtp(settings):
     return {f"mtp_layers.0.{name}": shape for name, shape in shapes.items()}, lambda name: name
 
 
-@pytest.mark.parametrize(
-    ("recipe", "loader"), [(MedusaRecipe, vllm_medusa), (MtpRecipe, speculators_mtp)], ids=["medusa", "mtp"]
-)
+def eagle3(settings):
+    """As `vllm_medusa`, of vLLM's and of SGLang's EAGLE-3 (llama_eagle3.py of either): the same weights, named as
+    the files are. Both leave out ``t2d``. vLLM would load none of an unknown name; SGLang passes over it."""
+    config = type(AutoConfig.for_model(settings["model_type"]))(**settings)
+    assert (config.model_type, settings["architectures"]) == ("llama", ["LlamaForCausalLMEagle3"])
+    # The numbers of hidden states for vLLM, of the layers whose outputs they are for SGLang, which counts from there.
+    states = settings["eagle_aux_hidden_state_layer_ids"]
+    assert [layer + 1 for layer in settings["eagle_config"]["eagle_aux_hidden_state_layer_ids"]] == states
+    assert len(states) == 3 and all(settings[f"norm_{place}"] for place in ("before_fc", "before_residual", "output"))
+    # What vLLM takes from speculators' configuration instead, if it is given as the model to serve.
+    assert settings["transformer_layer_config"].items() <= settings.items()
+    d, rows, fused = config.hidden_size, settings["draft_vocab_size"], 3 * settings["target_hidden_size"]
+    layer = LlamaDecoderLayer(config, 0)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        outputs = getattr(layer.self_attn, name).out_features
+        setattr(layer.self_attn, name, torch.nn.Linear(2 * d, outputs, bias=False))
+    shapes = {f"layers.0.{name}": tuple(weight.shape) for name, weight in layer.state_dict().items()}
+    shapes |= {"layers.0.hidden_norm.weight": (d,), "norm.weight": (d,), "input_norm.weight": (fused,)}
+    shapes |= {"fc.weight": (d, fused), "lm_head.weight": (rows, d), "d2t": (rows,), "t2d": (config.vocab_size,)}
+    return shapes, lambda name: name
+
+
+LOADERS = {MedusaRecipe: vllm_medusa, MtpRecipe: speculators_mtp, Eagle3Recipe: eagle3}
+
+
+@pytest.mark.parametrize(("recipe", "loader"), LOADERS.items(), ids=lambda part: getattr(part, "name", ""))
 def test_files_have_what_their_loaders_ask_for_and_nothing_else(recipe, loader, target, tmp_path):
     _, files = trained(recipe, target, tmp_path)
     shapes, named = loader(json.loads((tmp_path / "config.json").read_text()))
     assert {named(name): shape for name, shape in files.shapes.items()} == shapes
-    assert {tensor.dtype for tensor in files.tensors().values()} == {torch.bfloat16}
+    weights = (tensor for name, tensor in files.tensors().items() if name not in MAPS)
+    assert {tensor.dtype for tensor in weights} == {torch.bfloat16}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("recipe", [MedusaRecipe, MtpRecipe], ids=["medusa", "mtp"])
+@pytest.mark.parametrize("recipe", LOADERS, ids=lambda recipe: recipe.name)
 def test_what_was_trained_is_what_is_read_again(recipe, target, tmp_path):
     student, _ = trained(recipe, target, tmp_path)
     ids = torch.randint(100, (2, 24))
