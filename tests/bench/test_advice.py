@@ -20,7 +20,7 @@ from specviz.drafters.copying import Suffix
 from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import PairPasses
 from specviz.parts.eagle3 import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
@@ -36,11 +36,6 @@ from specviz.views.terminal import as_table
 
 #: What a shell and Markdown would like to carry out.
 HOSTILE = "draft'; rm -rf $HOME | <b>*x*</b>"
-
-
-@pytest.fixture(scope="module")
-def pair() -> ModelPair:
-    return tiny_pair("llama")
 
 
 def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, draft: str | None = None) -> Offer:

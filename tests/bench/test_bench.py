@@ -51,11 +51,6 @@ def measured(pair: ModelPair, **asked) -> BenchReport:
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return tiny_pair("llama")
-
-
-@pytest.fixture(scope="module")
 def sampled(pair):
     """The draft model alone, at temperature 1."""
     return measured(pair, quick=True, only=["draft_model"], temperatures=(1.0,))

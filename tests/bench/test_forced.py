@@ -27,11 +27,6 @@ SMALL = sizes.ModelShape("small", layers=2, hidden=48, heads=4, kv_heads=2, head
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return tiny_pair("llama")
-
-
-@pytest.fixture(scope="module")
 def small():
     return small_pair(torch.float32)
 

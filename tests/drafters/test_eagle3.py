@@ -5,7 +5,8 @@ import json
 
 import pytest
 import torch
-from fast_passes import with_passes
+from fast_passes import MAKERS, with_passes
+from published_heads import noted
 from safetensors.torch import save_file
 from tiny import generated, save_pair
 from torch.nn import functional
@@ -13,10 +14,7 @@ from torch.nn import functional
 import specviz
 from specviz.drafters.at_once import Parallel
 from specviz.drafters.heads import Eagle
-from specviz.models import pass_checks, preparation
-from specviz.parts.head_passes import StaticHead
-from specviz.passes.few_rows import FewRows
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.models import pass_checks
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -226,13 +224,7 @@ def layout(name, folder, target):
 def test_a_head_computes_what_its_paper_says(name, target, tmp_path, monkeypatch):
     pair, plain = layout(name, tmp_path, target)
     assert pair.parts["eagle"].reading()["hidden_states"] == list(plain.states)
-    looked, propose = [], Eagle.propose
-
-    def propose_and_note(self, committed, budget, uniforms):
-        looked.append((list(committed), propose(self, committed, budget, uniforms)))
-        return looked[-1][1]
-
-    monkeypatch.setattr(Eagle, "propose", propose_and_note)
+    looked = noted(monkeypatch, Eagle)
     endless = dataclasses.replace(pair, eos_ids=frozenset())
     # With a filter that keeps all of the likely tokens, the drafts hold their logits.
     sampling = SamplingParams(temperature=1, top_k=V - 1)
@@ -260,10 +252,7 @@ def test_greedy_text_is_generates(name, branches, target, tmp_path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_head_runs_over_static_buffers_and_on_kernels(name, kind, target, tmp_path):
     pair, _ = layout(name, tmp_path, target)
-    few_rows = FewRows.ready() if kind == "kernels" else None
-    static = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-    fast = {"target": static, "eagle": StaticHead(pair.parts["eagle"], static)}
-    fast = {role: FastPasses.unprepared(one) for role, one in fast.items()}
+    fast = MAKERS[kind](pair)
     pass_checks.check(fast["eagle"])
     run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)

@@ -7,9 +7,19 @@ import pickle
 
 import pytest
 import torch
-from fast_passes import with_passes
+from fast_passes import MAKERS, with_passes
 from matrix import GREEDY, PROMPT
-from published_heads import EAGLE, MEDUSA, SPECULATORS, Expected, write, write_eagle, write_medusa, write_speculator
+from published_heads import (
+    EAGLE,
+    MEDUSA,
+    SPECULATORS,
+    Expected,
+    noted,
+    write,
+    write_eagle,
+    write_medusa,
+    write_speculator,
+)
 from safetensors.torch import load_file, save_file
 from tiny import generated, save_pair, tiny_pair
 
@@ -18,9 +28,6 @@ from specviz.drafters.registry import drafter_class
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.parts.head_passes import StaticHead
-from specviz.passes.few_rows import FewRows
-from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -62,14 +69,7 @@ def branches_of(parents: tuple[int, ...]) -> list[list[int]]:
 @pytest.mark.parametrize("loaded", HEADS, indirect=True, ids=lambda case: ", ".join(case))
 def test_a_head_computes_what_its_paper_says(loaded, branches, monkeypatch):
     pair, name, expected = loaded
-    drafter, looked = drafter_class(pair, name), []
-    propose = drafter.propose
-
-    def draft_and_note(self, committed, *others):
-        looked.append((list(committed), propose(self, committed, *others)))
-        return looked[-1][1]
-
-    monkeypatch.setattr(drafter, "propose", draft_and_note)
+    looked = noted(monkeypatch, drafter_class(pair, name))
     hot = SamplingParams(temperature=3)
     settings = {"drafter": name, "drafting": DraftParams(branches=branches), "sampling": hot}
     run = specviz.run(pair, PROMPT, max_new_tokens=24, num_draft_tokens=3, seed=4, **settings)
@@ -97,9 +97,7 @@ def test_greedy_text_is_generates(loaded, depth, branches):
 def test_an_eagle_head_runs_over_static_buffers_and_on_kernels(speaker, layout, kind, tmp_path):
     write_eagle(tmp_path, speaker.target, layout)
     pair = with_part(speaker, "EAGLE", tmp_path)
-    target = StaticPass(pair.target, (3,), FewRows.ready() if kind == "kernels" else None)
-    fast = {"target": target, "eagle": StaticHead(pair.parts["eagle"], target)}
-    fast = {role: FastPasses.unprepared(one) for role, one in fast.items()}
+    fast = MAKERS[kind](pair)
     pass_checks.check(fast["eagle"])
     run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)

@@ -8,6 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 from block_checkpoints import GROUP, GRU, HEAD, LAYOUTS, RANK, TAPS, Layout, mask_of, weights_of, write_block
+from published_heads import noted
 from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_model, tiny_pair
 from torch.nn import functional
 from transformers import DynamicCache, MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
@@ -235,13 +236,7 @@ def branch_to(draft: Draft, index: int) -> list[int]:
 
 def drafts_of(monkeypatch, pair, branches=1, **params):
     """(run, (text, draft) of every round) of a sampled run whose drafts keep their rows."""
-    looked, propose = [], AtOnce.propose
-
-    def propose_and_note(self, committed, budget, uniforms):
-        looked.append((list(committed), propose(self, committed, budget, uniforms)))
-        return looked[-1][1]
-
-    monkeypatch.setattr(AtOnce, "propose", propose_and_note)
+    looked = noted(monkeypatch, AtOnce)
     order = {"drafter": "parallel", "drafting": DraftParams(branches=branches, **params), "num_draft_tokens": 3}
     endless = dataclasses.replace(pair, eos_ids=frozenset())
     run = specviz.run(endless, PROMPT, sampling=SamplingParams(temperature=2.0), max_new_tokens=20, seed=4, **order)

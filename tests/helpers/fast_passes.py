@@ -25,7 +25,9 @@ def replayed(function, examples):
 
 def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
     target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-    statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
+    statics = {"target": target, "exit 1": target.first_layers(1)}
+    if pair.draft is not None:
+        statics["draft"] = StaticPass(pair.draft, (), few_rows)
     for name, part in pair.parts.items():
         if isinstance(part, (Head, PublishedHead)):
             statics[name] = StaticHead(part, target)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -29,6 +30,18 @@ def write(folder: pathlib.Path, settings: dict[str, Any], weights: dict[str, Ten
     (folder / "config.json").write_text(json.dumps(settings))
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / file) if file.endswith(".safetensors") else torch.save(weights, folder / file)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, drafter: type, method: str = "propose") -> list[tuple[list[int], Any]]:
+    """The text and the result of every call of a drafter's method from now on."""
+    calls, original = [], getattr(drafter, method)
+
+    def call_and_note(self, committed, *others):
+        calls.append((list(committed), original(self, committed, *others)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(drafter, method, call_and_note)
+    return calls
 
 
 def last_state(target: PreTrainedModel, text: list[int]) -> Tensor:
