@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.parts.dspark import DSparkHead
 from specviz.parts.heads import hidden_size_of
+from specviz.parts.mtp_files import last_scale
 from specviz.parts.published import logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
@@ -46,7 +47,7 @@ class DSparkRecipe(PartRecipe):
         settings = _settings(target, {"hidden_size": hidden_size_of(target)} if draft is None else _sizes_of(draft))
         tensors = _tensors(settings)
         if draft is None:
-            tensors["norm.weight"] = target.get_decoder().norm.weight
+            tensors["norm.weight"] = last_scale(target)
         else:
             tensors |= _known_to(draft, target, settings)
         return settings, tensors

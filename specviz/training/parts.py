@@ -35,6 +35,9 @@ DECAY = 0.8
 #: Draft steps of a `ChainRecipe` that are unrolled to learn from, and to measure.
 _UNROLLED, _MEASURED = 4, 5
 
+#: Positions of a part of a target that has no limit.
+_POSITIONS = 2**17
+
 #: A repository on the Hub takes files up to 10 MB without Git LFS.
 _SHARD = "9MB"
 
@@ -222,7 +225,7 @@ def layer_settings(target: PreTrainedModel, layers: int, **sizes: Any) -> dict[s
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
-        "max_position_embeddings": config.max_position_embeddings,
+        "max_position_embeddings": getattr(config, "max_position_embeddings", _POSITIONS),
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
