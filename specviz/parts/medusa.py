@@ -65,14 +65,17 @@ class PublishedMedusa(PublishedPart):
                 states[head] = states[head] + functional.silu(layer(states[head]))
         return states
 
+    def output_head(self, head: int, target: PreTrainedModel) -> nn.Module:
+        """What the states of this head, counted from 0, go through."""
+        return self.lm_heads[head % len(self.lm_heads)] if self.lm_heads else target.get_output_embeddings()
+
     def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
         """As `MedusaHeads.logits`."""
         states = self.states(features)
         if len(self.lm_heads) > 1:
-            rows = torch.stack([head(one) for head, one in zip(self.lm_heads[self.skipped :], states)], -2)
+            rows = torch.stack([self.lm_heads[head](one) for head, one in enumerate(states, self.skipped)], -2)
         else:
-            head = self.lm_heads[0] if self.lm_heads else target.get_output_embeddings()
-            rows = head(torch.stack(states, -2)).to(features.device)
+            rows = self.output_head(0, target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
 
     def reading(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class MedusaRecipe(PartRecipe):
             tensors[f"blocks.{head}.layers.0.bias"] = torch.zeros(d)
         settings = {
             "architectures": ["MedusaModel"],
+            "dtype": "bfloat16",
             "model_type": "medusa",
             "hidden_size": d,
             "num_heads": _HEADS,
@@ -53,4 +54,4 @@ class MedusaRecipe(PartRecipe):
         text, heads = self.target.read(ids), self.student.sizes.num_heads
         n = ids.shape[1] - heads
         for k, state in enumerate(self.student.states(text.features[:, :n]), start=1):
-            yield self.student.lm_heads[0](state), text.logits[:, k : k + n]
+            yield self.student.output_head(k - 1, self.target.model)(state), text.logits[:, k : k + n]

@@ -122,6 +122,13 @@ class PartRecipe(Recipe):
                 name=self.name,
                 method=self.part.method,
             )
+        if student.columns is not None:
+            raise SpecvizError(
+                "The part in {folder} drafts from a few of the target's tokens, and recipes teach all of them: leave "
+                "out --start to train a new one.",
+                "start",
+                folder=folder,
+            )
         self.settings, self.held = files.settings, held
         self.student = student.float().requires_grad_(True)
         self.target = FrozenTarget(target, self.student.feature_layers)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from published_heads import MEDUSA, write_medusa
 from tiny import save_model, tiny_model
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -12,6 +13,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS
+from specviz.records.errors import SpecvizError
 from specviz.training.eagle3 import Eagle3Recipe
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
@@ -121,3 +123,17 @@ def test_new_medusa_heads_say_what_the_target_says(target):
     logits = target(ids).logits
     for drafted, _ in MedusaRecipe(target).drafts(ids, None):
         torch.testing.assert_close(drafted, logits[:, : drafted.shape[1]], rtol=0.05, atol=0.05)  # in bfloat16
+
+
+@pytest.mark.parametrize("layout", MEDUSA)
+def test_medusa_heads_of_any_layout_learn_on_in_it(layout, target, tmp_path):
+    write_medusa(tmp_path / "start", target, layout)
+    if "frequent" in layout:
+        with pytest.raises(SpecvizError, match="a few of the target's tokens"):
+            MedusaRecipe(target, tmp_path / "start")
+        return
+    recipe = MedusaRecipe(target, tmp_path / "start")
+    recipe.loss(torch.randint(100, (2, 24)), 0).backward()
+    assert all(weight.grad.abs().max() > 0 for weight in recipe.student.parameters())
+    recipe.save(tmp_path / "end")
+    assert PartFiles.at(tmp_path / "end").shapes == PartFiles.at(tmp_path / "start").shapes
