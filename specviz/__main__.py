@@ -458,10 +458,13 @@ def _compare_texts(options: argparse.Namespace) -> int:
     """Exit status 1 where one of them is wrong."""
     texts = [_read(path, name) for name, path in (("one", options.one), ("other", options.other))]
     given = [ids if (ids := _token_ids(text)) is not None else text for text in texts]
-    from specviz.bench.two_texts import parting, verdict
+    from specviz.bench.two_texts import parting
+    from specviz.records.words import words
+    from specviz.views.two_texts import parting_lines
 
     found = parting(_load(options), *given, options.prompt, options.chat)
-    print(terminal.harmless(verdict(found, (str(options.one), str(options.other)))))
+    for line in parting_lines(found, (str(options.one), str(options.other)), words()):
+        print(terminal.harmless(line))
     return int(found is not None and any(found.wrong))
 
 

@@ -45,33 +45,45 @@ class Parting:
 
     @property
     def wrong(self) -> tuple[bool, bool]:
-        """Whether each text departs from the target's choice by more than rounding."""
-        first, second = (one.gap > self.tolerance or one.later is not None for one in self.sides)
+        """Whether each text departs from the target's choice by more than rounding; one that ends may be cut off."""
+        first, second = (bool(one.token) and (one.gap > self.tolerance or one.later is not None) for one in self.sides)
         return first, second
+
+
+def cut(
+    pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
+) -> tuple[list[list[int]], int]:
+    """Prompt and text as token ids, of both, and how many of these are the prompt's.
+
+    one, other: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens again,
+    which need not be the tokens that an engine chose. Raises SpecvizError, whose field is a parameter's, where nothing
+    precedes their difference, or for texts that the target cannot read.
+    """
+    start, texts = pair.encode(prompt, chat) if prompt else None, []
+    for name, text in (("one", one), ("other", other)):
+        try:
+            texts.append(_ids(pair, start and start.text, start.ids if start else (), text, chat))
+        except SpecvizError as error:
+            raise error.at(name) from error
+    if first_difference(*texts) == 0:
+        raise SpecvizError("The texts differ from the first token on: give the prompt that they follow.", "prompt")
+    return texts, len(start.ids) if start else 0
 
 
 def parting(
     pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
 ) -> Parting | None:
-    """The first difference of two texts, as the pair's target scores it; None for equal ones.
-
-    one, other: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens again,
-    which need not be the tokens that an engine chose. Raises SpecvizError (field ``prompt``) where nothing precedes
-    the difference, or for texts that the target cannot read.
-    """
-    start = pair.encode(prompt, chat) if prompt else None
-    texts = [_ids(pair, start and start.text, start.ids if start else (), text, chat) for text in (one, other)]
+    """The first difference of two texts, as the pair's target scores it; None for equal ones. Raises as `cut` does."""
+    texts, start = cut(pair, one, other, prompt, chat)
     place = first_difference(*texts)
     if place is None:
         return None
     before = texts[0][:place]
-    if not before:
-        raise SpecvizError("The texts differ from the first token on: give the prompt that they follow.", "prompt")
     tolerance = FLOAT32_TIE if pair.dtype == torch.float32 else NEAR_TIE
     sides = [_side(pair, before, text[place : place + 1 + LATER], tolerance) for text in texts]
     best = rows_of(pair, before, texts[0][place : place + 1] or texts[1][place : place + 1])[0].amax().item()
     return Parting(
-        place=place + 1 - len(start.ids if start else ()),
+        place=place + 1 - start,
         before=pair.texts.decode(before[-12:]),
         sides=(sides[0], sides[1]),
         step=torch.finfo(pair.dtype).eps * abs(best),
@@ -100,28 +112,3 @@ def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], toleran
     gap, *others = (rows.amax(-1) - chosen).tolist()
     later = next(((place, other) for place, other in enumerate(others, start=1) if other > tolerance), None)
     return Side(pair.texts.chip(tokens[0]), gap, later)
-
-
-def verdict(found: Parting | None, names: tuple[str, str]) -> str:
-    """It in words, for a terminal. names: of the two texts."""
-    if found is None:
-        return "The texts are the same, token by token."
-    lines = [f"The texts part at token {found.place}, after {found.before!r}:"]
-    for name, side in zip(names, found.sides):
-        what = repr(side.token) if side.token else "the end (or it was cut off)"
-        lines.append(f"  {name}: {what}, {side.gap:.3g} below the target's best token in log probability")
-    lines.append(
-        f"Neighbouring {found.dtype} numbers lie about {found.step:.2g} apart there; up to {found.tolerance:g} is "
-        f"rounding. Load the target in the dtype of the engines (--dtype)."
-    )
-    off = [name for name, wrong in zip(names, found.wrong) if wrong]
-    if not off:
-        return "\n".join([*lines, "A near-tie: rounding decides it, and neither text is wrong."])
-    for name, side in zip(names, found.sides):
-        if side.gap <= found.tolerance and side.later is not None:
-            place, gap = side.later
-            lines.append(f"{name} chose among equals there, but {place} tokens later lies {gap:.3g} below the best.")
-    who = " and ".join(off)
-    return "\n".join(
-        [*lines, f"No near-tie: {who} did not choose greedily by this target (a fault, another model or sampling)."]
-    )

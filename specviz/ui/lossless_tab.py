@@ -22,6 +22,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.tabs import Desk, Tab
+from specviz.ui.two_texts import create_two_texts
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import label, message, passes_words, speaks
 
@@ -71,6 +72,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
+    texts = create_two_texts(desk)
     view = element_view("lossless", say)
 
     def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
@@ -79,7 +81,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt)
 
-    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
+    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own), texts], stop)
 
 
 def trial_order(order: Order, trial: Trial) -> Order:

@@ -5,8 +5,10 @@ import torch
 from tiny import generated, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench.two_texts import parting, verdict
+from specviz.bench.two_texts import Parting, parting
 from specviz.records.errors import SpecvizError
+from specviz.records.words import words
+from specviz.views.two_texts import parting_lines
 
 PROMPT = [5, 6, 7, 5, 6]
 
@@ -23,6 +25,11 @@ def continued(pair, *tokens: int, length: int = 12) -> list[int]:
     return [*PROMPT, *tokens, *generated(pair, [*PROMPT, *tokens], length)]
 
 
+def verdict(found: Parting | None) -> str:
+    """Its first sentence."""
+    return parting_lines(found, ("A", "B"), words())[0]
+
+
 def test_equal_texts_are_equal_and_a_changed_token_is_its_texts_fault(pair):
     due = continued(pair)
     assert parting(pair, due, list(due)) is None
@@ -32,7 +39,8 @@ def test_equal_texts_are_equal_and_a_changed_token_is_its_texts_fault(pair):
     found = parting(pair, due, wrong)
     assert found.place == place + 1 and found.wrong == (False, True)
     assert found.sides[0].gap == 0 < found.tolerance < found.sides[1].gap
-    assert "No near-tie: B did not choose greedily" in verdict(found, ("A", "B"))
+    assert verdict(found).startswith("No near-tie: B did not choose greedily")
+    assert verdict(parting(pair, wrong, due)).startswith("No near-tie: A did not choose greedily")
 
 
 def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
@@ -44,7 +52,7 @@ def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
     one, other = continued(pair, best), continued(pair, twin)
     found = parting(pair, one, other)
     assert found.wrong == (False, False) and [side.gap for side in found.sides] == [0, 0]
-    assert "near-tie" in verdict(found, ("A", "B")) and "neither text is wrong" in verdict(found, ("A", "B"))
+    assert verdict(found) == "A near-tie: rounding decides it, and neither text is wrong."
     # What comes after a tie must still be the target's own.
     lost = [*other[:-1], (other[-1] + 1) % pair.vocab_size]
     found = parting(pair, one, lost)
@@ -54,7 +62,8 @@ def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
 def test_a_text_that_ends_early_and_texts_that_share_nothing(pair):
     due = continued(pair)
     found = parting(pair, due, due[:-3])
-    assert (found.place, found.sides[1].token, found.wrong[0]) == (len(due) - 2, "", False)
+    assert (found.place, found.sides[1].token, found.wrong) == (len(due) - 2, "", (False, False))
+    assert verdict(found).startswith("No difference but the end: B was cut off")
     with pytest.raises(SpecvizError, match="give the prompt"):
         parting(pair, [1, 2], [2, 1])
 
