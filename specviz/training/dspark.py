@@ -32,6 +32,9 @@ _ANCHORS = 64
 #: The weight of what the confidence head learns, beside the head's own loss.
 _CONFIDENCE = 0.1
 
+#: The most pairs of tokens that a new Markov head begins with, and how many rows of theirs are computed at once.
+_MOST_PAIRS, _ROWS = 2**28, 512
+
 #: Blocks of text for a head that starts from a draft model, and how far what is fitted to it is drawn to 0.
 _WRITTEN, _RIDGE = 64, 1e-2
 
@@ -45,7 +48,7 @@ class DSparkRecipe(PartRecipe):
     def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
         settings = _settings(target, {"hidden_size": hidden_size_of(target)} if draft is None else _sizes_of(draft))
-        tensors = _tensors(settings)
+        tensors = _tensors(settings) | _followers(target if draft is None else draft, settings)
         if draft is None:
             tensors["norm.weight"] = last_scale(target)
         else:
@@ -173,6 +176,27 @@ def _tensors(settings: dict[str, Any]) -> dict[str, Tensor]:
     }
     tensors |= {f"{name}.weight": torch.ones(size) for name, size in norms.items()}
     return tensors | {"confidence_head.proj.bias": torch.zeros(1)}
+
+
+@torch.no_grad()
+def _followers(model: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Tensor]:
+    """A Markov head that knows which tokens follow each token, as far as its rank allows: what a model's logits after
+    that token alone add to those after any. To learn that from text takes thousands of steps.
+
+    None for vocabularies that are too large for such a table.
+    """
+    vocab, tokens = settings["vocab_size"], len(model.get_input_embeddings().weight)
+    if tokens**2 > _MOST_PAIRS:
+        return {}
+    every = torch.arange(tokens, device=model.device).unsqueeze(-1)
+    rows = torch.cat([model(some, use_cache=False).logits[:, -1].float() for some in every.split(_ROWS)])
+    rows = rows - rows.mean(-1, keepdim=True)
+    before, sizes, after = torch.svd_lowrank(rows - rows.mean(0), settings["markov_rank"], niter=4)
+    halves = {"markov_head.markov_w1": before, "markov_head.markov_w2": after}
+    return {
+        f"{name}.weight": functional.pad(half * sizes.sqrt(), (0, 0, 0, vocab - len(half)))
+        for name, half in halves.items()
+    }
 
 
 def _known_to(draft: PreTrainedModel, target: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Tensor]:
