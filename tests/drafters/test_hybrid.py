@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from fake_target import copying
+from refusal import refused
 from tiny import tiny_pair, with_heads
 
 import specviz
@@ -12,7 +13,6 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.hybrid import Hybrid, model_of
 from specviz.models.pair import ModelPair
-from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 
 GREEDY, HOT = SamplingParams(temperature=0), SamplingParams(temperature=1.5)
@@ -79,6 +79,5 @@ def test_the_best_guesser_that_the_pair_has_drafts_and_the_trace_names_it(pair):
     for parts, kind in ((("medusa", "mtp", "eagle"), Eagle), (("mtp",), Mtp), (("medusa",), DraftModel)):
         run = specviz.run(of_parts(pair, *parts), PROMPT, drafter="hybrid", max_new_tokens=4)
         assert run.settings["model"] == kind.name
-    with pytest.raises(SpecvizError, match="no model to draft with") as caught:
+    with refused("drafter", "no model to draft with"):
         specviz.run(dataclasses.replace(pair, parts={}, draft=None), PROMPT, drafter="hybrid")
-    assert caught.value.field == "drafter"

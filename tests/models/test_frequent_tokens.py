@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from refusal import refused
 from tiny import (
     ARCHITECTURES,
     byte_tokenizer,
@@ -22,7 +23,6 @@ from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, 
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
-from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 3
@@ -98,15 +98,13 @@ def test_a_pair_is_loaded_with_it_and_says_so(tmp_path):
 @pytest.mark.parametrize("count", [LEAST_FREQUENT - 1, 128, 0, -3, True, "70", 70.5])
 def test_a_number_out_of_range_is_named(tmp_path, count):
     target, draft = save_pair(tmp_path)
-    with pytest.raises(SpecvizError, match=f"{LEAST_FREQUENT} to 127") as refusal:
+    with refused("draft_vocabulary", f"{LEAST_FREQUENT} to 127"):
         load_pair(target, draft, draft_vocabulary=count, dtype="float32")
-    assert refusal.value.field == "draft_vocabulary"
 
 
 def test_it_takes_a_draft_model_of_the_targets_tokens(tmp_path):
     target, _ = save_pair(tmp_path)
     other = save_model(tmp_path / "other", tiny_model("llama", vocab=300), sentencepiece_tokenizer())
     for draft, reason in ((None, "Name a draft model"), (other, "tokenizer of its own")):
-        with pytest.raises(SpecvizError, match=reason) as refusal:
+        with refused("draft_vocabulary", reason):
             load_pair(target, draft, draft_vocabulary=KEPT, dtype="float32")
-        assert refusal.value.field == "draft_vocabulary"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from handmade import a_run, rounds_of
+from refusal import refused
 
-from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 
 RUN = a_run(rounds_of("aaa", "ard", ""), prompt='Ünïcode 😀 שלום "quoted" <b>\x00\n')
@@ -93,21 +93,18 @@ DAMAGED = {
 def test_a_damaged_or_foreign_file_is_refused_with_a_sentence(damage, tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(DAMAGED[damage])
-    with pytest.raises(SpecvizError) as caught:
+    with refused("trace") as caught:
         Run.load(path)
-    assert caught.value.field == "trace"
     assert caught.value.message.startswith("Th") and caught.value.message.endswith(".")
 
 
 def test_a_file_that_is_not_there_and_one_that_is_a_folder_are_refused(tmp_path):
     for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(SpecvizError, match="cannot be read") as caught:
+        with refused("trace", "cannot be read"):
             Run.load(path)
-        assert caught.value.field == "trace"
 
 
 @pytest.mark.parametrize("data", [None, 3, "text", [], {}, {"schema": None}])
 def test_what_is_no_dictionary_of_a_run_is_refused(data):
-    with pytest.raises(SpecvizError, match="not a specviz trace") as caught:
+    with refused("trace", "not a specviz trace"):
         Run.from_dict(data)
-    assert caught.value.field == "trace"

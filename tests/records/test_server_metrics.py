@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 import pytest
+from refusal import refused
 
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
@@ -371,9 +372,9 @@ def own(**request) -> str:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_request_and_the_field(text, said):
-    with pytest.raises(SpecvizError) as caught:
+    with refused("metrics") as caught:
         read_metrics(text)
-    assert said in str(caught.value) and caught.value.field == "metrics"
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [3, "yes", {"0": True}])

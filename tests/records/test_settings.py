@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refusal import refused
 
 from specviz.records import prompts
 from specviz.records.errors import SpecvizError
@@ -41,9 +42,8 @@ CASES = [(kind, name, value) for kind, fields in REFUSED.items() for name, value
 
 @pytest.mark.parametrize("kind, name, value", CASES)
 def test_what_cannot_be_is_refused_by_the_name_of_its_field(kind, name, value):
-    with pytest.raises(SpecvizError) as caught:
+    with refused(name):
         kind(**({"prompt": "x"} if kind is RunSettings else {}), **{name: value})
-    assert caught.value.field == name
 
 
 def test_a_whole_number_is_a_top_k_in_whatever_way_it_is_written():
@@ -86,9 +86,8 @@ def test_json_lines_hold_a_prompt_or_messages_and_a_domain():
     ],
 )
 def test_a_line_that_is_wrong_is_named(line, said):
-    with pytest.raises(SpecvizError) as refusal:
+    with refused("prompts") as refusal:
         read_prompts('{"prompt": "right"}\n\n' + line)
-    assert refusal.value.field == "prompts"
     assert str(refusal.value).startswith("Line 3 of the prompts ") and said in str(refusal.value)
 
 
@@ -101,9 +100,8 @@ def test_a_file_without_prompts_with_too_many_or_that_cannot_be_read_is_refused(
         (lambda: text_of(tmp_path / "latin"), "it is not UTF-8"),
         (lambda: text_of(tmp_path / "nowhere"), "No such file"),
     ):
-        with pytest.raises(SpecvizError, match=said) as refusal:
+        with refused("prompts", said):
             read()
-        assert refusal.value.field == "prompts"
 
 
 def test_messages_are_filled_into_the_template_and_a_prompt_that_does_not_fit_names_its_line():
@@ -115,6 +113,5 @@ def test_messages_are_filled_into_the_template_and_a_prompt_that_does_not_fit_na
         if settings.prompt == "Once":
             raise SpecvizError("The prompt is too long.", "prompt")
 
-    with pytest.raises(SpecvizError, match=r"^Line 2 of the prompts: The prompt is too long\.$") as refusal:
+    with refused("prompts", r"^Line 2 of the prompts: The prompt is too long\.$"):
         on_each(found, RunSettings(""), len, refusing)
-    assert refusal.value.field == "prompts"

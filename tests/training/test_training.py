@@ -9,6 +9,7 @@ import re
 
 import pytest
 import torch
+from refusal import refused
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -327,9 +328,8 @@ def test_what_is_no_head_is_nothing_to_train_on(target_folder, story, tmp_path, 
     ids=lambda settings: next(iter(settings)),
 )
 def test_a_draft_of_another_shape_is_nothing_to_begin_with(unlike, target):
-    with pytest.raises(SpecvizError) as caught:
+    with refused("start"):
         head_from(one_layer_draft(**unlike), EagleConfig.of(target))
-    assert caught.value.field == "start"
 
 
 def test_the_target_learns_nothing_from_training_its_parts(target, corpus, tmp_path):
