@@ -125,7 +125,7 @@ def _settings(target: PreTrainedModel, sizes: dict[str, Any]) -> dict[str, Any]:
         "mask_token_id": _mask_of(target),
         "block_size": _BLOCK,
         "num_anchors": _ANCHORS,
-        "markov_rank": _RANK,
+        "markov_rank": min(_RANK, layers["vocab_size"]),
         "markov_head_type": "vanilla",
         "enable_confidence_head": True,
         "confidence_head_with_markov": True,
