@@ -127,7 +127,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
         evidence.add(sampler.sample().tokens)
     p_value = evidence.test().p_value
     if p_value is None:
-        return Finding("skipped", what, Sentence("too few outcomes are possible here to test anything"))
+        return Finding("skipped", what, Sentence("too few different outcomes were seen to test anything"))
     seen = Sentence(
         "{runs} runs, total variation {distance}, p = {p}",
         runs=evidence.n,
