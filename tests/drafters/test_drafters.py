@@ -23,7 +23,7 @@ from matrix import (
     rules_of,
 )
 from refusal import refused
-from tiny import POSITIONS, assert_same_rows, generated, tiny_model, unprepared
+from tiny import POSITIONS, assert_same_rows, greedy_run, tiny_model, unprepared
 
 import specviz
 from specviz.decoding import engine
@@ -290,9 +290,7 @@ def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
         pair.passes = PairPasses({"target": unprepared(pair.target), "draft": unprepared(pair.draft)})
     assert pair.context_length == POSITIONS
     for prompt in (PROMPT, PROMPT * 5):
-        order = {"drafting": DraftParams(branches=branches), "max_new_tokens": 40, "sampling": GREEDY}
-        run = specviz.run(pair, prompt, drafter=drafter, **order)
-        assert list(run.token_ids) == generated(pair, prompt, 40)
+        run = greedy_run(pair, prompt, 40, drafter=drafter, drafting=DraftParams(branches=branches))
         if drafter == "draft_model":
             read = len(prompt)
             for one in run.rounds[:-2]:

@@ -9,7 +9,7 @@ from fast_passes import MAKERS, with_passes
 from published_heads import noted
 from refusal import refused
 from safetensors.torch import save_file
-from tiny import generated, save_pair
+from tiny import greedy_run, save_pair
 from torch.nn import functional
 
 import specviz
@@ -243,9 +243,7 @@ def test_a_head_computes_what_its_paper_says(name, target, tmp_path, monkeypatch
 def test_greedy_text_is_generates(name, branches, target, tmp_path):
     pair, _ = layout(name, tmp_path, target)
     for depth in (1, 4, 7):
-        settings = {"sampling": GREEDY, "drafting": DraftParams(branches=branches), "num_draft_tokens": depth}
-        run = specviz.run(pair, PROMPT, drafter="eagle", max_new_tokens=20, **settings)
-        assert list(run.token_ids) == generated(pair, PROMPT, 20)
+        greedy_run(pair, PROMPT, drafter="eagle", drafting=DraftParams(branches=branches), num_draft_tokens=depth)
 
 
 @pytest.mark.parametrize("kind", ["static", "kernels"])
@@ -254,8 +252,7 @@ def test_a_head_runs_over_static_buffers_and_on_kernels(name, kind, target, tmp_
     pair, _ = layout(name, tmp_path, target)
     fast = MAKERS[kind](pair)
     pass_checks.check(fast["eagle"])
-    run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
-    assert list(run.token_ids) == generated(pair, PROMPT, 20)
+    greedy_run(with_passes(pair, fast), PROMPT, drafter="eagle")
 
 
 @torch.inference_mode()
@@ -271,8 +268,7 @@ def test_p_eagle_drafts_all_depths_in_one_pass(target, tmp_path, monkeypatch):
         return looked[-1][1]
 
     monkeypatch.setattr(Parallel, "all_rows", rows_and_note)
-    run = specviz.run(pair, PROMPT, drafter="parallel", sampling=GREEDY, max_new_tokens=20, num_draft_tokens=20)
-    assert list(run.token_ids) == generated(pair, PROMPT, 20)
+    run = greedy_run(pair, PROMPT, drafter="parallel", num_draft_tokens=20)
     assert max(len(one.drafted) for one in run.rounds) == 5
     for text, rows in looked:
         torch.testing.assert_close(rows, plain.masks(text, len(rows)), rtol=1e-3, atol=1e-3)

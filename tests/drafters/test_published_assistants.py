@@ -11,7 +11,7 @@ import torch
 from assistant_files import AT, FULL, SLIDING, assistant_config, assistant_weights, module_config, module_weights, saved
 from fast_passes import MAKERS, with_passes
 from refusal import refused
-from tiny import generated, save_model, tiny_model
+from tiny import greedy_run, save_model, tiny_model
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -271,17 +271,14 @@ def test_greedy_text_is_generates(gemma, modules, depth):
     for target, part, passes, branches in cases:
         pair = prepared(loaded(target, part), passes)
         for prompt in (PROMPT, PROMPT[:1]):
-            settings = {"drafting": DraftParams(branches=branches), "num_draft_tokens": depth, "max_new_tokens": 24}
-            run = specviz.run(pair, prompt, drafter="mtp", sampling=GREEDY, **settings)
-            assert list(run.token_ids) == generated(pair, prompt, 24)
+            drafting = DraftParams(branches=branches)
+            run = greedy_run(pair, prompt, 24, drafter="mtp", drafting=drafting, num_draft_tokens=depth)
             assert run.settings["modules"] == 1
 
 
 def test_beside_copies_they_draft_too(gemma, modules):
     for target, part in [(gemma["shared"], gemma["ordered"]), (modules["target"], modules["qwen3"])]:
-        pair = loaded(target, part)
-        run = specviz.run(pair, [*PROMPT, *PROMPT], drafter="hybrid", sampling=GREEDY, max_new_tokens=24)
-        assert list(run.token_ids) == generated(pair, [*PROMPT, *PROMPT], 24)
+        run = greedy_run(loaded(target, part), [*PROMPT, *PROMPT], 24, drafter="hybrid")
         assert len({token.source for one in run.rounds for token in one.drafted}) > 1
 
 

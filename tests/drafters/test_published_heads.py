@@ -22,7 +22,7 @@ from published_heads import (
 )
 from refusal import refused
 from safetensors.torch import load_file, save_file
-from tiny import generated, save_pair, tiny_pair
+from tiny import greedy_run, save_pair, tiny_pair
 
 import specviz
 from specviz.drafters.registry import drafter_class
@@ -87,9 +87,7 @@ def test_a_head_computes_what_its_paper_says(loaded, branches, monkeypatch):
 @pytest.mark.parametrize("loaded", HEADS[::3], indirect=True, ids=lambda case: ", ".join(case))
 def test_greedy_text_is_generates(loaded, depth, branches):
     pair, name, _ = loaded
-    settings = {"drafter": name, "drafting": DraftParams(branches=branches), "sampling": GREEDY}
-    run = specviz.run(pair, PROMPT, max_new_tokens=20, num_draft_tokens=depth, **settings)
-    assert list(run.token_ids) == generated(pair, PROMPT, 20)
+    run = greedy_run(pair, PROMPT, drafter=name, drafting=DraftParams(branches=branches), num_draft_tokens=depth)
     assert max(len(one.drafted) for one in run.rounds) == branches * (depth if name == "eagle" else min(depth, 4))
 
 
@@ -100,8 +98,7 @@ def test_an_eagle_head_runs_over_static_buffers_and_on_kernels(speaker, layout, 
     pair = with_part(speaker, "EAGLE", tmp_path)
     fast = MAKERS[kind](pair)
     pass_checks.check(fast["eagle"])
-    run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
-    assert list(run.token_ids) == generated(pair, PROMPT, 20)
+    greedy_run(with_passes(pair, fast), PROMPT, drafter="eagle")
 
 
 # Files

@@ -20,13 +20,15 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import specviz
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.parts.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
-from specviz.records.runs import LengthChoice
+from specviz.records.runs import LengthChoice, Run
+from specviz.records.settings import SamplingParams
 
 VOCABULARY = 128
 POSITIONS = 256
@@ -275,6 +277,13 @@ def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[i
     ids = torch.tensor([prompt])
     output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     return output[0, len(prompt) :].tolist()
+
+
+def greedy_run(pair: ModelPair, prompt: list[int], max_new_tokens: int = 20, **settings: Any) -> Run:
+    """A greedy run, whose text is transformers' own."""
+    run = specviz.run(pair, prompt, sampling=SamplingParams(temperature=0), max_new_tokens=max_new_tokens, **settings)
+    assert list(run.token_ids) == generated(pair, prompt, max_new_tokens)
+    return run
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ from tiny import (
     ARCHITECTURES,
     byte_tokenizer,
     generated,
+    greedy_run,
     save_model,
     save_pair,
     sentencepiece_tokenizer,
@@ -44,8 +45,7 @@ def test_greedy_texts_stay_the_targets_and_the_rest_is_never_proposed(architectu
     if kernels:
         pair.passes = PairPasses({"draft": FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
     known = set(frequent_ids(pair.tokenizer, KEPT, pair.vocab_size))
-    run = specviz.run(pair, PROMPT, max_new_tokens=40, sampling=SamplingParams(temperature=0))
-    assert list(run.token_ids) == generated(pair, PROMPT, 40)
+    run = greedy_run(pair, PROMPT, 40)
     assert drafted_ids(run) <= known and not set(run.token_ids) <= known
     assert any(one.accepted for one in run.rounds)
 
@@ -91,8 +91,7 @@ def test_a_pair_is_loaded_with_it_and_says_so(tmp_path):
     assert pair.draft_name == f"draft (FR-Spec {KEPT})"
     assert pair.draft.get_output_embeddings().out_features == KEPT
     # A prompt may hold any token.
-    run = specviz.run(pair, [127, 126, 5, 9], max_new_tokens=20, sampling=SamplingParams(temperature=0))
-    assert list(run.token_ids) == generated(pair, [127, 126, 5, 9], 20)
+    greedy_run(pair, [127, 126, 5, 9])
 
 
 @pytest.mark.parametrize("count", [LEAST_FREQUENT - 1, 128, 0, -3, True, "70", 70.5])

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import torch
 from refusal import refused
-from tiny import byte_tokenizer, generated, save_model, tiny_model
+from tiny import byte_tokenizer, greedy_run, save_model, tiny_model
 from tiny_gguf import MERGES, SIZES, write_gguf
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -61,9 +61,7 @@ def test_its_tokenizer_and_chat_template_come_with_it(pair):
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "early_exit", "quantised_self", "lookahead", "draft_model"])
 def test_greedy_text_is_generates(file, pair, drafter):
     pair = loaded(file, file) if drafter == "draft_model" else pair
-    greedy = {"sampling": specviz.SamplingParams(0), "max_new_tokens": 24}
-    run = specviz.run(pair, PROMPT, drafter=drafter, drafting=specviz.DraftParams(exit_layer=None), **greedy)
-    assert list(run.token_ids) == generated(pair, PROMPT, 24)
+    greedy_run(pair, PROMPT, 24, drafter=drafter)
 
 
 def test_a_folder_that_holds_one_and_a_file_without_suffix_are_models(file, tmp_path, monkeypatch):
@@ -87,8 +85,7 @@ def test_a_file_drafts_for_a_folder(file, tmp_path):
     folder = save_model(tmp_path / "target", tiny_model("llama", **SIZES), byte_tokenizer(MERGES))
     pair = loaded(folder, file)
     assert pair.stored == {"draft": "Q8_0"} and pair.translation is None
-    run = specviz.run(pair, PROMPT, sampling=specviz.SamplingParams(0), max_new_tokens=24)
-    assert list(run.token_ids) == generated(pair, PROMPT, 24)
+    greedy_run(pair, PROMPT, 24)
 
 
 def test_a_part_trained_on_it_fits_in_every_precision(pair, file, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of, pairwise
 from refusal import refused
 from test_exact_sampling import FEW, SHORT, p_value
-from tiny import WITH_STATES, InTurn, assert_same_rows, generated, tiny_model, tiny_pair, with_heads
+from tiny import WITH_STATES, InTurn, assert_same_rows, generated, greedy_run, tiny_model, tiny_pair, with_heads
 
 import specviz
 from specviz.decoding import engine
@@ -172,8 +172,6 @@ def test_early_exits_of_a_hybrid_go_as_far_as_to_an_attention_layer():
     kinds = ["linear_attention", "full_attention"] * 2
     pair = ModelPair.of(tiny_model("qwen3_5", layers=4, layer_types=kinds), None, pair_of().tokenizer, name="hybrid")
     pair = dataclasses.replace(pair, eos_ids=frozenset())
-    order = {"drafter": "early_exit", "sampling": SamplingParams(temperature=0), "max_new_tokens": 24}
-    run = specviz.run(pair, PROMPT, drafting=DraftParams(exit_layer=2), **order)
-    assert list(run.token_ids) == generated(pair, PROMPT, 24)
+    greedy_run(pair, PROMPT, 24, drafter="early_exit", drafting=DraftParams(exit_layer=2))
     with refused("drafter", "does not run when it is left"):
-        specviz.run(pair, PROMPT, drafting=DraftParams(exit_layer=1), **order)
+        specviz.run(pair, PROMPT, drafter="early_exit", drafting=DraftParams(exit_layer=1))
