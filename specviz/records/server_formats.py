@@ -36,6 +36,7 @@ class Format:
     nominal: bool = False
     full: bool = False  # whether `kept` or `shares` has a place for each token that a pass can draft
     rounding: float = 0.0  # how far a share may lie from its true value
+    six: bool = False  # whether totals, unlike `kept`, are written with six digits only
     many: bool = False  # whether one entry counts many requests together
     summed: bool = False  # whether all entries of a text are one: they follow one another step by step
     begins: str = ""  # what a line of a log begins with where it says this, as a regular expression
@@ -203,7 +204,7 @@ _COUNTERS = Format(
 #: SGLang gives an average over its last steps (python/sglang/srt, its metrics collector).
 SCRAPES = {
     "vllm": _COUNTERS,
-    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", running=("requests_processing",), full=False),
+    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", running=("requests_processing",), full=False, six=True),
     "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), running=("num_running_reqs",), many=True),
 }
 

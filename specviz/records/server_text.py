@@ -191,8 +191,11 @@ class _Lines:
         for (server, name), scrapes in self.scrapes.items():
             known = SCRAPES[server]
             for block in _differences(scrapes, known.running) if known.passes else scrapes:
-                if block.keys() - {(metric, "") for metric in known.running}:
-                    yield Reported(name, known, _placed(block))
+                placed = _placed(block)
+                if known.six and placed.keys() & set(known.kept):  # whose sum is exact
+                    placed = {metric: value for metric, value in placed.items() if metric not in known.accepted}
+                if placed.keys() - set(known.running):
+                    yield Reported(name, known, placed)
 
 
 def _figure(name: str, said: str) -> str | None:

@@ -238,6 +238,23 @@ FLAGS = [True, True, False, False, True]
 TOKENS = [{"text": "x", "token": 1, "from_draft": one, "generation_tokens": n} for n, one in enumerate(FLAGS, start=1)]
 
 
+def test_totals_that_llama_cpp_rounds_to_six_digits_contradict_nothing():
+    """tools/server writes them as doubles, those by position as whole numbers."""
+
+    def busy(drafts: str, drafted: str, accepted: str, *kept: int) -> str:
+        text = scrape(0, 0, 0, list(kept), "llamacpp")
+        for name, value in (("num_drafts", drafts), ("draft_tokens", drafted), ("accepted_tokens", accepted)):
+            text = text.replace(f"{name}_total{{}} 0.0", f"{name}_total{{}} {value}")
+        return text
+
+    first = busy("2.34568e+06", "4.56789e+06", "3.05406e+06", 1_800_123, 1_253_934)
+    (one,) = read_metrics(first).requests
+    assert (one.passes, one.accepted) == (2_345_680, 1_800_123 + 1_253_934)
+    (since,) = read_metrics(first + busy("2.34618e+06", "4.56889e+06", "3.05472e+06", 1_800_500, 1_254_210)).requests
+    assert (since.passes, since.accepted) == (500, 377 + 276)
+    assert read_metrics(scrape(9, 27, 10, [], "llamacpp")).requests[0].accepted == 10
+
+
 @pytest.mark.parametrize(
     ("text", "name", "passes", "accepted", "drafted", "tokens_per_pass", "kept", "known"),
     [
