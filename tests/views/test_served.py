@@ -213,6 +213,22 @@ def test_what_may_be_wrong_stands_with_its_causes_and_published_figures_beside(p
     expect(part(page, "problem")).to_contain_text("1:1.9 32:0.8")
 
 
+def test_requests_at_once_and_speedups_of_benchmarks_are_shown_where_they_are_known(page):
+    counts = {"num_drafts": 1000, "draft_tokens": 3000, "accepted_tokens": 1500}
+    drafting = {f"spec_decode_{name}": value for name, value in counts.items()}
+    drafting["spec_decode_per_position_acceptance_rates"] = [0.8, 0.45, 0.25]
+    speeds = {1: (50, 96), 64: (1500, 1200)}
+    results = [{"max_concurrency": load, "output_throughput": pair[0]} for load, pair in speeds.items()]
+    results += [{"max_concurrency": load, "output_throughput": pair[1], **drafting} for load, pair in speeds.items()]
+    read(page, *results)
+    assert figure(page, "load") == "32.5 (1 – 64)"
+    expect(part(page, "notes")).to_contain_text("by requests at once: 1.92 at 1; 0.80 at 64.")
+    expect(part(page, "findings")).to_contain_text("With 1 at once the speedup is 1.92, with 64 at once 0.80")
+    assert violations(page) == []
+    read(page, EXACT)
+    expect(page.locator("specviz-served [data-figure=load]")).to_have_count(0)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_a_file_is_read_in_every_encoding_that_programs_write(page, encoding):
     data = list(json.dumps({"id": "é😀", **EXACT}, ensure_ascii=False).encode(encoding))

@@ -37,7 +37,7 @@ export function renderPasses({ ui, say }, figures) {
   const notes = [figures.unknown && say("served.note_lengths", { n: figures.unknown }), figures.nominal && say("served.note_nominal"),
     figures.servers.some((/** @type {string} */ name) => name.startsWith("vLLM")) && say("served.note_vllm"), bare && say("served.note_answer"),
     figures.rounded && say("served.note_rounded", { n: figures.rounded }), figures.uncounted && say("served.note_uncounted", { n: figures.uncounted }), figures.without && say("served.note_without", { n: figures.without }),
-    figures.speedups.length && say("served.note_speedups", { speedups: figures.speedups.map((/** @type {number[]} */ [load, speedup]) => say("served.speedup_at", { load, speedup })).join(", ") })];
+    figures.speedups.length && say("served.note_speedups", { speedups: figures.speedups.map((/** @type {number[]} */ [load, speedup]) => say("served.speedup_at", { load, speedup })).join("; ") })];
   ui.notes.replaceChildren(...notes.filter(Boolean).map((text) => make("li", { text })));
   renderLeftOut(ui, say, figures);
   for (const one of [ui.by_position, ui.numbers]) one.classList.toggle("hidden", !figures.positions.length);
