@@ -71,7 +71,7 @@ def check_pair(
         try:
             yield from work(pair)
         except Exception as error:
-            # A check that fails ends alone, however it does: the others may tell why.
+            # A failing check ends alone, however it fails: the others may tell why.
             yield Finding("wrong", what, reason_of(error))
 
 

@@ -187,7 +187,7 @@ def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, 
 
 
 def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
-    """Every way to write plain decoding's text; each drafter with its defaults, and those that can as a tree too."""
+    """Every way to write plain decoding's text; each drafter with its defaults, and as a tree too where it can."""
     yield Contestant(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
     for name in DRAFTERS:
         usual = Contestant(name, GAMMA)

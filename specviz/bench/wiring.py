@@ -32,8 +32,8 @@ from specviz.theory.statistics import Ratio, over_prompts
 #: Places of each text at which is drafted, and how many neighbouring ones count as one: they share most of a draft.
 PLACES, STRETCH = 24, 2 * GAMMA
 
-#: The fewest stretches that an interval is made of, and how sure a verdict is at least: of parts that do not care how
-#: they are read, a few in a hundred are said to be read wrongly (simulated, with up to four neighbours).
+#: The fewest stretches that make an interval, and the least certainty of a verdict: of parts that draft equally well
+#: in every reading, a few in a hundred are called misread (simulated, with up to four neighbours).
 LEAST, SURE = 8, 0.98
 
 
@@ -148,7 +148,7 @@ def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | N
 
 
 def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
-    """What is kept of each reading says about the first one, the part's own."""
+    """The verdict on the first reading, the part's own, by what was kept of each."""
     sums, others = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
         return left_out(what)

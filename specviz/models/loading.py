@@ -39,10 +39,10 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence
 
-#: A draft model that shares less of its vocabulary than this has next to nothing to say.
+#: A draft model that shares less of its vocabulary than this can propose next to nothing.
 _LEAST_SHARED = 0.01
 
-#: A draft model with fewer tokens has little left to say.
+#: A draft model with fewer tokens can propose little.
 LEAST_FREQUENT = 64
 
 #: How SentencePiece writes a space.

@@ -35,10 +35,10 @@ _VERIFIED, _HARDLY = 5, 1.1
 def settle_threads(model: PreTrainedModel) -> int:
     """Sets torch to the number of threads that suits this model's passes; returns it.
 
-    A small model's pass spends its time between operations, where more threads only wait for each other, and wait
-    long whenever another program wants a core: with all cores in use, one busy program has made compiled passes a
-    hundred times slower. So a small model leaves a core free; a large one keeps all threads. The size decides and not
-    the clock: sums round differently over other threads, and one seed must give one record at every start.
+    In a small model's pass threads mostly wait for each other, and for long when another program wants a core: with all
+    cores in use, one busy program has made compiled passes a hundred times slower. So a small model leaves a core free;
+    a large one keeps all threads. Size decides, not the clock: sums round differently over other threads, and one seed
+    must give one record at every start.
     """
     threads = every = int(agreed(_ALL_THREADS, model))
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -51,9 +51,9 @@ def settle_threads(model: PreTrainedModel) -> int:
 def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int:
     """Sets torch to the fewest threads with which prepared passes take hardly longer than with `most`; returns it.
 
-    Reading weights takes most of their time, and two processors that share a core or the way to memory read them no
-    faster than one does. A thread that brings nothing would only have the others wait for it whenever another program
-    wants its processor. Of passes by our kernels alone: their results are the same bits with any number of threads.
+    Such passes mostly read weights, and two processors that share a core or the way to memory read no faster than one.
+    A thread that gains nothing makes the others wait whenever another program wants its processor. For our kernels
+    alone: their results are the same bits with any number of threads.
     """
     if most == 1:
         return most
@@ -113,8 +113,7 @@ class PassTimer:
 def up_and_down(widths: Sequence[T], repeat: int) -> Sequence[T]:
     """The order of the widths in a repeat: upwards in the first, then back down, and so on.
 
-    Each so follows one of about its size. A single token right after a pass over 64 has taken up to half as long again,
-    and three passes later no longer.
+    So each follows one of about its size: a single token right after a pass over 64 has taken up to half as long again.
     """
     return widths[::-1] if repeat % 2 else widths
 

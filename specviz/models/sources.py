@@ -301,7 +301,7 @@ def _first(path: pathlib.Path, patterns: Iterator[str]) -> pathlib.Path | None:
     return next((file for pattern in patterns for file in sorted(path.glob(pattern))), None)
 
 
-# Files beside the weights
+# Files next to the weights
 
 
 def generation_settings(source: ModelSource) -> dict[str, Any]:
@@ -340,7 +340,7 @@ def recommended_sampling(settings: Mapping[str, Any]) -> SamplingParams | None:
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies beside the model, tried on a text. Raises SpecvizError (the source's field)."""
+    """The tokenizer next to the model, tried on a text. Raises SpecvizError (the source's field)."""
     with source.explaining("tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **source.options)
         try_out(tokenizer)

@@ -108,7 +108,7 @@ class PartFiles:
     def tensors(self) -> dict[str, Tensor]:
         """All weights by the names of `shapes`, on the CPU.
 
-        Raises SpecvizError (field ``draft``) for damaged files, and for weights that are no numbers.
+        Raises SpecvizError (field ``draft``) for damaged files, and for weights that are not numbers.
         """
         tensors: dict[str, Tensor] = {}
         for file in self._weights():
@@ -163,7 +163,7 @@ class PartFiles:
         try:
             yield
         except Exception as error:
-            # What is no pickle leads the one who reads it astray in any way; torch has more to say than the reason.
+            # Damaged pickles fail in any way; of torch's message only the reason is wanted.
             known = {"file": file.name, "reason": first_line(error.__context__ or error)}
             if is_pointer(file):
                 raise self.complaint(

@@ -91,7 +91,7 @@ class Program:
         return self.loader.run(arguments)
 
     def machine_code(self) -> pathlib.Path:
-        """The program's shared library, unpacked beside its file."""
+        """The program's shared library, unpacked next to its file."""
         unpacked = self.path.with_suffix(".so")
         if not unpacked.is_file():
             with zipfile.ZipFile(self.path) as package, tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:

@@ -61,8 +61,7 @@ Changes = dict[gr.components.Component, Any]
 class Controls:
     """The column's components: what to run, which scrolls in a low window, and below it the buttons that start it.
 
-    They are laid out as they suit a pair with all parts and its first drafter, the draft model: the first pair itself
-    may come later.
+    Laid out for a pair with all parts and its first drafter, the draft model: the starting pair itself may come later.
     """
 
     def __init__(self, runner: Runner, say: Words):

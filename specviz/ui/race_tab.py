@@ -114,8 +114,8 @@ class Duel:
         return busy((*self.plain, *self.fast))
 
     def shown(self, request: Request) -> tuple[TimedRun, TimedRun]:
-        """The two runs of one repeat, plain first: of the seed that was ordered; of greedy ones, which have no chance
-        in them, of the repeat whose own ratio is nearest to that of all. request: the checked order."""
+        """The two runs of one repeat, plain first: the ordered seed's or, where nothing is drawn, those with the ratio
+        nearest to that of all. request: the checked order."""
         pairs, whole = list(zip(self.plain, self.fast)), self.ratio.value
         if not request.settings.sampling.greedy:
             return pairs[0]

@@ -70,7 +70,7 @@ def measured(runner: Runner, lab: Lab, name: PairName, visit: Visit, kind: str, 
     for batch in closing(runner.batches(name, measurement, kind, *asked), visit.halt):
         result = batch[-1]
         yield why_message(**{kind: Measuring("running", result)})
-    # Stopped in the first moments there may be a curve without its first point: nothing to reckon with.
+    # Stopped early, a curve may lack its first point: then there is nothing to compute.
     if kind == "passes" and result is not None:
         lab.passes[visit.session] = result
     over = Measuring("stopped" if visit.halt.is_set() else "finished", result)
