@@ -170,6 +170,19 @@ def test_what_does_not_fit_is_refused_with_its_place(changed, said):
     assert said in str(caught.value)
 
 
+def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(new_page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(run_page(specviz.show(**TREE, texts=TEXTS, greedy=True)), encoding="utf-8")
+    page = new_page()
+    page.goto(path.as_uri())
+    page.locator("specviz-run [data-state=finished]").wait_for()
+    unfold(page, 0)
+    for index, said in ((0, "They differ"), (1, "a match, accepted"), (2, ""), (4, "They differ"), ("next", "")):
+        chip(page, 0, index).click()
+        text = page.locator("specviz-run [part=say]").inner_text()
+        assert said in text and "copied" not in text
+
+
 @pytest.mark.parametrize("language", ["en", "de"])
 @pytest.mark.parametrize(("size", "given"), [((1280, 720), BARE), ((390, 844), BARE), ((1280, 720), TREE)])
 def test_the_page_says_what_is_not_known(new_page, tmp_path, language, size, given):

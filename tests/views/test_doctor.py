@@ -166,7 +166,7 @@ GAUGE = "vllm:num_requests_running {}.0\n"
         (FIVE + VLLM_ENGINE.format(7), None),  # of the next interval
         (SGLANG_LINE.format(1) + SGLANG_LINE.format(12).replace(" TP0", " TP0 DP1") + LONG, (1, 6.5, 12)),
         (counted(1000, HEALTHY) + "\nvllm:num_requests_running 5.0\n", (5, 5, 5)),
-        (GAUGE.format(5) + counted(900, HEALTHY) + "\n" + GAUGE.format(3) + counted(1000, HEALTHY), (3, 3, 3)),
+        (GAUGE.format(3) + counted(900, HEALTHY) + "\n" + GAUGE.format(5) + counted(1000, HEALTHY), (5, 5, 5)),
         ("sglang:num_running_reqs 24\nsglang:spec_accept_length 2.8", (24, 24, 24)),
         ("llamacpp:requests_processing 2\n" + counted(1000, HEALTHY).replace("vllm:", "llamacpp:"), (2, 2, 2)),
         (GAUGE.format(0) + counted(1000, HEALTHY), None),

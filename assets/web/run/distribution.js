@@ -113,7 +113,7 @@ function barRow(bars, row, { both, left, scale, weight }) {
 function barsLegend(run, token, { both, left, weight }) {
   const entry = (kind, sign, text) => make("span", {}, make("b", { class: kind, text: sign }), ` ${text}`);
   const legend = make("div", { class: "legend" }, entry("target", "p", run.say("rounds.legend_target")));
-  if (both) legend.append(entry("draft", "q", run.say(isCopy(token) ? "rounds.legend_copy" : "rounds.legend_draft")));
+  if (both) legend.append(entry("draft", "q", run.say(isCopy(run, token) ? "rounds.legend_copy" : "rounds.legend_draft")));
   if (!left) return legend;
   const text = weight === null ? run.say("rounds.legend_left") : run.say("rounds.legend_left_block", { w: plainNumber(weight) });
   legend.append(make("span", {}, make("i", { class: "patch" }), ` ${text}`));

@@ -33,8 +33,8 @@ export const isTold = (run, token) => !run.start.engine || isGreedy(run, token) 
 /** Whether the target's own token was its choice, at temperature 0. @param {Run} run @param {NextToken} next */
 export const isChosen = (run, next) => next.u === null && (!run.start.engine || Boolean(run.start.greedy));
 
-/** @param {DraftedToken} token */
-export const isCopy = (token) => token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
+/** Of another engine nobody knows where its tokens came from. @param {Run} run @param {DraftedToken} token */
+export const isCopy = (run, token) => !run.start.engine && token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
 
 /**
  * Under a lossy rule every round carries its distance from the target's distribution; greedy drafts are matched by any rule.

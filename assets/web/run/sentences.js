@@ -71,7 +71,7 @@ function sayDraw(run, round, index) {
   const token = round.drafted[index];
   const values = { token: quoted(run.say, token.text), q: judgedBy(run, token).q };
   if (isBlock(run) && isTree(round)) return run.say("rounds.drew_picked", { ...values, q: plainNumber(token.q) });
-  if (isCopy(token)) return run.say("rounds.drew_copy", values);
+  if (isCopy(run, token)) return run.say("rounds.drew_copy", values);
   if (token.q === 1) return run.say(isTree(round) ? "rounds.drew_choice" : "rounds.drew_certain", values);
   return run.say(siblings(round, index).order > 1 ? "rounds.drew_again" : "rounds.drew", values);
 }
@@ -159,7 +159,7 @@ export function sayReach(run, reach) {
 /** @param {Run} run @param {DraftedToken} token */
 function sayDiscarded(run, token) {
   const values = { token: quoted(run.say, token.text), q: plainNumber(token.q) };
-  if (isCopy(token)) return run.say("rounds.went_on_copy", values);
+  if (isCopy(run, token)) return run.say("rounds.went_on_copy", values);
   return run.say(run.start.greedy || token.q === 1 ? "rounds.went_on" : "rounds.drew", values);
 }
 
@@ -183,7 +183,7 @@ function sayCut(run, round, index) {
 /** @param {Run} run @param {Round} round @param {number} index */
 function sayGreedy(run, round, index) {
   const token = round.drafted[index];
-  const opening = run.say(isCopy(token) ? "rounds.went_on_copy" : "rounds.greedy_choice", { token: quoted(run.say, token.text) });
+  const opening = run.say(isCopy(run, token) ? "rounds.went_on_copy" : "rounds.greedy_choice", { token: quoted(run.say, token.text) });
   if (token.outcome === "accepted") return [opening, run.say("rounds.greedy_match")];
   const sibling = siblings(round, index).kin.map((node) => round.drafted[node]).find((other) => other.outcome === "accepted");
   const choice = quoted(run.say, (sibling ?? round.next).text);
