@@ -336,7 +336,7 @@ def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branch
     ]
     give(page, "compare", [messages.contest_message(rows, phase="finished", text="", fraction=1)])
     table, drawn = page.locator("specviz-compare [part=table]"), page.locator("specviz-compare [part=map] tbody")
-    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's own", "4drafter's own", "1chain"])
+    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's own", "1chain", "4drafter's own"])
     expect(table.locator("td.reason")).to_have_text("not run: chains only")
     widths = table.locator("tbody tr").evaluate_all("rows => rows.map(row => row.getBoundingClientRect().width)")
     assert len(set(widths)) == 1
@@ -350,7 +350,8 @@ def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branch
 
 
 def drafter(page: Page, label: str) -> None:
-    page.locator(".sv-drafters").get_by_label(label, exact=True).check()
+    page.locator("#drafter input").click()
+    page.locator("#drafter").get_by_role("option", name=label, exact=True).click()
 
 
 def note(page: Page) -> Locator:
@@ -358,8 +359,7 @@ def note(page: Page) -> Locator:
 
 
 def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
-    branches = "Branches (1: chain, more: tree)"
-    layers = "Exit layer: how many target layers draft"
+    branches, layers = words()("controls.branches"), words()("controls.exit_layer")
     number = 'input[aria-label="number input for {}"]'
     for label, shown, sentence in (
         ("Prompt lookup", (), "Copies what followed"),
@@ -380,10 +380,10 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
     # A lossy rule warns before it runs and while it is folded away.
     warning, rule = page.locator(".block.sv-warning"), page.get_by_label("Acceptance rule")
     for name, count in (("Typical", 1), ("Token by token", 0)):
-        page.locator(".sv-fold").click()
+        page.locator("[aria-controls=more-controls]").click()
         rule.click()
         page.get_by_role("option", name=name).click()
-        page.locator(".sv-fold").click()
+        page.locator("[aria-controls=more-controls]").click()
         expect(rule).to_be_hidden()
         expect(warning).to_have_count(count)
 

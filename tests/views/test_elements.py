@@ -12,7 +12,7 @@ from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Contestant, Figures
-from specviz.records.words import LANGUAGES
+from specviz.records.words import LANGUAGES, words
 from specviz.ui.components import ADDRESS, AREAS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
 from specviz.views.tab_messages import ComparedRow, contest_message
@@ -182,21 +182,25 @@ def test_a_race_replays_what_it_is_given(alone):
     expect(crowns).to_have_count(0)
 
 
-def test_a_comparison_sorts_what_it_is_given(alone):
+def test_a_comparison_ranks_what_it_is_given_and_folds_what_loses_into_a_line(alone):
     page = alone("compare")
     common = {"branches": 1, "rule": "", "lossless": True, "best": False, "repeats": 1}
     rows = [
         common | {"drafter": name, "num_draft_tokens": gamma, "figures": {"speedup_measured": speedup}}
-        for name, gamma, speedup in (("Suffix", 8, 0.9), (HOSTILE, 4, 1.2))
+        for name, gamma, speedup in (("Medusa", 2, 0.7), ("Suffix", 8, 0.9), (HOSTILE, 4, 1.2))
     ]
     contest = {"kind": "contest", "phase": "finished", "text": "Done", "fraction": 1, "rows": rows, "texts": None}
     give(page, "compare", [json.dumps(contest)])
     names = page.locator("specviz-compare [part=table] tbody th")
-    assert names.all_inner_texts() == [HOSTILE, "Suffix"]
+    assert page.locator("specviz-compare [part=table] thead th").first.get_attribute("data-column") == "speedup"
+    assert names.all_inner_texts() == [HOSTILE]
+    page.get_by_role("button", name=words()("compare.below", n=2)).press("Enter")
+    assert names.all_inner_texts() == [HOSTILE, "Suffix", "Medusa"]
+    expect(page.get_by_role("button", name=words()("compare.below", n=2), expanded=True)).to_be_focused()
     # Ranked already: a click turns it round.
     page.locator("specviz-compare [data-sort=speedup]").click()
-    assert names.all_inner_texts() == ["Suffix", HOSTILE]
-    assert page.evaluate(f"{element('compare')}.rows.length") == 2
+    assert names.all_inner_texts() == [HOSTILE, "Medusa", "Suffix"]
+    assert page.evaluate(f"{element('compare')}.rows.length") == 3
     assert page.evaluate("window.hit ?? null") is None
 
 

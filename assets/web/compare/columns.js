@@ -17,6 +17,7 @@ export const byLength = (gamma) => (gamma === "auto" ? 1000 : gamma);
 
 /** @type {Column[]} */
 export const COLUMNS = [
+  { key: "speedup", hint: true, value: figure("speedup_measured"), text: (row) => times(figure("speedup_measured")(row)) },
   { key: "drafter", value: (row) => row.drafter, text: (row) => row.drafter, words: true },
   { key: "num_draft_tokens", value: (row) => byLength(row.num_draft_tokens), text: (row) => String(row.num_draft_tokens ?? DASH) },
   { key: "branches", value: (row) => row.branches, text: (row) => String(row.branches ?? DASH) },
@@ -25,12 +26,11 @@ export const COLUMNS = [
   { key: "acceptance_length", hint: true, value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
   { key: "cost_coefficient", hint: true, value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
   { key: "tokens_per_second", hint: true, value: figure("tokens_per_second"), text: (row) => rate(figure("tokens_per_second")(row)) },
-  { key: "speedup", hint: true, value: figure("speedup_measured"), text: (row) => times(figure("speedup_measured")(row)) },
   { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row, say) => say(row.lossless ? "compare.lossless" : "compare.lossy") },
 ];
 
-/** The columns that say which run a row is about. */
-export const NAMING = ["drafter", "num_draft_tokens", "branches", "rule"];
+/** The columns of a row that is left out: its speedup, which is not known, and which run it is about. */
+export const NAMING = ["speedup", "drafter", "num_draft_tokens", "branches", "rule"];
 
 /** By what the table is ranked. */
 export const RANKING = /** @type {Column} */ (COLUMNS.find(({ key }) => key === "speedup"));

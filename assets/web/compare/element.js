@@ -15,11 +15,14 @@ const RULES = ["compare.rule_token", "compare.rule_block"];
 
 const sheets = [await sheet(new URL("compare.css", import.meta.url))];
 
+/** Whether it was measured, and is slower than plain decoding. */
+const loses = ({ figures }) => isNumber(figures?.speedup_measured) && figures.speedup_measured < 1;
+
 class SpecvizCompare extends SpecvizElement {
   static sheets = sheets;
 
-  /** @type {any} the last message of each part, and how the table is sorted */
-  held = { contest: null, replay: null, sort: null };
+  /** @type {any} the last message of each part, how the table is sorted, and whether those that lose are shown */
+  held = { contest: null, replay: null, sort: null, unfolded: false };
   /** @type {any} the nodes drawn into */
   ui = {};
 
@@ -161,7 +164,24 @@ class SpecvizCompare extends SpecvizElement {
       head.setAttribute("aria-sort", active ? (this.held.sort.down ? "descending" : "ascending") : "none");
       setText(head.querySelector(".arrow"), active ? (this.held.sort.down ? " ↓" : " ↑") : "");
     });
-    this.ui.body.replaceChildren(...this.sorted(rows).map((row) => this.tableRow(row, shown)));
+    const sorted = this.sorted(rows);
+    const losing = this.held.contest.phase === "running" ? [] : sorted.filter(loses);
+    const [folded, ran, out] = [losing.length > 1 ? losing : [], sorted.filter((row) => !row.reason), sorted.filter((row) => row.reason)];
+    const drawn = (/** @type {any[]} */ some) => some.map((row) => this.tableRow(row, shown));
+    this.ui.body.replaceChildren(...drawn(ran.filter((row) => !folded.includes(row))),
+      ...(folded.length ? [this.foldRow(folded.length, shown.length)] : []), ...drawn(this.held.unfolded ? folded : []), ...drawn(out));
+  }
+
+  /** One line for all that are slower than plain decoding; they unfold below it. */
+  foldRow(n, columns) {
+    const { unfolded } = this.held;
+    const unfold = () => {
+      this.held.unfolded = !unfolded;
+      this.renderTable();
+      this.ui.body.querySelector(".fold").focus();
+    };
+    const button = make("button", { type: "button", class: "fold", "aria-expanded": String(unfolded), text: this.say("compare.below", { n }), on: { click: unfold } });
+    return make("tr", {}, make("td", { colspan: columns, class: "words" }, button));
   }
 
   tableRow(row, columns) {
