@@ -110,7 +110,7 @@ def load_pair(
         models.clear()
         release_memory()
         raise
-    tell(0.85, Sentence("Trying whether the models read trees."))
+    tell(0.85, Sentence("Nearly ready: trying the models once."))
     for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:

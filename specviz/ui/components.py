@@ -204,9 +204,9 @@ def remote() -> gr.HTML:
 
 
 def lacking_view(say: Words) -> gr.HTML:
-    """The drafters that the pair in use lacks, each with its reason; switches them off above (assets/web/gradio).
+    """The drafters that the pair in use lacks, each with its reason in brief (assets/web/gradio).
 
-    Its values, as JSON: ``{"pair": name, "name": PairName, "off": [{"drafter", "label", "why": [brief, whole]}]}``.
+    Its values, as JSON: ``{"pair": name, "name": PairName, "off": [{"label", "why"}]}``.
     Other parts of the page hear of the pair from it.
     """
     summary = html.escape(say("controls.lacking"))
@@ -256,8 +256,8 @@ def tab_history(first: str) -> gr.HTML:
 
 
 def refused() -> gr.HTML:
-    """A sentence next to the buttons about a value that was refused (assets/web/gradio/refused.js)."""
-    return _joined("gradio/refused.js", {}, html_template='<p class="sv-refused" role="alert"></p>')
+    """Invisible: leads to the control whose value was refused (assets/web/gradio/refused.js)."""
+    return _joined("gradio/refused.js", {}, visible="hidden")
 
 
 def corrected(say: Words) -> gr.HTML:
@@ -266,13 +266,15 @@ def corrected(say: Words) -> gr.HTML:
     return _joined("gradio/corrected.js", {"words": texts}, visible="hidden")
 
 
-def fold_switch(label: str, controls: str) -> gr.HTML:
-    """A button that shows and hides the block with the element id `controls`, which is hidden at first.
+def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
+    """A button that shows and hides the blocks with the element ids in `controls`, which are hidden at first.
 
-    Gradio's own accordion makes what it holds when it is first opened, and loses what is typed while it does.
+    by_run: there only in a narrow window; a run that begins hides them again. Gradio's own accordion makes what it
+    holds when it is first opened, and loses what is typed while it does.
     """
     button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
-    return _joined("gradio/fold.js", {}, html_template=f"{button}{html.escape(label)}</button>")
+    own = {"elem_id": "fields-fold"} if by_run else {}
+    return _joined("gradio/fold.js", {"byRun": by_run}, html_template=f"{button}{html.escape(label)}</button>", **own)
 
 
 def dropped(onto: str, upload: str) -> gr.HTML:

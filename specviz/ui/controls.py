@@ -1,4 +1,4 @@
-"""The left column: the controls of a run, shared by the tabs that start one, and the buttons below them."""
+"""The left column: the controls of a run, shared by the tabs that start one, and the buttons among them."""
 
 from __future__ import annotations
 
@@ -59,35 +59,38 @@ Changes = dict[gr.components.Component, Any]
 
 
 class Controls:
-    """The column's components: what to run, which scrolls in a low window, and below it the buttons that start it.
+    """The column's components: what is changed from run to run, the buttons that start one, and below them the rest.
 
-    Laid out for a pair with all parts and its first drafter, the draft model: the starting pair itself may come later.
+    In a narrow window the run comes first, and all but the buttons is folded away until it is asked for. Laid out for a
+    pair with all parts and its first drafter, the draft model: the starting pair itself may come later.
     """
 
     def __init__(self, runner: Runner, say: Words):
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        with gr.Column(elem_classes=["sv-fields"]):
+        fold_switch(say("controls.fields"), "fields rest", by_run=True)
+        with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
             self._lay_out_prompt()
             with gr.Group(elem_classes=["sv-drafting"]):
                 self._lay_out_drafting()
+        with gr.Column(elem_classes=["sv-go"]):
+            refused()
+            corrected(say)
+            # Here, so that it is seen while the rule is folded away.
+            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+            self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
+            self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
+            self.race = gr.Button(say("page.start_race"), elem_id="start-race")
+            self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
+        with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
             # There only while something is set: a part of the page, or a link, sets it.
             self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
             fold_switch(say("controls.more"), "more-controls")
             with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
                 self._lay_out_more()
-            # Below the fold, so that it is seen while the rule is folded away.
-            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
             #: Whether a run's speedup is measured after it.
             self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
-        with gr.Column(elem_classes=["sv-go"]):
-            refused()
-            corrected(say)
-            self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
-            self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
-            self.race = gr.Button(say("page.start_race"), elem_id="start-race")
-            self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
         #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with
         #: State keeps a connection open for as long as it is open.
         self.pair = gr.JSON({}, visible=False)
@@ -128,15 +131,17 @@ class Controls:
     def _lay_out_drafting(self) -> None:
         """Drafter, γ, temperature, and the settings of some drafters."""
         own, say, most = self.fields, self.say, self.runner.deployment.max_draft_tokens
-        own["drafter"] = gr.Radio(
-            choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
+        own["drafter"] = gr.Dropdown(
+            choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), filterable=False, elem_id="drafter"
         )
-        self.lacking = lacking_view(say)  # the drafters that the pair in use lacks
         self.drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-        own["num_draft_tokens"] = gr.Slider(SLIDER_AUTO, most, 4, step=1, label=say("controls.num_draft_tokens"))
-        step = SETTINGS["temperature"].step
+        self.lacking = lacking_view(say)  # the drafters that the pair in use lacks
+        own["num_draft_tokens"] = gr.Slider(
+            SLIDER_AUTO, most, 4, step=1, label=say("controls.num_draft_tokens"), buttons=[]
+        )
+        step, label = SETTINGS["temperature"].step, say("controls.temperature")
         own["temperature"] = gr.Slider(
-            0, 2, value=TEMPERATURE, step=step, label=say("controls.temperature"), elem_id="temperature"
+            0, 2, value=TEMPERATURE, step=step, label=label, elem_id="temperature", buttons=[]
         )
         # The sampling that the pair's target recommends.
         self.recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
@@ -147,7 +152,9 @@ class Controls:
     def _lay_out_more(self) -> None:
         """Length, seed, sampling, rule."""
         own, say, most = self.fields, self.say, self.runner.deployment.max_new_tokens
-        own["max_new_tokens"] = gr.Slider(1, most, min(128, most), step=1, label=say("controls.max_new_tokens"))
+        own["max_new_tokens"] = gr.Slider(
+            1, most, min(128, most), step=1, label=say("controls.max_new_tokens"), buttons=[]
+        )
         for name in ("seed", "top_k", "top_p", "min_p", *(one for one in DRAFTING if SETTINGS[one].rare)):
             own[name] = self._of_table(name)
         rules = [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES]
@@ -165,7 +172,8 @@ class Controls:
         if row.choices:
             return gr.Radio(row.choices, value=row.choices[0], **shared)
         if row.kind is int and name in DRAFTING:
-            return gr.Slider(row.least, row.most or row.least + 1, row.default or row.least, step=1, **shared)
+            most = row.most or row.least + 1
+            return gr.Slider(row.least, most, row.default or row.least, step=1, buttons=[], **shared)
         return gr.Number(row.default, step=row.step, **shared)
 
     @property
@@ -242,8 +250,11 @@ class Controls:
         """
         pair, say = self.runner.store.in_use(name), self.say
         chats, missing = pair.has_chat_template, lacks(pair, say)
-        off = [{"drafter": way, "label": title(way, say), "why": why} for way, why in missing.items()]
+        off = [{"label": title(way, say), "why": why} for way, (why, _) in missing.items()]
+        names = {way: say("controls.lacked", drafter=title(way, say)) for way in missing}
+        shown = gr.update(choices=[(names.get(way, name), way) for name, way in choices(WAYS, say)])
         changes = {
+            self.fields["drafter"]: shown,
             self.pair: asdict(name),
             self.fields["chat"]: gr.update(visible=chats) if keep else gr.update(visible=chats, value=True),
             self.reading: gr.update(visible=True if chats else "hidden"),
@@ -255,7 +266,8 @@ class Controls:
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
         chosen = drafter if keep and drafter not in missing else self.runner.store.usual(pair)
         if not keep or chosen != drafter:
-            changes |= {self.fields["drafter"]: chosen, **self.of_drafter(pair, chosen)}
+            shown["value"] = chosen
+            changes |= self.of_drafter(pair, chosen)
         return changes
 
     def _recommended_by(self, pair: ModelPair) -> dict[str, Any]:

@@ -16,11 +16,12 @@ GAMMA = words()("controls.num_draft_tokens")
 
 def control(page: Page, label: str) -> Locator:
     """The text box or number field of that label, unfolded."""
-    if label == "Prompt":
-        return page.locator(".sv-prompt textarea")
-    field = page.locator(f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]')
-    if not field.is_visible():
-        page.locator("[aria-controls=more-controls]").click()
+    number = f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]'
+    field = page.locator(".sv-prompt textarea" if label == "Prompt" else number)
+    for fold in ("#fields-fold button", "[aria-controls=more-controls]"):
+        closed = page.locator(f"{fold}[aria-expanded=false]")
+        if closed.is_visible() and not field.is_visible():
+            closed.click()
     return field
 
 
@@ -28,11 +29,17 @@ def set_control(page: Page, label: str, value: object) -> None:
     control(page, label).fill(str(value))
 
 
-def choose_drafter(page: Page, name: str) -> None:
+def choose_drafter(page: Page, name: str, language: str = "en") -> None:
     """Chooses a drafter and waits until the controls have followed, as a visitor does who reads what it says."""
-    say = words()
-    page.locator(".sv-drafters").get_by_label(say(f"ways.{name}"), exact=True).check()
+    say = words(language)
+    page.locator("#drafter input").click()
+    page.locator("#drafter").get_by_role("option", name=say(f"ways.{name}"), exact=True).click()
     expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say(f"ways.{name}_about"))
+
+
+def expect_drafter(page: Page, name: str) -> None:
+    """Expects it to be the chosen one."""
+    expect(page.locator("#drafter input")).to_have_value(words()(f"ways.{name}"))
 
 
 def await_arrival(page: Page, button: str) -> None:
@@ -41,7 +48,8 @@ def await_arrival(page: Page, button: str) -> None:
         """(button) => {
           const { x, y, width, height } = document.querySelector(button).getBoundingClientRect();
           const there = document.elementFromPoint(x + width / 2, y + height / 2);
-          return !there || there.closest(button) || y + height / 2 > innerHeight;
+          const above = document.querySelector('.sv-controls').getBoundingClientRect().top;
+          return !there || there.closest(button) || y + height / 2 > innerHeight || y < above;
         }""",
         arg=button,
     )

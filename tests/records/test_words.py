@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from elements import VIEW, element
-from on_page import assert_no_sideways_scrolling, set_control, settle, start, state
+from on_page import assert_no_sideways_scrolling, choose_drafter, set_control, settle, start, state
 from playwright.sync_api import Page, expect
 from running import ROOT
 
@@ -302,8 +302,7 @@ def test_the_german_page_is_german_runs_and_refuses_in_german(visit: Callable[..
     page.wait_for_function("title => document.title === title", arg=say("page.title"))
     assert page.evaluate("document.documentElement.lang") == "de"
     expect(page.locator("#go")).to_have_text(say("page.go"))
-    page.locator(".sv-drafters").get_by_label(say("ways.early_exit"), exact=True).check()
-    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say("ways.early_exit_about"))
+    choose_drafter(page, "early_exit", "de")
     for label, value in ((say("controls.max_new_tokens"), 8), (say("controls.seed"), -1)):
         set_control(page, label, value)
     page.get_by_label(say("page.measured")).uncheck()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 
 import gradio as gr
@@ -13,12 +13,13 @@ from on_page import (
     choose_drafter,
     control,
     downloaded_trace,
+    expect_drafter,
     generate,
     set_control,
     state,
     violations,
 )
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 from tiny import byte_tokenizer, save_model, tiny_model
 from tiny_gguf import smollm2
 
@@ -60,8 +61,18 @@ def load(page: Page, target: str) -> None:
     page.locator("#load-pair").click()
 
 
-def drafter(page: Page, name: str) -> Locator:
-    return page.locator(f'.sv-drafters input[value="{name}"]')
+def offered(page: Page) -> list[str]:
+    """What the list of drafters says."""
+    page.locator("#drafter input").click()
+    names = page.locator("#drafter [role=option]").evaluate_all("options => options.map(one => one.ariaLabel)")
+    page.locator("#drafter input").blur()
+    return names
+
+
+def titles(missing: Iterable[str] = ()) -> list[str]:
+    """What it says for a pair that lacks these."""
+    names = {way: title(way, SAY) for way in WAYS}
+    return [SAY("controls.lacked", drafter=name) if way in missing else name for way, name in names.items()]
 
 
 def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair(page, folder, tmp_path):
@@ -75,16 +86,14 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
     expect(page.locator(".block.sv-loading")).to_contain_text("parrot is in use")
     open_tab(page, "generate")
 
-    # What drafts is what this pair has; all else is off, with its reason.
+    # What drafts is what this pair has; all else is marked, with its reason.
     pair = load_pair(folder)
     missing, chosen = lacks(pair, SAY), usual(pair, preparing=False)  # the page keeps to plain passes
     assert {"draft_model", "medusa", "eagle", "mtp"} <= set(missing) and chosen not in missing
-    expect(drafter(page, chosen)).to_be_checked()
-    for way in WAYS:
-        expect(drafter(page, way)).to_be_enabled(enabled=way not in missing)
+    expect_drafter(page, chosen)
+    assert offered(page) == titles(missing)
     page.locator(".sv-lacking summary").click()
-    for way, (brief, whole) in missing.items():
-        assert drafter(page, way).get_attribute("title") == whole
+    for way, (brief, _) in missing.items():
         expect(page.locator(".sv-lacking")).to_contain_text(f"{title(way, SAY)}: {brief}")
 
     # The recorded run is not this pair's, and says so; what was measured of the pair before is gone.
@@ -115,9 +124,8 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
     page.locator("#load-home").click()
     expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     open_tab(page, "generate")
-    for way in WAYS:
-        expect(drafter(page, way)).to_be_enabled()
-    expect(drafter(page, "draft_model")).to_be_checked()
+    expect_drafter(page, "draft_model")
+    assert offered(page) == titles()
     expect(foreign).to_have_text(SAY("rounds.made_with", pair="parrot", now="storybook"))
     expect(page.get_by_label(SAY("controls.chat"))).to_be_hidden()
     expect(page.locator(".sv-reading")).to_be_hidden()
@@ -181,7 +189,7 @@ def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_o
     sentence = lacks(home, SAY)["draft_model"][1]
     expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
     expect(control(page, SAY("controls.seed"))).to_have_value("31")
-    expect(drafter(page, usual(home, preparing=False))).to_be_checked()
+    expect_drafter(page, usual(home, preparing=False))
     expect(page.locator("#recommended p")).to_be_hidden()
 
 
@@ -243,29 +251,25 @@ def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(monkey
 #: Whether an element covers a point of another one inside the box that scrolls it.
 COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
-  const fields = document.querySelector('.sv-fields'), go = document.querySelector('.sv-go').getBoundingClientRect();
-  const box = getComputedStyle(fields).overflowY === 'auto' ? fields.getBoundingClientRect() : null;
-  const seen = [...fields.querySelectorAll('input, textarea, button, select')].filter(one => one.checkVisibility());
-  return seen.filter(one => {
-    const { left, right, top, bottom } = one.getBoundingClientRect();
-    const cut = { left, right, top: Math.max(top, box?.top ?? top), bottom: Math.min(bottom, box?.bottom ?? bottom) };
-    return cut.top < cut.bottom && inside(cut, go);
-  }).map(one => one.outerHTML.slice(0, 80));
+  const go = document.querySelector('.sv-go').getBoundingClientRect();
+  const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
+  const seen = [...fields].filter(one => one.checkVisibility());
+  return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
 }"""
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 600), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 640), (390, 844)])
 def test_the_buttons_lie_over_no_control(visit, width, height):
     page = visit(viewport={"width": width, "height": height})
-    for _ in range(2):
+    for button in ("#go", "#start-race"):
+        expect(page.locator(button)).to_be_in_viewport(ratio=1)
+    for fold in ("#fields-fold button", "[aria-controls=more-controls]"):
+        if page.locator(fold).is_visible():
+            page.locator(fold).click()
         for at in (0, 300, 10_000):
-            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-fields').scrollTop = at; }", at)
+            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-controls').scrollTop = at; }", at)
             assert page.evaluate(COVERED) == []
-        page.evaluate("scrollTo(0, 0)")
-        if width > 900:
-            for button in ("#go", "#start-race"):
-                expect(page.locator(button)).to_be_in_viewport(ratio=1)
-        page.locator("[aria-controls=more-controls]").click()
+        page.evaluate("() => { scrollTo(0, 0); document.querySelector('.sv-controls').scrollTop = 0; }")
     assert_no_sideways_scrolling(page)
     assert state(page, "recorded")
 
@@ -275,7 +279,7 @@ def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):
     load(page, str(smollm2()))
     expect(page.locator(".block.sv-pair-status")).to_contain_text("unpacked from Q4_1", timeout=240_000)
     open_tab(page, "generate")
-    expect(drafter(page, "draft_model")).to_be_disabled()
+    assert titles(["draft_model"])[0] in offered(page)
     expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
     choose_drafter(page, "prompt_lookup")
     set_control(page, "Temperature (0 is greedy)", 0)

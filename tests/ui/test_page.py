@@ -17,6 +17,7 @@ from on_page import (
     control,
     downloaded_page,
     downloaded_trace,
+    expect_drafter,
     generate,
     order,
     set_control,
@@ -219,7 +220,7 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     page.reload()
     expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
     expect(control(page, "Seed")).to_have_value("7")
-    expect(page.locator(".sv-drafters").get_by_label(words()("ways.suffix"), exact=True)).to_be_checked()
+    expect_drafter(page, "suffix")
     for tab in ("Models", "Generate"):
         page.go_back()
         expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
@@ -339,8 +340,12 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     page, say = visit(language, viewport={"width": 1280, "height": 720}), words(language or "en")
     for name in ("num_draft_tokens", "temperature"):
         expect(page.get_by_label(say(f"controls.{name}")).first).to_be_in_viewport(ratio=1)
+    names = page.locator(".sv-drafting [data-testid=block-info]")
+    heights = names.evaluate_all("names => names.map(one => one.offsetHeight)")
+    assert len(heights) == 4 and max(heights) < 30, "no name takes two lines"
+    expect(page.locator("#go")).to_be_in_viewport(ratio=1)
     go = page.locator("#go").bounding_box()
-    for field in (page.locator(".sv-prompt textarea"), page.locator(".sv-drafters")):
+    for field in (page.locator(".sv-prompt textarea"), page.locator("#temperature")):
         box = field.bounding_box()
         assert box["y"] + box["height"] <= go["y"]
     for part in ('[part="figures"]', '[part="text"]', '.chip[data-round="0"][data-index="0"]'):
@@ -357,6 +362,15 @@ def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visi
         tab.press("Enter")
         expect(tab).to_have_attribute("aria-selected", "true")
         assert_no_sideways_scrolling(page)
+    # The run comes first; what it is made with is one tap away, and gives way again to the next run.
+    expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
+    prompt, fold = page.locator(".sv-prompt textarea"), page.locator("#fields-fold button")
+    expect(prompt).to_be_hidden()
+    fold.tap()
+    expect(prompt).to_be_in_viewport(ratio=1)
+    generate(page, new_tokens=4)
+    expect(prompt).to_be_hidden()
+    expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
     open_run(page, a_run(rounds_of("aaa", "ard")))
     page.locator('specviz-run button[data-outcome="rejected"]').tap()
     inspector = page.get_by_role("complementary", name="Inspector")
@@ -452,23 +466,23 @@ def press_until_shown(button, sign):
     expect(sign).to_be_visible()
 
 
-def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_beside_the_button(visit):
+def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_once(visit):
     page = visit(viewport={"width": 390, "height": 720})
     top_p = control(page, "Top-p (1 is off)")
     top_p.fill("3")
     top_p.blur()
-    page.locator(".sv-fold").click()
+    page.locator("#fields-fold button").click()
     expect(top_p).to_be_hidden()
     for _ in range(2):
         page.evaluate("window.scrollTo(0, 0)")
         press_until_shown(page.locator("#go"), page.locator(".sv-more div.validation-error"))
         expect(top_p).to_be_focused()
         expect(top_p).to_be_in_viewport()
-        expect(page.locator(".sv-refused")).to_contain_text("Top-p must be above 0")
+        expect(page.get_by_text("Top-p must be above 0")).to_have_count(1)
         top_p.blur()
     top_p.fill("1")
     page.locator("#go").click()
-    expect(page.locator(".sv-refused")).to_be_hidden()
+    expect(page.get_by_text("Top-p must be above 0")).to_be_hidden()
     settle(page)
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from elements import VIEW, element
-from on_page import set_control, settle, start, state
+from on_page import expect_drafter, set_control, settle, start, state
 from playwright.sync_api import expect
 from running import PATIENCE
 from tiny import tiny_pair
@@ -69,8 +69,7 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     drafter = usual(store.home, preparing=False)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(SAY(f"ways.{drafter}"))
     expect(page.locator("#passes")).to_have_text(SAY("passes.plain"))
-    expect(page.locator(".sv-drafters").get_by_label(SAY("ways.draft_model"), exact=True)).to_be_disabled()
-    expect(page.locator(".sv-drafters").get_by_label(SAY(f"ways.{drafter}"), exact=True)).to_be_checked()
+    expect_drafter(page, drafter)
     expect(page.locator(".sv-pair").first).to_contain_text("tiny llama")
     assert len(loads) == 1 and state(page, "text")
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from elements import element
-from on_page import VIEW, assert_no_sideways_scrolling, control, set_control, state, wait_for_rounds
+from on_page import VIEW, assert_no_sideways_scrolling, control, expect_drafter, set_control, state, wait_for_rounds
 from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.prompts import PRESETS
@@ -257,4 +257,4 @@ def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):
     expect(page.locator("#measured input")).not_to_be_checked()
     # The controls stand as the visitor had them.
     expect(control(page, "New tokens")).to_have_value("1024")
-    expect(page.locator(".sv-drafters").get_by_label(say("ways.draft_model"), exact=True)).to_be_checked()
+    expect_drafter(page, "draft_model")

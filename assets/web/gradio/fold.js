@@ -1,12 +1,22 @@
-// Shows and hides a block of controls: the button in the component names the block.
+// Shows and hides blocks of controls: the button in the component names them.
 
-/** @param {import("./view.js").Component} component */
-export function join({ element }) {
+import { isIdle, watchButtons } from "./tabs.js";
+
+/** @param {import("./view.js").Component} component @param {{ byRun: boolean }} given byRun: a run that begins hides them */
+export function join({ element }, { byRun }) {
   const button = /** @type {HTMLElement} */ (element.querySelector("button"));
-  button.addEventListener("click", () => {
-    const open = button.getAttribute("aria-expanded") === "false";
+  const isOpen = () => button.getAttribute("aria-expanded") === "true";
+  const blocks = (button.getAttribute("aria-controls") ?? "").split(" ");
+  const set = (/** @type {boolean} */ open) => {
     button.setAttribute("aria-expanded", String(open));
-    document.getElementById(button.getAttribute("aria-controls") ?? "")?.classList.toggle("sv-open", open);
+    for (const id of blocks) document.getElementById(id)?.classList.toggle("sv-open", open);
+  };
+  button.addEventListener("click", () => set(!isOpen()));
+  let idle = true;
+  if (byRun) watchButtons(() => {
+    const begun = idle && !isIdle();
+    idle = isIdle();
+    if (begun) set(false);
   });
   return () => {};
 }

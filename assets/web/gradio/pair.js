@@ -1,8 +1,8 @@
-// Tells the page in the browser which pair is in use: drafters that it lacks are switched off, each with its reason;
-// the elements hear its name, and mark what comes from another pair.
+// Tells the page in the browser which pair is in use: the drafters that it lacks are listed, each with its reason; the
+// elements hear its name, and mark what comes from another pair.
 
 /**
- * @typedef {{ drafter: string, label: string, why: [string, string] }} Off what is missing in brief, and what to do too
+ * @typedef {{ label: string, why: string }} Off a drafter, and what is missing
  * @typedef {{ pair: string, name: Record<string, unknown>, off: Off[] }} Facts pair: its name; name: how it was loaded
  */
 
@@ -18,7 +18,6 @@ export function join({ element }) {
   return (/** @type {string} */ value) => {
     const facts = /** @type {Facts} */ (JSON.parse(value));
     told = facts;
-    switchOff(facts.off);
     list(box, facts.off);
     // A link opens with the page's own pair, whatever is loaded beside it.
     for (const tag of facts.name.target === null ? ["specviz-run", "specviz-share"] : ["specviz-run"]) {
@@ -29,15 +28,6 @@ export function join({ element }) {
   };
 }
 
-/** @param {Off[]} off */
-function switchOff(off) {
-  const reasons = new Map(off.map(({ drafter, why }) => [drafter, why[1]]));
-  for (const input of /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll(".sv-drafters input"))) {
-    input.disabled = reasons.has(input.value);
-    for (const node of [input, input.closest("label")]) node?.setAttribute("title", reasons.get(input.value) ?? "");
-  }
-}
-
 /** @param {HTMLDetailsElement} box @param {Off[]} off */
 function list(box, off) {
   box.hidden = !off.length;
@@ -45,7 +35,7 @@ function list(box, off) {
   /** @type {HTMLElement} */ (box.querySelector("ul")).replaceChildren(...off.map(({ label, why }) => {
     const [line, name] = [document.createElement("li"), document.createElement("b")];
     name.textContent = label;
-    line.append(name, `: ${why[0]}`);
+    line.append(name, `: ${why}`);
     return line;
   }));
 }

@@ -1,9 +1,7 @@
-// Says beside the buttons which value was refused, and brings the visitor to its control, which may be folded away or
-// far off. Gradio shows the sentence above the control, and tells nobody.
+// Brings the visitor to a control whose value was refused, which may be folded away or far off. Gradio shows the sentence
+// above the control, and tells nobody.
 
-/** @param {import("./view.js").Component} component */
-export function join({ element }) {
-  const said = /** @type {HTMLElement} */ (element.querySelector("p"));
+export function join() {
   const main = /** @type {HTMLElement} */ (document.querySelector(".sv-main"));
   /** @type {Element | null} the refusal that is shown */
   let shown = null;
@@ -11,7 +9,6 @@ export function join({ element }) {
     const refusal = main.querySelector(".validation-error:not(input, textarea, select)");
     if (refusal === shown) return;
     shown = refusal;
-    said.textContent = refusal?.textContent?.trim() ?? "";
     if (refusal) goTo(refusal);
   }).observe(main, { childList: true, subtree: true });
   return () => {};
@@ -19,9 +16,18 @@ export function join({ element }) {
 
 /** @param {Element} refusal */
 function goTo(refusal) {
+  for (let node = refusal.parentElement; node; node = node.parentElement) unfold(node.id);
   const block = refusal.closest(".block");
   const control = /** @type {HTMLElement | null} */ (block?.querySelector("input, textarea, select") ?? null);
+  // Whoever does not see it hears it with the control.
+  refusal.id = "refusal";
+  control?.setAttribute("aria-describedby", refusal.id);
   // First into sight: focus alone brings only the control there, not the sentence above it.
   block?.scrollIntoView({ block: "center" });
   control?.focus({ preventScroll: true });
+}
+
+/** @param {string} id of a block that a fold may hide */
+function unfold(id) {
+  if (id) /** @type {HTMLElement | null} */ (document.querySelector(`[aria-controls~="${CSS.escape(id)}"][aria-expanded="false"]`))?.click();
 }

@@ -28,6 +28,13 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
+/** In a narrow window whatever is tapped is 44 px high. */
+const FOR_FINGERS = new CSSStyleSheet();
+FOR_FINGERS.replaceSync(`@media (max-width: 900px) {
+  button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
+  label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
+}`);
+
 export class SpecvizElement extends HTMLElement {
   /** @type {CSSStyleSheet[]} */
   static sheets = [];
@@ -40,7 +47,7 @@ export class SpecvizElement extends HTMLElement {
   constructor() {
     super();
     this.shadow = this.attachShadow({ mode: "open" });
-    this.shadow.adoptedStyleSheets = /** @type {typeof SpecvizElement} */ (this.constructor).sheets;
+    this.shadow.adoptedStyleSheets = [...(/** @type {typeof SpecvizElement} */ (this.constructor).sheets), FOR_FINGERS];
     /** @type {import("./words.js").Say} */
     this.say = () => "";
     this.built = false;
