@@ -11,7 +11,8 @@ from specviz.drafters.at_once import Masked
 from specviz.drafters.base import DraftContext
 from specviz.drafters.heads import Headed
 from specviz.models.pair import ModelPair
-from specviz.parts.dflash import DFlashReader
+from specviz.parts.block_passes import BlockModel, read_block
+from specviz.passes.cached_model import reader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device
@@ -26,7 +27,10 @@ class Blocks(Masked, Headed):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         self.masks_alone = not self.head.sizes.predicts_next
-        self.reader = DFlashReader(self.head, self.target)
+        fast = context.passes.get(self.name)
+        self.reader = reader(BlockModel(self.head, self.target), self.stopwatch, fast, (-1,))
+        if fast is not None:
+            self.head = fast.static.model.head  # the same, perhaps on the kernels
         self.hidden: Tensor | None = None  # [slots, d] of this round's block
 
     @classmethod
@@ -42,9 +46,9 @@ class Blocks(Masked, Headed):
         if self.features is None:
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
-        with self.stopwatch.span():
-            self.hidden = self.reader.read(self.features, tokens)
-            return self.reader.logits(self.hidden[self.masks_alone :][:depths])
+        logits = read_block(self.reader, self.features, tokens)
+        self.hidden = self.reader.features.to(self.head.dtype)
+        return logits[self.masks_alone :][:depths]
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         rows = self.base_rows(committed, depths)

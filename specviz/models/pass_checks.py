@@ -67,7 +67,7 @@ def compiled(
     passes = FastPasses(static, program, "compiled")
     check(passes, target)
     _refuse_slower(passes, static)
-    passes.rows_are_alike = rows_are_alike(passes)
+    passes.rows_are_alike = static.fewest == 1 and rows_are_alike(passes)
     if drafts:
         passes.draft = drafting_in_one_call(static, program)
     return passes
@@ -86,7 +86,7 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
             first = static.first_layers(default_exit(static.original))
     check(passes, target)
     _refuse_slower(FastPasses(first, first, "kernels"), first.plain())
-    passes.rows_are_alike = rows_are_alike(passes)
+    passes.rows_are_alike = static.fewest == 1 and rows_are_alike(passes)
     return passes
 
 
@@ -189,6 +189,7 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
         fast.rewind(0)
         _clear(fast.buffers)
         for width in (*_TRIED_WIDTHS[::-1], 2):
+            width += (block := static.fewest - 1)
             inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
             tokens, others = torch.tensor(some_tokens(static, width, seed), device=static.device), ()
             if width == 2:
@@ -202,6 +203,8 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
             yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), None
             if static.feature_layers:
                 yield static.dtype, own.features, fast.features, None
+            for cached in (own, fast):
+                cached.rewind(cached.length - block)
 
 
 def _clear(buffers: KeyValueBuffers) -> None:

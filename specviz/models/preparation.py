@@ -21,6 +21,9 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
+from specviz.parts.block_passes import StaticBlock
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
 from specviz.parts.heads import Head
 from specviz.passes import compiler
@@ -243,6 +246,8 @@ def _makers(
     for name, part in pair.parts.items():
         if isinstance(part, (Head, PublishedHead)):
             yield name, lambda few_rows, part=part: StaticHead(part, made["target"])
+        elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):  # that reads the target's embeddings
+            yield name, lambda few_rows, part=part: StaticBlock(part, made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)

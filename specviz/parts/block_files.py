@@ -45,16 +45,14 @@ class Sight:
     window: int | None = None  # tokens that many places away, and further, are out of sight
     from_first_slot: bool = False  # all slots see the same `window` tokens before the block, and the block itself
 
-    def mask(self, text: int, slots: int, device: torch.device) -> Tensor | None:
-        """[slots, text + slots] bool; None if all see everything."""
-        if not self.causal and self.window is None:
-            return None
-        keys = torch.arange(text + slots, device=device)
-        places = keys[text:, None]
-        seen = (keys <= places) if self.causal else torch.ones(slots, len(keys), dtype=torch.bool, device=device)
+    def seen(self, slots: Tensor, room: int) -> Tensor:
+        """What slots at these places [n] int64 see of so many places, those after the block being empty: [n, room]
+        bool."""
+        places, other = slots.unsqueeze(-1), torch.arange(room, device=slots.device)
+        seen = other <= (places if self.causal else places[-1:].expand_as(places))
         if self.from_first_slot:
-            return seen & (keys >= text - self.window)
-        return seen if self.window is None else seen & ((places - keys).abs() < self.window)
+            return seen & (other >= slots[0] - self.window)
+        return seen if self.window is None else seen & ((places - other).abs() < self.window)
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,8 @@ def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tu
         logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
         softcap=_in_block_settings(files, "final_logit_softcapping") or None,
     )
+    # Windows are part of what each layer sees; to caches all are alike.
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
     return config, own
 
 

@@ -10,38 +10,45 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from transformers import DynamicCache, PreTrainedModel, Qwen3Config
+from transformers import Cache, PreTrainedModel, Qwen3Config
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3Attention,
     Qwen3DecoderLayer,
     Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
-    apply_rotary_pos_emb,
+    rotate_half,
 )
 
 from specviz.parts.block_files import block_settings
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, read_as
+from specviz.passes.static_passes import additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
 
+def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """[rows, heads, n, head size] by rotary positions [1, n, head size]."""
+    return x * cosine.unsqueeze(1) + rotate_half(x) * sine.unsqueeze(1)
+
+
 class _Attention(Qwen3Attention):
-    def forward(
-        self, block: Tensor, text: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None, cache: DynamicCache
-    ) -> Tensor:
-        """Of the block's rows [1, n, d], which see each other and the text, whose new rows are [1, m, d]."""
-        rows = torch.cat([text, block], 1)
+    def forward(self, block: Tensor, text: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor, cache: Cache) -> Tensor:
+        """Of the block's rows [rows, n, d], which see each other and the text, whose new rows are [rows, m + n, d]; the
+        block takes the place of the last."""
+        slots = block.shape[1]
+        rows = torch.slice_scatter(text, block, 1, text.shape[1] - slots)
         queries, keys, values = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for project, x in ((self.q_proj, rows), (self.k_proj, rows), (self.v_proj, rows))
+            for project, x in ((self.q_proj, block), (self.k_proj, rows), (self.v_proj, rows))
         )
-        queries, keys = apply_rotary_pos_emb(self.q_norm(queries), self.k_norm(keys), *turns)
+        queries = _turned(self.q_norm(queries), *(turn[:, -slots:] for turn in turns))
+        keys = _turned(self.k_norm(keys), *turns)
         keys, values = cache.update(keys, values, self.layer_idx)
-        queries = queries[:, :, text.shape[1] :]
-        gathered = functional.scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
-        return self.o_proj(gathered.transpose(1, 2).flatten(2))
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        gathered, _ = attend(self, queries, keys, values, mask, scaling=self.scaling)
+        return self.o_proj(gathered.flatten(2))
 
 
 class _Layer(Qwen3DecoderLayer):
@@ -61,7 +68,7 @@ class _Layer(Qwen3DecoderLayer):
         return inner(x) if outer is None else outer(x, inner)
 
 
-class DFlashHead(PublishedPart):
+class DFlashHead(PublishedPart, PreTrainedModel):
     """A block of the text's last token and masks, which see each other and the text.
 
     The text is there as keys and values alone, in each layer those of norm(W [f_1; f_2; ...]), f being the target's
@@ -71,11 +78,13 @@ class DFlashHead(PublishedPart):
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "DFlash"
     servers: ClassVar[Servers] = Servers("dflash", "DFLASH", "draft-dflash", "DFLASH_DRAFTER")
+    _supports_sdpa = _supports_attention_backend = True
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         """files: with the part's names."""
-        super().__init__()
-        self.config, self.sizes = config, own = block_settings(files, target, self.method)
+        config, own = block_settings(files, target, self.method)
+        super().__init__(config)
+        self.sizes = own
         self.feature_layers = own.feature_layers
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
@@ -99,17 +108,19 @@ class DFlashHead(PublishedPart):
             return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
         return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
 
-    def forward(self, block: Tensor, features: Tensor, cache: DynamicCache, start: int) -> Tensor:
+    def fuse(self, features: Tensor) -> Tensor:
+        """What each layer makes keys and values of: [..., d]."""
+        return self.hidden_norm(self.fc(features))
+
+    def forward(self, block: Tensor, features: Tensor, positions: Tensor, room: int, cache: Cache) -> Tensor:
         """Hidden states [1, n, d] of a block's embeddings [1, n, d], for the output head.
 
-        features: [1, m, layers · width] of the tokens before it that the cache does not hold; `start` is the first
-        one's position.
+        features: [1, m + n, layers · width] of the tokens before it that the cache does not hold, and for the block
+        anything. positions: [1, m + n] int64, which are their places among the cache's `room` too.
         """
-        text = self.hidden_norm(self.fc(features))
-        held, slots = start + text.shape[1], block.shape[1]
-        positions = torch.arange(start, held + slots, device=block.device)
-        turns = self.rotary_emb(block, positions[None])
-        masks = {sight: sight.mask(held, slots, block.device) for sight in set(self.sizes.sights)}
+        text, turns = self.fuse(features), self.rotary_emb(block, positions)
+        slots = positions[0, -block.shape[1] :]
+        masks = {sight: additive_mask(sight.seen(slots, room), block.dtype) for sight in set(self.sizes.sights)}
         for layer, sight in zip(self.layers, self.sizes.sights):
             block = layer(block, text, turns, masks[sight], cache)
         return self.norm(block)
@@ -117,40 +128,3 @@ class DFlashHead(PublishedPart):
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""
         return logits if self.columns is None else in_order(logits, self.columns)
-
-
-class DFlashReader:
-    """Such a drafter reading one text. length: tokens held, all those but the last."""
-
-    def __init__(self, head: DFlashHead, target: PreTrainedModel):
-        self.head = head
-        self.embeddings = target.get_input_embeddings() if head.embed_tokens is None else head.embed_tokens
-        # Muse Glimmer norms its embeddings where they are looked up; its drafters were trained without.
-        self.scale = head.sizes.embedding_scale or (1.0 if hasattr(self.embeddings, "embed_norm") else None)
-        self.unembed = target.get_output_embeddings() if head.lm_head is None else head.lm_head
-        self.cache = DynamicCache()
-        self.length = 0
-
-    def read(self, features: Tensor, tokens: Tensor) -> Tensor:
-        """Reads the text's new rows and a block after them, which is forgotten again: hidden states [block size, d].
-
-        features: [n, layers · width], the target's hidden states. tokens: [n] int64, each following its feature's
-        token. The block is always as long as in training: with fewer masks the others would be filled in differently.
-        """
-        sizes = self.head.sizes
-        ids = torch.cat([tokens[-1:], tokens.new_full((sizes.block_size - 1,), sizes.mask_id)])
-        if self.scale is None:
-            block = self.embeddings(ids)
-        else:
-            block = functional.embedding(ids, self.embeddings.weight) * self.scale
-        hidden = self.head(block.to(features.device)[None], features[None], self.cache, self.length)[0]
-        self.length += len(tokens)
-        self.cache.crop(-len(ids))
-        return hidden
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[n, rows] of hidden states [n, d]."""
-        logits, cap = self.unembed(hidden).to(hidden.device), self.head.sizes.softcap
-        if self.head.sizes.logit_scale != 1:
-            logits = logits * self.head.sizes.logit_scale
-        return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -32,7 +32,7 @@ class _Mixing(nn.Module):
 
     def _mixed(self, x: Tensor, kernels: Tensor) -> Tensor:
         slots = x.shape[1]
-        earlier = [functional.pad(x[:, : slots - back], (0, 0, back, 0)) for back in range(kernels.shape[2])]
+        earlier = [functional.pad(x, (0, 0, back, 0))[:, :slots] for back in range(kernels.shape[2])]
         return (torch.stack(earlier, 2) * kernels).sum(2)
 
 

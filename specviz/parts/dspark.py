@@ -132,7 +132,7 @@ class DominoHead(CorrectedHead):
         self.embed_proj = nn.Sequential(steps[0], nn.SiLU(), steps[1])
 
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
-        read, gru = self.embeddings(tokens).to(hidden.device), self.prefix_gru
+        read, gru = self.embeddings(tokens).to(memory), self.prefix_gru
         memory = torch.gru_cell(read, memory, gru.weight_ih_l0, gru.weight_hh_l0)
         if depth < self.kept:
             return super().corrected(depth, logits, tokens, hidden, memory)

@@ -6,7 +6,7 @@ import copy
 import copyreg
 import inspect
 import re
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -72,10 +72,6 @@ class PublishedHead(PublishedPart, PreTrainedModel):
     def layer(self, index: int) -> nn.Module:
         """A decoder layer as transformers has it."""
         return (Qwen3DecoderLayer if isinstance(self.config, Qwen3Config) else LlamaDecoderLayer)(self.config, index)
-
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Of its weights, for which programs are compiled."""
-        return [tuple(weight.shape) for weight in self.parameters()]
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
@@ -219,12 +215,14 @@ class StaticHead(StaticPass):
     Hidden states are returned where drafting continues on them.
     """
 
-    def __init__(self, head: Head | PublishedHead, target: StaticPass):
+    model_class: ClassVar[type[HeadModel]] = HeadModel
+
+    def __init__(self, head: Head | PublishedPart, target: StaticPass):
         """target: by the kernels, if the head is to be."""
         few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
-        twin = HeadModel(head if few_rows is None else few_rows.twin(head), target.model)
+        twin = self.model_class(head if few_rows is None else few_rows.twin(head), target.model)
         continued = (-1,) * (head.kind != ParallelHead.kind)
-        super().__init__(HeadModel(head, target.original), continued, few_rows, with_grouped_attention(twin))
+        super().__init__(self.model_class(head, target.original), continued, few_rows, with_grouped_attention(twin))
         self.__dict__["target"] = target.original  # not as one of its modules, see `StaticPass`
         self.name = f"{head.kind} head"
         self.input_widths = (self.model.input_width,)
@@ -236,7 +234,7 @@ class StaticHead(StaticPass):
 
     def described(self) -> str:
         head = self.original.head
-        published = isinstance(head, PublishedHead)
+        published = isinstance(head, PublishedPart)
         sizes = (head.config.to_json_string(), head.reading(), head.shapes()) if published else head.sizes
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
         return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
@@ -247,13 +245,13 @@ class StaticHead(StaticPass):
         return super().vocab_size if columns is None else len(columns)
 
     def plain(self) -> StaticHead:
-        return StaticHead(self.original.head, StaticPass(self.target))
+        return type(self)(self.original.head, StaticPass(self.target))
 
     def reference(self) -> HeadModel:
         if self.inner_dtype == self.dtype:
             return self.original
         head = copy.deepcopy(self.original.head).to(self.inner_dtype)
-        return HeadModel(head, in_float32(self.target, inputs=self.product_dtype))
+        return self.model_class(head, in_float32(self.target, inputs=self.product_dtype))
 
     def fuse(self, features: Tensor) -> Tensor:
         """As `Head.fuse`, by our own kernels if the head is on them: it runs outside the compiled pass, and by torch's

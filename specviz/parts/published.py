@@ -74,6 +74,10 @@ class PublishedPart(nn.Module):
         side by side."""
         return features
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of its weights, for which programs are compiled."""
+        return [tuple(weight.shape) for weight in self.parameters()]
+
     def reading(self) -> dict[str, Any]:
         """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}

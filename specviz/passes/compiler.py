@@ -102,7 +102,7 @@ class Program:
 
 def exported(static: StaticPass) -> ExportedProgram:
     """The pass as a graph of operations, for any room and any number of tokens."""
-    room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=1, max=WIDEST)
+    room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
     others = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
     with torch.no_grad():
         return torch.export.export(

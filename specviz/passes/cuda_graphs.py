@@ -171,7 +171,8 @@ class GraphedPasses(FastPasses):
         *changing, first = arguments[: len(arguments) - len(self.static.row_shapes) + 1]
         if count > WIDTHS[-1] or self.refusal is not None or first is not self.kept.tensors[0]:
             return self.static(*arguments)
-        shape = WIDTHS[bisect.bisect_left(WIDTHS, count)], room
+        # A block is the end of its pass, and nothing may come after it.
+        shape = count if self.static.fewest > 1 else WIDTHS[bisect.bisect_left(WIDTHS, count)], room
         graph = self.graphs.get(shape)
         if graph is None or graph.rows[0] is not first:
             self._meet(shape)

@@ -45,6 +45,8 @@ class StaticPass(nn.Module):
     Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
+    fewest = 1  # tokens of a pass
+
     def __init__(
         self,
         model: PreTrainedModel,

@@ -24,7 +24,7 @@ from specviz.training.losses import distillation, overlap
 from specviz.training.parts import DECAY, Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
-_LAYERS, _BLOCK, _RANK = 2, 8, 64
+_LAYERS, _BLOCK, _RANK = 2, 8, 128
 
 #: Places in a block of text from which it drafts.
 _ANCHORS = 64
@@ -92,7 +92,8 @@ class DSparkRecipe(PartRecipe):
         read = torch.full((len(ids), blocks, size), head.sizes.mask_id, device=ids.device)
         read[:, :, 0] = ids[:, slots[:, 0]]
         embed = head.embed_tokens or self.target.model.get_input_embeddings()
-        state, text, cache = embed(read).flatten(1, 2), head.hidden_norm(head.fc(features)), DynamicCache()
+        state, cache = embed(read).flatten(1, 2), DynamicCache()
+        text = functional.pad(head.fuse(features), (0, 0, 0, state.shape[1]))
         before = torch.arange(ids.shape[1], device=ids.device)
         turns = head.rotary_emb(state, torch.cat([before, slots.flatten()])[None])
         mask = seen_by_slots(slots, ids.shape[1])[None, None]

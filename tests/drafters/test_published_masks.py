@@ -8,6 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 from block_checkpoints import GROUP, GRU, HEAD, LAYOUTS, RANK, TAPS, Layout, mask_of, weights_of, write_block
+from fast_passes import MAKERS, with_passes
 from published_heads import noted
 from refusal import refused
 from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_model, tiny_pair
@@ -258,6 +259,22 @@ def test_a_block_drafter_computes_what_those_who_wrote_it_say(with_part, name, b
     assert {token.source for one in run.rounds for token in one.drafted} == set(masks)
 
 
+@pytest.mark.parametrize("passes", ["static", "kernels", "graphs"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monkeypatch):
+    """Token by token and row by row, through rounds in which drafts are kept and refused."""
+    pair = with_part(name)
+    fast = with_passes(pair, MAKERS[passes](pair))
+    assert ("parallel" in fast.passes.fast) == ("Domino" not in name)
+    run, plain = drafts_of(monkeypatch, pair)
+    monkeypatch.undo()
+    other, prepared = drafts_of(monkeypatch, fast)
+    assert run.token_ids == other.token_ids
+    for (text, draft), (same_text, same_draft) in zip(plain, prepared, strict=True):
+        assert text == same_text
+        torch.testing.assert_close(draft.logits, same_draft.logits, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_greedy_text_with_a_block_drafter_is_generates(with_part, name):
     pair, layout = with_part(name), LAYOUTS[name]
@@ -334,7 +351,12 @@ def test_transformers_own_drafter_is_computed_as_transformers_does(tmp_path):
     cache = DFlashCache(config=assistant.config)
     cache.set_previous_accepted_tokens(11)
     expected = assistant(block, features, position_ids=torch.arange(19)[None], cache=cache).last_hidden_state
-    torch.testing.assert_close(part(block, features, DynamicCache(), 0), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        part(block, functional.pad(features, (0, 0, 0, 8)), torch.arange(19)[None], 19, DynamicCache()),
+        expected,
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def dropped(*endings):

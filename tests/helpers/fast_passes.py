@@ -4,6 +4,9 @@ import dataclasses
 
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.block_passes import StaticBlock
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
 from specviz.parts.heads import Head
 from specviz.passes.cuda_graphs import GraphedPasses
@@ -31,6 +34,8 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str,
     for name, part in pair.parts.items():
         if isinstance(part, (Head, PublishedHead)):
             statics[name] = StaticHead(part, target)
+        elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):
+            statics[name] = StaticBlock(part, target)
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 

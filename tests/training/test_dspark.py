@@ -8,8 +8,10 @@ from safetensors.torch import load_file
 from tiny import tiny_model
 
 from specviz.models.trained_parts import load_part
-from specviz.parts.dflash import DFlashReader
+from specviz.parts.block_passes import BlockModel, read_block
 from specviz.parts.part_files import PartFiles
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training.dspark import DSparkRecipe
 from specviz.training.losses import overlap
@@ -44,9 +46,9 @@ def test_the_rows_that_it_learns_from_are_what_drafting_computes(recipe, target)
     features, every = recipe.target.read(ids).features[0], [list(one) for one in recipe.rows(ids, 3)]
     wanted = target(ids).logits[0]
     for place, anchor in enumerate(anchors[:5].tolist()):
-        reader = DFlashReader(head, target)
-        hidden = reader.read(features[:anchor], ids[0, 1 : anchor + 1])
-        rows, memory = reader.logits(hidden), head.first_memory(ids[0, anchor : anchor + 1], hidden)
+        reader = CachedModel(BlockModel(head, target), Stopwatch(target.device), (-1,))
+        rows, hidden = read_block(reader, features[:anchor], ids[0, 1 : anchor + 1]), reader.features
+        memory = head.first_memory(ids[0, anchor : anchor + 1], hidden)
         for depth in range(size):
             before = ids[0, anchor + depth : anchor + depth + 1]
             logits, memory = head.corrected(depth, rows[depth], before, hidden[depth], memory)
