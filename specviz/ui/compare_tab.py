@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import pathlib
 import threading
 import time
@@ -126,14 +125,14 @@ def _create_prompts(say: Words) -> gr.Textbox:
         counted = _counted(text, say) if text else ""
         return [gr.update(visible=bool(text)), gr.update(value=as_text(counted), visible=bool(text))]
 
-    def on_upload(path: str) -> str:
+    def on_upload(path: str) -> list[Any]:
         try:
-            return text_of(pathlib.Path(path))
+            return [text_of(pathlib.Path(path)), gr.skip()]
         except SpecvizError as error:
-            raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
+            return [gr.skip(), gr.update(value=as_text(say.error(error)), visible=True)]
 
     given.change(on_change, given, [remove, note], **UNQUEUED)
-    upload.upload(on_upload, upload, given, **QUEUED)
+    upload.upload(on_upload, upload, [given, note], **QUEUED)
     remove.click(lambda: "", None, given, **UNQUEUED)
     return given
 

@@ -23,14 +23,13 @@ from specviz.ui.shown_runs import (
     LiveRun,
     LiveRuns,
     RunFiles,
-    offer_opened,
     offered,
     open_recording,
     open_trace,
     show,
 )
 from specviz.ui.tabs import Desk, Tab
-from specviz.views.run_messages import message, speaks
+from specviz.views.run_messages import message, notice, speaks
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -96,21 +95,18 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     dropped("run-view", "open-run")
     gallery = gallery_view(say, shown.share["recording"])
 
-    def on_upload(path: str, request: gr.Request) -> str:
+    def on_upload(path: str, request: gr.Request) -> Iterator[list[Any]]:
         if runs.under_way(request.session_hash):
             # The run's next rounds would take its place.
-            raise gr.Error(say("gallery.busy"), print_exception=False)
-        return open_trace(path, say)
-
-    def on_opened(path: str) -> list[Any]:
-        return offer_opened(path, say)
+            yield [notice(say("gallery.busy")), *([gr.skip()] * len(files))]
+        else:
+            yield from open_trace(path, say)
 
     def on_recording(wanted: gr.EventData) -> list[Any]:
         return open_recording(wanted.name, say)
 
     files = [download, html, table]
-    opened = upload.upload(on_upload, upload, view, **QUEUED)
-    opened.success(on_opened, upload, files, **QUEUED)
+    upload.upload(on_upload, upload, [view, *files], **QUEUED)
     gallery.submit(on_recording, None, [view, *files], **QUEUED)
     return Viewer(view, files, share)
 

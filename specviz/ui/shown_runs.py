@@ -5,7 +5,6 @@ And what else the page keeps for its visitors: results, the passes measured for 
 
 from __future__ import annotations
 
-import html
 import pathlib
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ import threading
 import uuid
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from specviz.ui.runner import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
 from specviz.views.pages import run_page
-from specviz.views.run_messages import headline, label, opening
+from specviz.views.run_messages import headline, label, notice, opening
 from specviz.views.tab_messages import LabRun
 
 if TYPE_CHECKING:
@@ -230,25 +230,22 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share)
 
 
-def open_trace(path: str, say: Words) -> str:
-    """The view's message for a file with a run. A bad one raises a toast that says why, and the view stays."""
-    # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
-    with collector_at_rest():
-        return show(_loaded(path, say), None, pathlib.Path(path).name).message
-
-
-def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
-    """The downloads for a trace file that is on the screen: later than the view, which need not wait for them."""
-    with collector_at_rest():
-        return offered(_loaded(path, say), say)
-
-
-def _loaded(path: str, say: Words) -> Run:
+def open_trace(path: str, say: Words) -> Iterator[list[Any]]:
+    """The view's message for a file with a run, then its downloads, for which the view need not wait. For a bad one the
+    view says why, and keeps what it shows."""
+    later = [gr.skip()] * len(RunFiles.SUFFIXES)
     try:
-        return opened(path)
+        # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
+        with collector_at_rest():
+            run = opened(path)
+            shown = show(run, None, pathlib.Path(path).name)
     except SpecvizError as error:
-        # A toast is HTML, and the sentence may quote the file.
-        raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
+        yield [notice(say.error(error)), *later]
+        return
+    yield [shown.message, *later]
+    with collector_at_rest():
+        downloads = offered(run, say)
+    yield [gr.skip(), *downloads]
 
 
 def open_recording(name: str, say: Words) -> list[Any]:

@@ -33,6 +33,10 @@ def speaks(kind: str) -> Callable[[Said], str]:
     return lambda text: message(kind, text=text)
 
 
+#: A sentence beside the run on the screen, which stays.
+notice = speaks("notice")
+
+
 # --- a run in words ---------------------------------------------------------------------------------------------------
 
 

@@ -486,6 +486,8 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
         content = "\n".join(lines).encode()
         chooser.set_input_files({"name": "own.jsonl", "mimeType": "application/json", "buffer": content})
 
+    chooser.set_input_files({"name": "own.txt", "mimeType": "text/plain", "buffer": b"\xff"})
+    expect(note).to_contain_text("it is not UTF-8")
     give_file('{"prompt": "One fish"}', "Two fish")
     expect(note).to_contain_text("Line 2 of the prompts is not JSON")
     page.locator("#start-compare").click()

@@ -10,7 +10,7 @@ import { resetPlayback } from "./playback.js";
 /** @typedef {import("./types.js").Gap} Gap */
 
 /**
- * Takes a message by its kind, one of `waiting`, `left`, `error`, `start`, `rounds`, `end`, `trace` and `pair`.
+ * Takes a message by its kind, one of `waiting`, `left`, `error`, `notice`, `start`, `rounds`, `end`, `trace` and `pair`.
  *
  * @param {View} view
  * @param {(gap: Gap) => void} ask asks for rounds that never arrived
@@ -34,6 +34,10 @@ export function handlersOf(view, ask) {
       view.run.awaited = false;
       view.run.status = view.say("rounds.failed");
       view.run.note = message.text;
+    },
+    notice(message) {
+      view.run.note = message.text;
+      view.host.scrollIntoView({ block: "start", behavior: scrolling() });
     },
     start(message) {
       // A start repeated for the run on the screen (a resend) only fills in what was missing.
