@@ -31,6 +31,7 @@ class Blocks(Masked, Headed):
         self.reader = reader(BlockModel(self.head, self.target), self.stopwatch, fast, (-1,))
         if fast is not None:
             self.head = fast.static.model.head  # the same, perhaps on the kernels
+        self.dtype = self.head.dtype  # once: it asks all weights
         self.hidden: Tensor | None = None  # [slots, d] of this round's block
 
     @classmethod
@@ -47,7 +48,7 @@ class Blocks(Masked, Headed):
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         logits = read_block(self.reader, self.features, tokens)
-        self.hidden = self.reader.features.to(self.head.dtype)
+        self.hidden = self.reader.features.to(self.dtype)
         return logits[self.masks_alone :][:depths]
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
@@ -66,7 +67,7 @@ class CorrectedBlocks(Blocks):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.memory: Tensor | None = None  # [1 + draft tokens, width], after the text and after each of those
+        self.memory: Tensor | None = None  # [n, width], after each draft token; in a chain the last one's alone
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         return self.base_rows(committed, depths)
@@ -80,6 +81,8 @@ class CorrectedBlocks(Blocks):
         return self._row(0, last, before)
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        if self.width == 1:
+            return self._row(len(parents), tokens, self.memory)
         depth = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
         places = tree_shape(parents, tokens.device).rows[-len(tokens) :]
         return self._row(depth, tokens, self.memory.index_select(0, places))
@@ -89,7 +92,7 @@ class CorrectedBlocks(Blocks):
         with self.stopwatch.span():
             hidden = self.hidden[self.masks_alone + depth]
             logits, after = self.head.corrected(depth, self.rows[depth], tokens, hidden, memory)
-            self.memory = torch.cat([self.memory, after])
+            self.memory = after if self.width == 1 else torch.cat([self.memory, after])
             if self.confidence:
                 self.sure = self.head.foreseen(tokens, hidden)
             return self.head.for_target(logits)

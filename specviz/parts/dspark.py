@@ -56,11 +56,13 @@ class MarkovHead(nn.Module):
 
     def forward(self, tokens: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """[k, rows] and the next memory [k, rank], after tokens [k], for a row [d]."""
-        embedded, hidden = self.markov_w1(tokens), hidden.expand(len(tokens), -1)
+        embedded = self.markov_w1(tokens)
         if self.gate_proj is not None:
-            embedded = self.gate_proj(torch.cat([hidden, embedded], -1)).sigmoid() * embedded
+            read = torch.cat([hidden.expand(len(tokens), -1), embedded], -1)
+            embedded = self.gate_proj(read).sigmoid() * embedded
         elif self.joint_proj is not None:
-            gate, candidate, output = self.joint_proj(torch.cat([memory, embedded, hidden], -1)).chunk(3, -1)
+            read = torch.cat([memory, embedded, hidden.expand(len(tokens), -1)], -1)
+            gate, candidate, output = self.joint_proj(read).chunk(3, -1)
             gate, embedded = gate.sigmoid(), output.tanh()
             memory = gate * memory + (1 - gate) * candidate.tanh()
         return self.markov_w2(embedded), memory
