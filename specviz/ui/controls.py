@@ -77,8 +77,6 @@ class Controls:
         with gr.Column(elem_classes=["sv-go"]):
             refused()
             corrected(say)
-            # Here, so that it is seen while the rule is folded away.
-            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
             self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
             self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
             self.race = gr.Button(say("page.start_race"), elem_id="start-race")
@@ -91,6 +89,8 @@ class Controls:
                 self._lay_out_more()
             #: Whether a run's speedup is measured after it.
             self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
+        # At the end, so that it moves nothing, and is seen while the rule is folded away.
+        self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
         #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with
         #: State keeps a connection open for as long as it is open.
         self.pair = gr.JSON({}, visible=False)

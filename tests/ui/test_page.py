@@ -355,6 +355,18 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     assert chip["y"] < brand["y"] + brand["height"]
 
 
+#: What is tapped and too low for a finger, in all of the page that is shown: its tag and its words.
+LOW = """() => {
+  const inside = one => (one.shadowRoot ? all(one.shadowRoot) : []);
+  const all = root => [...root.querySelectorAll('*')].flatMap(one => [one, ...inside(one)]);
+  const what = 'button, a[href], select, summary, textarea, input:not([type=checkbox], [type=radio])';
+  const tapped = all(document.querySelector('.contain')).filter(one => one.matches(what));
+  const shown = tapped.filter(one => one.checkVisibility() && !one.closest('.visually-hidden'));
+  const low = shown.filter(one => one.getBoundingClientRect().height < 43.5);
+  return low.map(one => `${one.tagName} ${one.className} ${one.textContent}`);
+}"""
+
+
 def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visit):
     page = visit(color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
     assert page.evaluate("() => document.body.classList.contains('dark')")
@@ -362,12 +374,14 @@ def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visi
         tab.press("Enter")
         expect(tab).to_have_attribute("aria-selected", "true")
         assert_no_sideways_scrolling(page)
+        assert page.evaluate(LOW) == []
     # The run comes first; what it is made with is one tap away, and gives way again to the next run.
     expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
     prompt, fold = page.locator(".sv-prompt textarea"), page.locator("#fields-fold button")
     expect(prompt).to_be_hidden()
     fold.tap()
     expect(prompt).to_be_in_viewport(ratio=1)
+    assert page.evaluate(LOW) == []
     generate(page, new_tokens=4)
     expect(prompt).to_be_hidden()
     expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
