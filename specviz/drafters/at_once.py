@@ -12,9 +12,7 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.parts.eagle3 import PEagleHead
-from specviz.parts.head_passes import HeadModel, read_masks
-from specviz.parts.published import PublishedPart
+from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import reader
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
@@ -93,16 +91,13 @@ class Parallel(Masked, Headed):
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
-        part = pair.parts[cls.name]
-        return part.depths if isinstance(part, PublishedPart) else part.sizes.depths
+        return pair.parts[cls.name].depths
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
-        if isinstance(self.head, PEagleHead):
-            return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
-        return read_masks(self.reader, self.features, tokens, depths)
+        return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
 
 
 class ParallelDraftModel(Masked, DraftModel):

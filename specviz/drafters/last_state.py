@@ -28,7 +28,7 @@ class FromLastState(Headed):
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
         """How deep it drafts for this pair at most."""
-        return pair.parts[cls.name].sizes.num_heads
+        return pair.parts[cls.name].num_heads
 
     def source(self, depth: int) -> str:
         return f"head {depth + 1}"
@@ -55,8 +55,7 @@ class Medusa(FromLastState, AtOnce):
         if self.features is None:
             return None
         with self.stopwatch.span():
-            token = to_device(committed[-1:], self.features.device)
-            return self.head.logits(self.features, token, self.target)[0]
+            return self.head.logits(self.features, self.target)[0]
 
 
 class Speculator(FromLastState):
@@ -69,7 +68,7 @@ class Speculator(FromLastState):
     servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR", note="trained")
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        return super().propose(committed, min(budget, self.head.sizes.num_heads), uniforms)
+        return super().propose(committed, min(budget, self.head.num_heads), uniforms)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         if self.features is None:

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.parts.heads import Head, MedusaHeads
 from specviz.parts.mtp_modules import MtpModules
 from specviz.parts.published import PublishedPart, logit_width
 from specviz.passes.devices import home_of, place_of
@@ -26,7 +25,7 @@ from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 
 #: The trained parts that draft from the target's hidden states.
-Part = MedusaHeads | Head | MtpModules | PublishedPart
+Part = MtpModules | PublishedPart
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000

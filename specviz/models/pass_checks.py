@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from specviz.parts.head_passes import StaticHead
-from specviz.parts.heads import ParallelHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.chains import drafting_in_one_call
@@ -196,9 +195,6 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
                 others = (siblings, torch.full_like(tokens, own.length))
-            if isinstance(static.original.head, ParallelHead):
-                # The first is a token of the text, the others are masks.
-                tokens += torch.arange(width, device=static.device) * static.get_input_embeddings().weight.shape[0]
             expected = own.forward(tokens, width, *others, inputs=inputs.to(static.inner_dtype))
             yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), None
             if static.feature_layers:

@@ -25,7 +25,6 @@ from specviz.parts.block_passes import StaticBlock
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
-from specviz.parts.heads import Head
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder
@@ -244,7 +243,7 @@ def _makers(
     if "target" not in made:
         return
     for name, part in pair.parts.items():
-        if isinstance(part, (Head, PublishedHead)):
+        if isinstance(part, PublishedHead):
             yield name, lambda few_rows, part=part: StaticHead(part, made["target"])
         elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):  # that reads the target's embeddings
             yield name, lambda few_rows, part=part: StaticBlock(part, made["target"])

@@ -15,6 +15,7 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
+from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.block_files import load_block
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.dflash2 import DFlash2Head
@@ -23,23 +24,19 @@ from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import Eagle3Head, PEagleHead, load_eagle3
 from specviz.parts.formats import recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
-from specviz.parts.head_files import StoredWeights, load
-from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.parts.medusa import load_medusa
 from specviz.parts.mlp_speculator import load_mlp_speculator
 from specviz.parts.mtp_files import load_mtp_file
 from specviz.parts.mtp_modules import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.passes.devices import home_of, is_sharded, is_spread
-from specviz.records.errors import SpecvizError, first_line, quoted
+from specviz.records.errors import SpecvizError, first_line
 
 #: A name that is given: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
 
-#: The class of a part of our own, by its drafter.
-_PARTS: dict[str, type[Head | MedusaHeads]] = {
-    part.kind: part for part in (MedusaHeads, EagleHead, MtpHead, ParallelHead)
-}
+#: The drafters that trained parts have.
+_DRAFTERS = ("medusa", "eagle", "mtp", "parallel")
 
 #: Reads a part in a published format, by the format's name.
 _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
@@ -75,7 +72,7 @@ def sort_drafts(
                 kind=kind,
             )
         sorted_names[kind] = name
-        if kind in _PARTS:
+        if kind in _DRAFTERS:
             folders[kind] = folder
     return sorted_names.get("draft_model"), folders
 
@@ -125,14 +122,12 @@ def _is_headlike(settings: Mapping[str, Any]) -> bool:
 def _kind(files: PartFiles) -> str | None:
     """The drafter of the part in a folder; None for a model. Raises SpecvizError (field ``draft``) for parts that are
     not read."""
-    if (own := files.settings.get("kind")) is not None:
-        if not isinstance(own, str) or own not in _PARTS:
-            raise files.complaint(
-                "{folder} holds a trained part in a format that is not read here ({kind}): name a draft model, or a "
-                "part in one of the formats of docs/ways.md.",
-                kind=quoted(own),
-            )
-        return own
+    if (own := files.settings.get("kind")) in _DRAFTERS:
+        raise files.complaint(
+            "{folder} holds a part that an earlier version trained, in a format of its own: train one anew with python "
+            "-m specviz.training {kind}.",
+            kind=own,
+        )
     form = recognise(files)
     if files.flaw is not None and (form is not None or _is_headlike(files.settings)):
         raise files.flaw
@@ -158,7 +153,7 @@ def load_parts(
     them is unusable, that is an error (field ``draft``).
     """
     parts, flaws = {}, {}
-    for name in _PARTS:
+    for name in _DRAFTERS:
         folder = named.get(name, home / name)
         try:
             if name in named or (folder / "config.json").is_file():
@@ -176,15 +171,14 @@ def load_parts(
 def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Part:
     """The part in `folder` that this drafter reads, in evaluation mode, on the target's device and in its dtype.
 
-    Raises SpecvizError (field ``draft``, or ``drafter`` for one of our own) if it is none, is damaged, or was made for
-    another target.
+    Raises SpecvizError (field ``draft``) if it is none, is damaged, or was made for another target.
     """
     files = PartFiles.at(folder)
     if (kind := _kind(files)) not in (None, drafter):
         raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
     if form is None:
-        return load(_PARTS[drafter], folder, target)
+        raise files.complaint("{folder} holds no trained part in a format that is known here.")
     if not files.settings or not files.shapes:
         raise files.complaint(
             "The {method} part in {folder} is not complete: it needs its weights and a config.json that is a JSON "
@@ -229,16 +223,17 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     undescribed = count is None and any(
         pattern.startswith(_MODULES) for pattern in target._keys_to_ignore_on_load_unexpected or ()
     )
-    stored = StoredWeights(target) if count or undescribed else None
-    if stored is None or stored.folder is None:
+    folder = files_of(target) if count or undescribed else None
+    if folder is None:
         return None
-    if undescribed and not stored.names >= _ONE_MODULE:
-        if any(name.startswith("mtp.") for name in stored.names):
+    names = stored_dtypes(target).keys()
+    if undescribed and not names >= _ONE_MODULE:
+        if any(name.startswith("mtp.") for name in names):
             raise SpecvizError(
                 "transformers does not read the MTP modules of {name} ({kind}), so they draft nothing here: choose "
                 "another drafter.",
                 "drafter",
-                name=stored.folder.name,
+                name=folder.name,
                 kind=config.model_type,
             )
         return None
@@ -246,13 +241,13 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     # further layers, transformers knows the numbers of the published sizes alone.
     source = copy.copy(target)
     source.config = copy.deepcopy(target.config)
-    source.config.name_or_path = str(stored.folder)
+    source.config.name_or_path = str(folder)
     if undescribed:
         count, described = 1, source.config.get_text_config()
         described.num_mtp_layers, described.mtp_layer_types = count, ["full_attention"]
     further = [rf"(^|\.)layers\.{layer}\." for layer in range(first, first + count)]
     source._keys_to_ignore_on_load_unexpected = [*(target._keys_to_ignore_on_load_unexpected or ()), *further]
-    if not any(map(MtpModel.get_mtp_weights_regex(source).search, stored.names)):
+    if not any(map(MtpModel.get_mtp_weights_regex(source).search, names)):
         return None
     if quantisation_of(target.config) is not None or is_spread(target) or is_sharded(target):
         raise SpecvizError(
@@ -268,7 +263,7 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
         raise SpecvizError(
             "The MTP modules in {folder} cannot be read: {reason}.",
             "drafter",
-            folder=stored.folder,
+            folder=folder,
             reason=first_line(error),
         ) from error
     return MtpModules(model.eval().requires_grad_(False).to(home_of(target)), target)

@@ -1,6 +1,7 @@
 """A model's weights: the precision they run in, whether they fit, and reading them."""
 
 import contextlib
+import pathlib
 import re
 import tempfile
 import weakref
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from transformers import GenerationConfig, PreTrainedModel, modeling_utils
 from transformers.distributed import DistributedConfig
@@ -17,7 +19,6 @@ from specviz.models.checks import try_model
 from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
-from specviz.parts.head_files import StoredWeights
 from specviz.passes.model_twins import trim
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError
@@ -172,7 +173,7 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
             kind=config.model_type,
             first=over[0],
         )
-    stored = {} if source.quantised or source.stored else StoredWeights(model).dtypes()
+    stored = {} if source.quantised or source.stored else stored_dtypes(model)
     names = {name.rpartition("layers.")[2] for name, _ in model.named_parameters()}
     for name, dtype in stored.items():
         if dtype not in _STORED and name.rpartition("layers.")[2] in names:
@@ -182,6 +183,28 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
                 first=name,
                 dtype=dtype,
             )
+
+
+def stored_dtypes(model: PreTrainedModel) -> dict[str, str]:
+    """The dtypes of the tensors in the safetensors files that a model was loaded from, by name and as they call them:
+    ``BF16``. None of a model made in memory, or read from a GGUF file."""
+    folder, found = files_of(model), {}
+    for file in () if folder is None else sorted(folder.glob("model*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            found |= {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+    return found
+
+
+def files_of(model: PreTrainedModel) -> pathlib.Path | None:
+    """Where the files lie, those of a model from the Hub in its cache; of an unpacked GGUF file, the file."""
+    if not model.name_or_path:
+        return None
+    folder = pathlib.Path(model.name_or_path).expanduser()
+    commit = getattr(model.config, "_commit_hash", None)
+    if folder.is_dir() or commit is None:
+        return folder
+    config = try_to_load_from_cache(model.name_or_path, "config.json", revision=commit)
+    return pathlib.Path(config).parent if isinstance(config, str) else None
 
 
 def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:

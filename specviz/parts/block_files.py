@@ -8,9 +8,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from specviz.parts.heads import hidden_size_of
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import AnyPart, feature_layers, filled, mask_token, same_target, smaller_vocabulary
+from specviz.parts.published import (
+    AnyPart,
+    feature_layers,
+    filled,
+    hidden_size_of,
+    mask_token,
+    same_target,
+    smaller_vocabulary,
+)
 
 #: Settings of drafters that compute more, and the values with which they do not.
 _FURTHER_SETTINGS = {

@@ -158,7 +158,11 @@ class PEagleHead(Eagle3Head):
         depths: int,
         fuse: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """As `head_passes.read_masks`. features: not yet fused; fuse: `Eagle3Head.fuse`, or what runs it faster."""
+        """Reads the text's new rows and drafts in the same pass: logits [depths, vocab] of what follows.
+
+        features: [n, layers · d], the target's hidden states. tokens: [n] int64, each following its feature's token.
+        fuse: `fuse`, or what runs it faster. Masks are forgotten again.
+        """
         masks = tokens.new_full((depths - 1,), self.mask_id)
         features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
         return read_and_forget(reader, tokens, masks, fuse(features))

@@ -26,9 +26,7 @@ def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> For
 
 
 def recognise(files: PartFiles) -> Format | None:
-    """The format of the part in a folder; None for a model, a part of our own, or nothing that is known."""
-    if "kind" in files.settings:
-        return None
+    """The format of the part in a folder; None for a model, or nothing that is known."""
     return next((form for form in FORMATS if form.fits(files)), None)
 
 

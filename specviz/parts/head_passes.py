@@ -14,10 +14,8 @@ from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specviz.parts.heads import Head, ParallelHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
-from specviz.passes import kernel_library
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.few_rows import in_float32
 from specviz.passes.model_twins import with_grouped_attention
@@ -108,20 +106,16 @@ def _layers_config(files: PartFiles) -> LlamaConfig:
 class HeadModel(PreTrainedModel):
     """A head as a causal model: between embeddings and output head, its own or the target's.
 
-    A pass reads one text: ids [1, n], each following its feature's token. For a parallel head's mask k, k times the
-    vocabulary's size is added to the id of the text's last token.
+    A pass reads one text: ids [1, n], each following its feature's token.
     """
 
     _supports_sdpa = _supports_attention_backend = True
 
-    def __init__(self, head: Head | PublishedHead, target: PreTrainedModel):
+    def __init__(self, head: PublishedHead, target: PreTrainedModel):
         super().__init__(head.config)
         self.head = head
-        own = (getattr(head, name, None) for name in ("embed_tokens", "lm_head"))
-        self.embed, self.unembed = (
-            part or targets
-            for part, targets in zip(own, (target.get_input_embeddings(), target.get_output_embeddings()))
-        )
+        self.embed = head.embed_tokens or target.get_input_embeddings()
+        self.unembed = head.lm_head or target.get_output_embeddings()
         self.table = torch.empty(0, 0)  # of chains, [2, 1, ..., room, head size]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -133,8 +127,7 @@ class HeadModel(PreTrainedModel):
     @property
     def input_width(self) -> int:
         """Of the features that a pass reads."""
-        width = self.head.config.hidden_size
-        return width * (len(self.head.feature_layers) if isinstance(self.head, ParallelHead) else 1)
+        return self.head.config.hidden_size
 
     def forward(
         self,
@@ -148,7 +141,7 @@ class HeadModel(PreTrainedModel):
     ) -> HeadOutput:
         """Logits [1, n, vocab], and as the only one of the ``hidden_states`` what drafting continues on, [1, n, d].
 
-        features: [1, n, width], see `Head.enter`; zeros by default. The other defaults are those of a chain.
+        features: [1, n, d], see `PublishedHead.read`; zeros by default. The other defaults are those of a chain.
         """
         head, count, start = self.head, input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
         if features is None:
@@ -160,22 +153,14 @@ class HeadModel(PreTrainedModel):
         if attention_mask is None and count > 1:
             seen = torch.ones(count, start + count, dtype=torch.bool, device=input_ids.device)
             attention_mask = seen.tril(start)[None, None]
-        if isinstance(head, PublishedHead):
-            embeddings = self.embed(input_ids).to(input_ids.device)
-            attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
-            hidden = head.read(embeddings, features, **attending)
-            return HeadOutput(self.logits(hidden[:, -logits_to_keep:]), (head.fed_back(hidden),))
-        marks = None
-        if isinstance(head, ParallelHead):
-            vocabulary = self.embed.weight.shape[0]
-            marks, input_ids = head.marks(input_ids // vocabulary), input_ids % vocabulary
-        entered = head.enter(self.embed(input_ids).to(input_ids.device), features, marks)
-        hidden = head(*entered, turns, attention_mask, cache)
-        return HeadOutput(logits=self.logits(hidden[:, -logits_to_keep:]), hidden_states=(hidden,))
+        embeddings = self.embed(input_ids).to(input_ids.device)
+        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+        hidden = head.read(embeddings, features, **attending)
+        return HeadOutput(self.logits(hidden[:, -logits_to_keep:]), (head.fed_back(hidden),))
 
     def _turns_up_to(self, length: int, like: Tensor) -> Tensor:
-        """`Head.turns` of all positions below `length`, and more: a table, as to compute them takes as long as a matrix
-        product."""
+        """`PublishedHead.turns` of all positions below `length`, and more: a table, as to compute them takes as long as
+        a matrix product."""
         if self.table.shape[-2] < length:
             self.table = self.head.turns(torch.arange(2 * length, device=like.device)[None], like.dtype)
         return self.table
@@ -183,20 +168,7 @@ class HeadModel(PreTrainedModel):
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., vocab] of hidden states [..., d]; −∞ for tokens that a smaller vocabulary lacks."""
         logits = self.unembed(self.head.norm(hidden)).to(hidden.device)
-        columns = getattr(self.head, "columns", None)
-        return logits if columns is None else in_order(logits, columns)
-
-
-def read_masks(reader: CachedModel, features: Tensor, tokens: Tensor, depths: int) -> Tensor:
-    """Has a parallel head read the text's new rows and draft in the same pass: logits [depths, vocab] of what follows.
-
-    features: [n, layers · d], the target's hidden states. tokens: [n] int64, each following its feature's token. Masks
-    are forgotten again.
-    """
-    vocabulary = reader.model.get_input_embeddings().weight.shape[0]
-    masks = tokens[-1] + vocabulary * torch.arange(1, depths, device=tokens.device)
-    features = torch.cat([features, features[-1:].expand(len(masks), -1)])
-    return read_and_forget(reader, tokens, masks, features)
+        return logits if self.head.columns is None else in_order(logits, self.head.columns)
 
 
 def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: Tensor) -> Tensor:
@@ -217,11 +189,11 @@ class StaticHead(StaticPass):
 
     model_class: ClassVar[type[HeadModel]] = HeadModel
 
-    def __init__(self, head: Head | PublishedPart, target: StaticPass):
+    def __init__(self, head: PublishedPart, target: StaticPass):
         """target: by the kernels, if the head is to be."""
         few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
         twin = self.model_class(head if few_rows is None else few_rows.twin(head), target.model)
-        continued = (-1,) * (head.kind != ParallelHead.kind)
+        continued = (-1,) * (head.kind != "parallel")  # those draft all tokens in one pass
         super().__init__(self.model_class(head, target.original), continued, few_rows, with_grouped_attention(twin))
         self.__dict__["target"] = target.original  # not as one of its modules, see `StaticPass`
         self.name = f"{head.kind} head"
@@ -234,14 +206,13 @@ class StaticHead(StaticPass):
 
     def described(self) -> str:
         head = self.original.head
-        published = isinstance(head, PublishedPart)
-        sizes = (head.config.to_json_string(), head.reading(), head.shapes()) if published else head.sizes
+        sizes = (head.config.to_json_string(), head.reading(), head.shapes())
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
         return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
 
     @property
     def vocab_size(self) -> int:
-        columns = getattr(self.original.head, "columns", None)
+        columns = self.original.head.columns
         return super().vocab_size if columns is None else len(columns)
 
     def plain(self) -> StaticHead:
@@ -254,9 +225,7 @@ class StaticHead(StaticPass):
         return self.model_class(head, in_float32(self.target, inputs=self.product_dtype))
 
     def fuse(self, features: Tensor) -> Tensor:
-        """As `Head.fuse`, by our own kernels if the head is on them: it runs outside the compiled pass, and by torch's
-        operations would take as long as that does."""
+        """As `PublishedHead.fuse`, by our own kernels if the head is on them."""
         if self.few_rows is None:
             return self.model.head.fuse(features)
-        own = () if isinstance(self.model.head, PublishedHead) else (kernel_library.normalised,)
-        return self.model.head.fuse(features.float(), *own).to(self.dtype)
+        return self.model.head.fuse(features.float()).to(self.dtype)

@@ -6,7 +6,6 @@ heads end in the target's; and vLLM's and speculators', of either kind, which ma
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any, ClassVar
 
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.heads import MedusaConfig
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
 from specviz.records.words import Sentence
@@ -46,8 +44,7 @@ class PublishedMedusa(PublishedPart):
         config = target.config.get_text_config()
         places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
         heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
-        d, self.feature_layers = config.hidden_size, (config.num_hidden_layers,)
-        self.sizes = MedusaConfig(d, heads, self.feature_layers)
+        d, self.feature_layers, self.num_heads = config.hidden_size, (config.num_hidden_layers,), heads
         self.skipped = 0  # heads before the one that guesses the first draft token
         bias, rows = "blocks.0.layers.0.bias" in shapes, shapes.get("lm_heads.0.weight", (0,))[0]
         self.blocks = nn.ModuleList([nn.Module() for _ in range(heads)])
@@ -59,7 +56,7 @@ class PublishedMedusa(PublishedPart):
 
     def states(self, features: Tensor) -> list[Tensor]:
         """What each head makes of the target's last hidden states [..., d], for its output matrix."""
-        states = [features] * self.sizes.num_heads
+        states = [features] * self.num_heads
         for head, block in enumerate(self.blocks[self.skipped :]):
             for layer in block.layers:
                 states[head] = states[head] + functional.silu(layer(states[head]))
@@ -69,8 +66,11 @@ class PublishedMedusa(PublishedPart):
         """What the states of this head, counted from 0, go through."""
         return self.lm_heads[head % len(self.lm_heads)] if self.lm_heads else target.get_output_embeddings()
 
-    def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
-        """As `MedusaHeads.logits`."""
+    def logits(self, features: Tensor, target: PreTrainedModel) -> Tensor:
+        """Each head's logits [n, K, vocab], as many of the K as draft.
+
+        features: [n, d], the target's last hidden states.
+        """
         states = self.states(features)
         if len(self.lm_heads) > 1:
             rows = torch.stack([self.lm_heads[head](one) for head, one in enumerate(states, self.skipped)], -2)
@@ -84,9 +84,9 @@ class PublishedMedusa(PublishedPart):
 
     def other_readings(self) -> dict[Sentence, PublishedPart]:
         """And with a first head that guesses the token already written, as some train it."""
-        sizes = dataclasses.replace(self.sizes, num_heads=self.sizes.num_heads - 1)
-        named = {Sentence("the first head guessing the token already written"): read_as(self, skipped=1, sizes=sizes)}
-        return super().other_readings() | (named if sizes.num_heads else {})
+        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1)
+        named = {Sentence("the first head guessing the token already written"): fewer}
+        return super().other_readings() | (named if fewer.num_heads else {})
 
 
 def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:

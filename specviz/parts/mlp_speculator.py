@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.heads import MedusaConfig, normalised
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, filled, same_target
 
 #: Weights of later heads where all share them: some files repeat them.
 _COPY = re.compile(r"(emb|ln|head)\.[1-9]|proj\.([2-9]|\d\d)")
+
+_EPSILON = 1e-6
 
 
 class MlpSpeculator(PublishedPart):
@@ -40,7 +41,7 @@ class MlpSpeculator(PublishedPart):
         super().__init__()
         config, heads = target.config.get_text_config(), files.setting("n_predict", default=3)
         d, vocab, self.feature_layers = config.hidden_size, config.vocab_size, (config.num_hidden_layers,)
-        self.sizes = MedusaConfig(d, heads, self.feature_layers)
+        self.num_heads = heads
         self.scaled, self.tied = (files.setting(name, default=False) for name in ("scale_input", "tie_weights"))
         inner, own = files.setting("inner_dim") or d, range(1 if self.tied else heads)
         widths = [d, *[inner] * (heads - 1)][: 2 if self.tied else heads]
@@ -53,7 +54,7 @@ class MlpSpeculator(PublishedPart):
 
     def enter(self, features: Tensor) -> Tensor:
         """s_0, [n, d], of the target's last hidden states [n, d]."""
-        return normalised(features) / math.sqrt(2) if self.scaled else features
+        return _normalised(features) / math.sqrt(2) if self.scaled else features
 
     def read(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The states [n, inner] of the head at this depth, counted from 0, and its logits [n, vocab].
@@ -61,12 +62,16 @@ class MlpSpeculator(PublishedPart):
         states: [n, width] of the head before. tokens: [n] int64, those drawn from it.
         """
         emb, proj, ln, head = (every[min(depth, len(every) - 1)] for every in (self.emb, self.proj, self.ln, self.head))
-        states = normalised(proj(states) + self.share * emb(tokens))
+        states = _normalised(proj(states) + self.share * emb(tokens))
         states = functional.gelu(states * ln.weight + ln.bias)
         return states, head(states)
 
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.scaled}
+
+
+def _normalised(x: Tensor) -> Tensor:
+    return functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)
 
 
 def load_mlp_speculator(files: PartFiles, target: PreTrainedModel) -> MlpSpeculator:

@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers, filled, read_as, same_target
+from specviz.passes.devices import home_of
 from specviz.records.words import Sentence
 
 #: Families whose layers a module may have.
@@ -91,9 +92,9 @@ def last_scale(target: PreTrainedModel) -> Tensor:
     """
     width, norm = target.config.get_text_config().hidden_size, getattr(target.get_decoder(), "norm", None)
     if norm is None or isinstance(norm, nn.LayerNorm):
-        return torch.ones(width, device=target.device)
-    # What it makes of ones is its weights, whether they count from 0 or from 1.
-    ones = torch.ones(width, dtype=target.dtype, device=norm.weight.device)
+        return torch.ones(width, device=home_of(target))
+    # What it makes of ones is its weights, whether they count from 0 or from 1, and wherever they are kept.
+    ones = torch.ones(width, dtype=target.dtype, device=home_of(target))
     return norm(ones).detach().float()
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from specviz.parts.head_files import ready
 from specviz.parts.part_files import PartFiles
+from specviz.passes.devices import home_of
+from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
 #: Tensors that say which of the target's tokens a part drafts from.
@@ -150,7 +151,10 @@ def filled(
     part.load_state_dict({name: held[name] for name in wanted}, assign=True)
     part.columns = columns
     part.names = {name: name if files.names is None else files.names[name] for name in wanted}
-    return ready(part, target)
+    for weight in part.parameters():
+        # Not the frequencies of rotary positions, which half precision would spoil.
+        weight.data = weight.data.to(target.dtype)
+    return part.eval().requires_grad_(False).to(home_of(target))
 
 
 def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) -> None:
@@ -245,6 +249,26 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     columns = torch.full((vocab_size,), len(ids))
     columns[ids] = torch.arange(len(ids))
     return columns
+
+
+def hidden_size_of(target: PreTrainedModel) -> int:
+    """Width of the target's hidden states and of its embeddings.
+
+    Raises SpecvizError (field ``drafter``) if they differ or there is no output head: no part can be trained on it.
+    """
+    size = target.config.get_text_config().hidden_size
+    head = target.get_output_embeddings()
+    widths = (target.get_input_embeddings().weight.shape[1], None if head is None else head.weight.shape[1])
+    if widths != (size, size):
+        raise SpecvizError(
+            "Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
+            "{embeddings} and {head} beside {size}: choose another drafter.",
+            "drafter",
+            embeddings=widths[0],
+            head=widths[1],
+            size=size,
+        )
+    return size
 
 
 def logit_width(model: PreTrainedModel) -> int:

@@ -23,9 +23,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
-from transformers.integrations.accelerate import load_offloaded_parameter
 
 from specviz.passes.processes import count_here, place_here, process_count
 from specviz.records.errors import SpecvizError
@@ -139,14 +137,6 @@ def least(number: float, device: torch.device) -> float:
     lowest = torch.tensor(number, dtype=torch.float64, device=device)
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
     return lowest.item()
-
-
-def whole_parameter(model: PreTrainedModel, name: str) -> Tensor:
-    """A parameter with all its values, even if offloaded or sharded; then every process has to call this."""
-    parameter = model.get_parameter(name)
-    if isinstance(parameter, DTensor):
-        return parameter.full_tensor()
-    return load_offloaded_parameter(model, name) if parameter.is_meta else parameter
 
 
 Mark = float | torch.cuda.Event

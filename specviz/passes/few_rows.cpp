@@ -529,15 +529,6 @@ void few_rows_linear(
   if (dtype == aoti_torch_dtype_int32()) run(Layer<8, float>());
 }
 
-// Rows [rows][width], each divided by its root mean square. to: [rows][width].
-void few_rows_normalise(const float* x, float* to, int64_t rows, int64_t width, float epsilon) {
-  for (int64_t row = 0; row < rows; row++, x += width, to += width) {
-    const float squares = total(x, width, [](Floats each) { return each * each; });
-    const float scale = 1 / std::sqrt(squares / width + epsilon);
-    for (int64_t i = 0; i < width; i++) to[i] = scale * x[i];
-  }
-}
-
 void few_rows_attention(
     const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
     int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale) {

@@ -107,14 +107,6 @@ def multiplies_bfloat16() -> bool:
     return library().few_rows_multiplies_bfloat16()
 
 
-def normalised(x: Tensor, epsilon: float) -> Tensor:
-    """Each row of x [..., n] float32, contiguous, divided by its root mean square. Needs `load`."""
-    out, width = torch.empty_like(x), x.shape[-1]
-    sizes = map(ctypes.c_int64, (x.numel() // width, width))
-    library().few_rows_normalise(_pointer(x), _pointer(out), *sizes, ctypes.c_float(epsilon))
-    return out
-
-
 @functools.cache
 def dtype_number(dtype: torch.dtype) -> int:
     """The dtype's number in torch's C interface. Needs `load`."""

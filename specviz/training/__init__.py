@@ -5,7 +5,7 @@ parts: what recipes of trained parts share: the frozen target, the files, the lo
 eagle3: EAGLE-3 heads
 medusa: Medusa heads
 mtp: MTP modules
-heads: parallel heads in a format of our own
+dspark: DSpark heads
 loop: the loop that every recipe runs through, with its optimisers, checkpoints and validation
 data: text as training blocks, and the target's own continuations
 losses: how far a student is from its teacher

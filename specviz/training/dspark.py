@@ -15,9 +15,8 @@ from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.parts.dspark import DSparkHead
-from specviz.parts.heads import hidden_size_of
 from specviz.parts.mtp_files import last_scale
-from specviz.parts.published import logit_width
+from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.losses import distillation, overlap

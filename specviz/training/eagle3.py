@@ -14,6 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from specviz.parts.eagle3 import Eagle3Head
+from specviz.parts.published import hidden_size_of
 from specviz.records.errors import SpecvizError
 from specviz.training.parts import ChainRecipe, Files, layer_settings, read_states, speculators_settings
 
@@ -35,6 +36,7 @@ class Eagle3Recipe(ChainRecipe):
         states, width = read_states(target), target.config.get_text_config().hidden_size
         tensors, vocab = new_head(layers, len(states) * width), layers["vocab_size"]
         if draft is None:
+            hidden_size_of(target)  # refuses embeddings of another width
             tensors["lm_head.weight"] = target.get_output_embeddings().weight
         else:
             tensors |= known_to(draft, tensors, vocab)

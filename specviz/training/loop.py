@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +25,11 @@ class Muon(torch.optim.Optimizer):
 
     dtype: of the steps' products; bfloat16 suffices, and pays where the processor has instructions for it.
 
-    Unlike `torch.optim.Muon` it takes stacks of matrices [..., rows, columns], each orthogonalised by itself, as fused
-    projections need, and products in float32: torch's insists on bfloat16, six times slower where it is emulated.
-    A group's ``stacked`` says how many matrices lie one below the other in each of its parameters.
+    `torch.optim.Muon` insists on bfloat16, which is six times slower where it is emulated.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, dtype: torch.dtype, momentum: float = 0.95):
-        super().__init__(groups, {"lr": lr, "momentum": momentum})
+    def __init__(self, matrices: Iterable[nn.Parameter], lr: float, dtype: torch.dtype, momentum: float = 0.95):
+        super().__init__(matrices, {"lr": lr, "momentum": momentum})
         self.dtype = dtype
 
     @torch.no_grad()
@@ -44,13 +41,10 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 mean = state.setdefault("momentum", torch.zeros_like(parameter))
                 mean.lerp_(parameter.grad, 1 - group["momentum"])
-                towards = parameter.grad.lerp(mean, group["momentum"]).to(self.dtype)
-                if (count := group.get("stacked", 1)) > 1:
-                    towards = towards.unflatten(0, (count, -1))
-                update = orthogonalised(towards)
+                update = orthogonalised(parameter.grad.lerp(mean, group["momentum"]).to(self.dtype))
                 # Updates of AdamW's usual size, whatever the shape, so that one learning rate suits both.
                 scale = 0.2 * math.sqrt(max(update.shape[-2:]))
-                parameter.add_(update.reshape(parameter.shape), alpha=-group["lr"] * scale)
+                parameter.add_(update, alpha=-group["lr"] * scale)
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -74,14 +68,9 @@ def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[to
     tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     tables |= {id(weight) for name, weight in module.named_parameters() if _OUTPUTS.search(name)}
-    stacked = dict(getattr(module, "stored", {}).values())
-    groups, others = {}, []
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dim() > 1 and id(parameter) not in tables:
-            groups.setdefault(stacked.get(name, 1), []).append(parameter)
-        elif parameter.requires_grad:
-            others.append(parameter)
-    matrices = [{"params": group, "stacked": count} for count, group in groups.items()]
+    matrices, others = [], []
+    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
+        (matrices if parameter.dim() > 1 and id(parameter) not in tables else others).append(parameter)
     optimisers: list[torch.optim.Optimizer] = [Muon(matrices, lr, dtype)] if matrices else []
     if others:
         optimisers.append(torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.parts.heads import hidden_size_of
 from specviz.parts.medusa import PublishedMedusa
-from specviz.parts.published import logit_width
+from specviz.parts.published import hidden_size_of, logit_width
 from specviz.training.parts import Both, Files, PartRecipe
 
 #: How far ahead a new part looks.
@@ -51,7 +50,7 @@ class MedusaRecipe(PartRecipe):
 
     def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
         """At the n rows where all heads have a label."""
-        text, heads = self.target.read(ids), self.student.sizes.num_heads
+        text, heads = self.target.read(ids), self.student.num_heads
         n = ids.shape[1] - heads
         for k, state in enumerate(self.student.states(text.features[:, :n]), start=1):
             yield self.student.output_head(k - 1, self.target.model)(state), text.logits[:, k : k + n]

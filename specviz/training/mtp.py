@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.parts.mtp_files import MtpFile, last_scale
+from specviz.parts.published import hidden_size_of
 from specviz.training.parts import ChainRecipe, Files, layer_settings, speculators_settings
 
 #: How many tokens its configuration says that it drafts, as FastMTP's does.
@@ -33,7 +34,7 @@ class MtpRecipe(ChainRecipe):
         """
         config = target.config.get_text_config()
         sizes = layer_settings(target, config.num_hidden_layers, model_type="qwen3")
-        d, size = sizes["hidden_size"], sizes["head_dim"]
+        d, size = hidden_size_of(target), sizes["head_dim"]
         inner = sizes["intermediate_size"] = -(-5 * d // (2 * 64)) * 64
         layer = {"input_proj": torch.eye(d, 2 * d).roll(d, 1), "final_layernorm": last_scale(target)}
         norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm")

@@ -53,7 +53,6 @@ class Reading:
     """The target's outputs for each token it reads."""
 
     features: Tensor  # [rows, n, layers · d], its hidden states, side by side
-    embeddings: Tensor  # [rows, n, d], the token's own
     logits: Tensor  # [rows, n, vocab], of the token after it
 
 
@@ -69,7 +68,7 @@ class FrozenTarget:
         """One pass over blocks [rows, n] int64."""
         output = self.model(input_ids=ids, output_hidden_states=True, use_cache=False)
         features = torch.cat([output.hidden_states[layer] for layer in self.feature_layers], -1)
-        return Reading(features, self.model.get_input_embeddings()(ids), output.logits)
+        return Reading(features, output.logits)
 
     @torch.no_grad()
     def logits(self, ids: Tensor) -> Tensor:
@@ -79,10 +78,6 @@ class FrozenTarget:
     def head(self, hidden: Tensor) -> Tensor:
         """The output head on [..., d]: logits [..., vocab]. Gradients flow through it but not into it."""
         return self.model.get_output_embeddings()(hidden)
-
-    def last_scale(self, ids: Tensor) -> Tensor:
-        """Root mean square of the last hidden states of some text."""
-        return self.read(ids).features[..., -self.model.config.get_text_config().hidden_size :].square().mean().sqrt()
 
 
 class PartRecipe(Recipe):

@@ -115,12 +115,12 @@ def test_neighbours_read_hidden_states_that_the_target_has():
     pair = with_heads(tiny_pair("llama", layers=4))
     layers = {name: [one.part.feature_layers for one in readings_of(pair, name)] for name in pair.parts}
     assert layers == {
-        "medusa": [(4,), (3,)],
-        "eagle": [(1, 2, 4), (0, 1, 3)],
-        "mtp": [(4,), (3,)],
-        "parallel": [(1, 2, 4), (0, 1, 3)],
+        "medusa": [(4,), (3,), (4,)],
+        "eagle": [(1, 2, 3), (0, 1, 2), (2, 3, 4), (1, 2, 3)],
+        "mtp": [(4,), (3,), (4,), (4,)],
+        "parallel": [(1, 2, 3), (0, 1, 2), (2, 3, 4), (1, 2, 3)],
     }
-    assert pair.parts["eagle"].feature_layers == (1, 2, 4), "the part itself is not touched"
+    assert pair.parts["eagle"].feature_layers == (1, 2, 3), "the part itself is not touched"
     assert list(wiring(tiny_pair("llama"), 60)) == [], "a pair without parts has nothing to look at"
 
 
@@ -153,15 +153,15 @@ def test_a_verdict_comes_with_its_interval_and_not_from_chance(readings, state, 
 def test_the_embedded_eagle_head_is_read_as_it_was_trained_and_one_a_layer_off_is_found(tmp_path):
     folder = shutil.copytree(EMBEDDED / "eagle", tmp_path / "eagle")
     settings = json.loads((folder / "config.json").read_text())
-    named = next(name for name in ("feature_layers", "eagle_aux_hidden_state_layer_ids") if name in settings)
-    (folder / "config.json").write_text(json.dumps(settings | {named: [layer - 1 for layer in settings[named]]}))
+    named = "eagle_aux_hidden_state_layer_ids"
+    (folder / "config.json").write_text(json.dumps(settings | {named: [state + 1 for state in settings[named]]}))
     pair = specviz.load_pair(draft=folder, dtype="float32")
     readings = readings_of(pair, "eagle")
     for preset in PRESETS[:4]:
         plain = plain_request(pair, preset, 1.0, instrument.PLACES + instrument.GAMMA - 1)
         listen(plain, readings, until=float("inf"))
     off = verdict(Sentence("eagle"), readings)
-    assert off.state == "slow" and off.seen.startswith("hidden states one layer higher would keep"), off.seen
-    wrong, _, right = readings
-    trained = verdict(Sentence("eagle"), [replace(right, name=None), replace(wrong, name=LOWER)])
+    assert off.state == "slow" and off.seen.startswith("hidden states one layer lower would keep"), off.seen
+    wrong, right, *_ = readings
+    trained = verdict(Sentence("eagle"), [replace(right, name=None), replace(wrong, name=HIGHER)])
     assert trained.state == "right", trained.seen

@@ -35,7 +35,7 @@ RUNS = 250
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
     """A draft model that is right two times in three, and trained parts of random weights that are now and then."""
-    return with_heads(tiny_pair("llama", layers=1))
+    return with_heads(tiny_pair("llama", layers=1), seed=4)
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from specviz.decoding import engine
 from specviz.drafters.heads import Mtp
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_mtp_modules
-from specviz.parts.head_files import fingerprint, save
-from specviz.parts.heads import MtpConfig, MtpHead
+from specviz.parts.mtp_files import MtpFile
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
+from specviz.training.mtp import MtpRecipe
 
 GREEDY = SamplingParams(temperature=0)
 HOT = SamplingParams(temperature=3.0)
@@ -200,9 +200,8 @@ def test_half_precision_is_the_modules_too(tmp_path):
 
 def test_a_head_beside_the_target_comes_before_the_modules_in_its_checkpoint(tmp_path):
     folder = save_with_modules(tmp_path, "mellum")
-    target = AutoModelForCausalLM.from_pretrained(folder)
-    save(MtpHead(MtpConfig.of(target)), folder / "mtp", fingerprint(target))
-    assert isinstance(specviz.load_pair(folder, device="cpu").parts["mtp"], MtpHead)
+    MtpRecipe(AutoModelForCausalLM.from_pretrained(folder)).save(folder / "mtp")
+    assert isinstance(specviz.load_pair(folder, device="cpu").parts["mtp"], MtpFile)
 
 
 def test_a_checkpoint_without_modules_has_no_such_part(tmp_path):

@@ -142,7 +142,7 @@ def test_the_neighbour_of_medusa_heads_begins_with_the_second(speaker, tmp_path)
     part = list(with_part(speaker, "Medusa", tmp_path).parts["medusa"].other_readings().values())[-1]
     with torch.inference_mode():
         state = speaker.target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1:]
-        rows = part.logits(state, torch.tensor(PROMPT[-1:]), speaker.target)[0]
+        rows = part.logits(state, speaker.target)[0]
         torch.testing.assert_close(rows, torch.stack([expected(PROMPT, [0] * depth) for depth in (1, 2, 3)]))
 
 

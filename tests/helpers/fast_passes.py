@@ -8,7 +8,6 @@ from specviz.parts.block_passes import StaticBlock
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
-from specviz.parts.heads import Head
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -32,7 +31,7 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str,
     if pair.draft is not None:
         statics["draft"] = StaticPass(pair.draft, (), few_rows)
     for name, part in pair.parts.items():
-        if isinstance(part, (Head, PublishedHead)):
+        if isinstance(part, PublishedHead):
             statics[name] = StaticHead(part, target)
         elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):
             statics[name] = StaticBlock(part, target)

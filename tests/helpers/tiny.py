@@ -22,13 +22,20 @@ from transformers import (
 
 import specviz
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import LengthChoice, Run
 from specviz.records.settings import SamplingParams
+from specviz.training.dspark import DSparkRecipe
+from specviz.training.eagle3 import Eagle3Recipe
+from specviz.training.medusa import MedusaRecipe
+from specviz.training.mtp import MtpRecipe
+from specviz.training.parts import PartRecipe
+
+#: Of trained parts, one for each of their drafters.
+RECIPES = (MedusaRecipe, Eagle3Recipe, MtpRecipe, DSparkRecipe)
 
 VOCABULARY = 128
 POSITIONS = 256
@@ -238,14 +245,18 @@ def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settin
 
 
 @torch.no_grad()
+def stirred(recipe: type[PartRecipe], target: PreTrainedModel, seed: int = 0) -> PartRecipe:
+    """A recipe whose part has random weights that all matter: as it is made, some of its branches add nothing yet."""
+    made, generator = recipe(target), torch.Generator().manual_seed(seed)
+    for parameter in made.student.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return made
+
+
 def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
     """The pair, with trained parts of random weights: they guess badly and are as exact as any."""
-    generator, target = torch.Generator().manual_seed(seed), pair.target
-    parts = {}
-    for head_class in (MedusaHeads, EagleHead, MtpHead, ParallelHead):
-        head = parts[head_class.kind] = head_class(head_class.sizes_class.of(target)).eval().requires_grad_(False)
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    made = {recipe.name: stirred(recipe, pair.target, seed + place) for place, recipe in enumerate(RECIPES)}
+    parts = {name: recipe.student.eval().requires_grad_(False) for name, recipe in made.items()}
     return dataclasses.replace(pair, parts=parts, passes=PairPasses())
 
 

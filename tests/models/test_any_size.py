@@ -12,7 +12,7 @@ import shards
 import torch
 from refusal import refused
 from safetensors.torch import load_file, save_file
-from tiny import byte_tokenizer, edit_config, save_model, save_pair, tiny_model, tiny_pair, with_heads
+from tiny import RECIPES, byte_tokenizer, edit_config, save_model, save_pair, stirred, tiny_model, tiny_pair
 from transformers import GPT2Config, LlamaConfig
 
 import specviz
@@ -26,7 +26,6 @@ from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory, with_room
-from specviz.parts import head_files as heads
 from specviz.passes import processes as processes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch, home_of
@@ -46,11 +45,11 @@ def no_gpus(monkeypatch):
 def folder(tmp_path_factory):
     """A target with trained parts beside it, and a draft."""
     folder = tmp_path_factory.mktemp("pair")
-    pair = with_heads(tiny_pair("llama", layers=4))
+    pair = tiny_pair("llama", layers=4)
     target = save_model(folder / "target", pair.target, pair.tokenizer)
     save_model(folder / "draft", pair.draft, pair.tokenizer)
-    for name in ("medusa", "eagle", "mtp", "parallel"):
-        heads.save(pair.parts[name], target / name, heads.fingerprint(pair.target))
+    for recipe in RECIPES:
+        stirred(recipe, pair.target).save(target / recipe.name)
     return folder
 
 

@@ -169,7 +169,6 @@ MODELS: dict[str, tuple[dict, Shapes]] = {
     ),
     "PARD": (QWEN | {"spd_type": "pard", "pard_token": 3}, ORDINARY),
     "PARD-2": (QWEN | {"spd_type": "pard2", "pard2_target_layers": [-1, -8], "pard_token": 3}, ORDINARY),
-    "our own": ({"kind": "eagle", "draft_vocab_size": ROWS}, EAGLE),
     "nothing": ({}, {}),
 }
 

@@ -14,9 +14,8 @@ import specviz
 from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.parts.head_files import fingerprint, save
-from specviz.parts.heads import MedusaConfig, MedusaHeads
 from specviz.records.settings import SamplingParams
+from specviz.training.medusa import MedusaRecipe
 
 PROMPT = [40, 41, 42, 43, 40, 41, 42]
 
@@ -89,10 +88,8 @@ def test_a_file_drafts_for_a_folder(file, tmp_path):
 
 
 def test_a_part_trained_on_it_fits_in_every_precision(pair, file, tmp_path):
-    heads = MedusaHeads(MedusaConfig.of(pair.target))
-    save(heads, tmp_path / "medusa", fingerprint(pair.target))
+    MedusaRecipe(pair.target).save(tmp_path / "medusa")
     for dtype in ("float32", "bfloat16", "float16"):
-        # Rounded twice its weights would be others: in float16 they are read from the file.
         assert load_parts(loaded(file, dtype=dtype).target, tmp_path, {})[0].keys() == {"medusa"}
     assert f"--target {file}" in str(pair.missing_part("eagle"))
 

@@ -195,7 +195,7 @@ def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
 
 
 @pytest.mark.parametrize("dtype", [HALF, FULL])
-@pytest.mark.parametrize("name", ["eagle", "parallel"])
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
 def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, dtype, few_rows):
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
@@ -216,7 +216,7 @@ def test_rows_that_know_of_each_other_are_found_out(few_rows):
 def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
     target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
-    statics["eagle"] = StaticHead(pair.parts["eagle"], target)
+    statics |= {name: StaticHead(pair.parts[name], target) for name in ("eagle", "mtp")}
     pair.passes = PairPasses({role: FastPasses.unprepared(static) for role, static in statics.items()})
     return pair
 
@@ -248,7 +248,7 @@ def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
         (name, place) for name, place in panels.items() if ".layers.1." not in name
     }
     assert whole.get_input_embeddings().weight is pair.target.get_input_embeddings().weight
-    assert pair.passes.fast["eagle"].static.model.unembed is whole.get_output_embeddings()
+    assert pair.passes.fast["mtp"].static.model.unembed is whole.get_output_embeddings()
 
 
 @pytest.mark.parametrize("role", ["target", "eagle"])

@@ -10,14 +10,14 @@ from transformers import PreTrainedModel
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters.at_once import Parallel
+from specviz.drafters.blocks import Blocks
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle
 from specviz.drafters.last_state import Medusa
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
-from specviz.parts.head_passes import HeadModel, read_masks
-from specviz.parts.heads import Head
+from specviz.parts.block_passes import BlockModel, read_block
+from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.settings import SamplingParams
@@ -124,7 +124,7 @@ def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
-def anew(head: Head, target: PreTrainedModel) -> CachedModel:
+def anew(head: PublishedHead, target: PreTrainedModel) -> CachedModel:
     """The head with an empty cache."""
     return CachedModel(HeadModel(head, target), Stopwatch(target.device), (-1,))
 
@@ -162,16 +162,16 @@ def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, b
 @pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gemma3", 1)])
 def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch):
     def draft_and_look(self, committed, depths):
-        rows = all_rows(self, committed, depths)
-        fresh = anew(self.head, self.target)
+        rows = base_rows(self, committed, depths)
+        fresh = CachedModel(BlockModel(self.head, self.target), Stopwatch(self.target.device), (-1,))
         features = hidden_states(pair_of(architecture), committed, self.feature_layers)
-        expected = read_masks(fresh, features, torch.tensor(committed[1:]), self.most)
+        expected = read_block(fresh, features, torch.tensor(committed[1:]))
         assert self.reader.length == fresh.length == len(committed) - 1
         torch.testing.assert_close(rows, expected[:depths], **CLOSE)
         looked.append(depths)
         return rows
 
-    looked, all_rows = [], Parallel.all_rows
-    monkeypatch.setattr(Parallel, "all_rows", draft_and_look)
+    looked, base_rows = [], Blocks.base_rows
+    monkeypatch.setattr(Blocks, "base_rows", draft_and_look)
     rounds = [one for one, _ in speculated(pair_of(architecture), "parallel", branches)]
     assert len(looked) > 5 and len(set(looked)) > 1 and sum(one.accepted for one in rounds)

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from published_heads import MEDUSA, write_medusa
-from tiny import save_model, tiny_model
+from tiny import RECIPES, save_model, tiny_model
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
@@ -17,6 +17,7 @@ from specviz.records.errors import SpecvizError
 from specviz.training.eagle3 import Eagle3Recipe
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
+from specviz.training.parts import write_part
 
 
 @pytest.fixture(scope="module")
@@ -105,16 +106,28 @@ def test_files_have_what_their_loaders_ask_for_and_nothing_else(recipe, loader, 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("recipe", LOADERS, ids=lambda recipe: recipe.name)
-def test_what_was_trained_is_what_is_read_again(recipe, target, tmp_path):
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_what_was_trained_is_what_is_read_again(recipe, architecture, tmp_path):
+    """For targets of every family: their norms, their limits and their layers differ."""
+    target = tiny_model(architecture)
     student, _ = trained(recipe, target, tmp_path)
     ids = torch.randint(100, (2, 24))
     learnt, read, new = (
-        torch.cat([drafted for drafted, _ in one.drafts(ids, None)], 1)
+        torch.cat([drafted.flatten() for drafted, _ in one.drafts(ids, None)])
         for one in (student, recipe(target, tmp_path), recipe(target))
     )
     # They are written in bfloat16.
-    assert (read - learnt).norm() < 0.03 * (new - learnt).norm()
+    assert (read - learnt).norm() < 0.05 * (new - learnt).norm()
+
+
+def test_what_is_too_large_for_one_file_is_split(tmp_path):
+    tensors = {name: torch.randn(1500, 2000) for name in ("a.weight", "b.weight")}
+    write_part(tmp_path, {}, tensors)
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) == 2 and all(file.stat().st_size < 9_000_000 for file in files)
+    read = PartFiles.at(tmp_path).tensors()
+    assert all(torch.equal(read[name], tensor.bfloat16()) for name, tensor in tensors.items())
 
 
 @torch.no_grad()

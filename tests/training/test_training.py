@@ -14,19 +14,16 @@ from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
 from specviz.models.trained_parts import load_part
-from specviz.parts.head_files import fingerprint, load, save
-from specviz.parts.head_passes import HeadModel, read_masks
-from specviz.parts.heads import EagleConfig, EagleHead
+from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
-from specviz.training.heads import EagleRecipe, ParallelRecipe, head_from
-from specviz.training.loop import Muon, Schedule, learning_rate_factor, orthogonalised, train, validate
+from specviz.training.eagle3 import Eagle3Recipe
+from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.models import add_units, join
-from specviz.training.parts import FrozenTarget
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +54,6 @@ def target_folder(tmp_path_factory):
 @pytest.fixture
 def target(target_folder):
     return AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32)
-
-
-RECIPES = {"eagle": EagleRecipe, "parallel": ParallelRecipe}
-
-
-def recipe_for(name, target, corpus):
-    return RECIPES[name](target, corpus.batch(2, 0, 0)) if name in RECIPES else command._PARTS[name](target)
 
 
 def schedule(folder, steps, every=10_000):
@@ -191,11 +181,11 @@ def test_a_feed_forward_is_widened_of_a_model_that_is_there_only(target_folder, 
 
 @pytest.mark.parametrize("name", ["eagle", "parallel"])
 def test_a_resumed_run_ends_where_one_that_never_stopped_ends(name, target, corpus, tmp_path):
-    whole, broken = recipe_for(name, target, corpus), recipe_for(name, target, corpus)
+    whole, broken = command._PARTS[name](target), command._PARTS[name](target)
     train(whole, corpus, schedule(tmp_path / "whole", 4), tmp_path / "a")
     train(broken, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b", stop_after=2)
     assert not (tmp_path / "b").exists()
-    resumed = recipe_for(name, target, corpus)
+    resumed = command._PARTS[name](target)
     train(resumed, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b")
     for weight, expected in zip(resumed.student.state_dict().values(), whole.student.state_dict().values()):
         assert torch.equal(weight, expected)
@@ -203,9 +193,9 @@ def test_a_resumed_run_ends_where_one_that_never_stopped_ends(name, target, corp
 
 
 def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path):
-    train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 6), tmp_path / "out", stop_after=2)
+    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 6), tmp_path / "out", stop_after=2)
     with pytest.raises(SpecvizError, match="other settings"):
-        train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 9), tmp_path / "out")
+        train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 9), tmp_path / "out")
 
 
 def reading(head, target):
@@ -215,7 +205,7 @@ def reading(head, target):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["eagle", "mtp"])
 def test_the_unrolled_steps_are_what_drafting_computes(name, target, corpus):
-    recipe = recipe_for(name, target, corpus)
+    recipe = command._PARTS[name](target)
     for parameter in recipe.student.parameters():
         parameter.normal_(0, parameter.shape[-1] ** -0.5)
     ids = corpus.batch(1, 0, 0)
@@ -229,38 +219,14 @@ def test_the_unrolled_steps_are_what_drafting_computes(name, target, corpus):
 
 
 @torch.no_grad()
-def test_the_rows_that_a_parallel_head_learns_from_are_what_drafting_computes(target, corpus):
-    recipe = recipe_for("parallel", target, corpus)
-    for parameter in recipe.student.parameters():
-        parameter.normal_(0, parameter.shape[-1] ** -0.5)
-    ids, anchors = corpus.batch(1, 0, 0), torch.tensor([30, 4, 17])
-    features, depths = recipe.target.read(ids).features[0], recipe.student.sizes.depths
-    first, *masks = [drafted[0] for drafted, _ in recipe.blocks(ids, anchors)]
-    for place, t in enumerate(anchors.tolist()):
-        drafted = read_masks(reading(recipe.student, target), features[: t + 1], ids[0, 1 : t + 2], depths)
-        learnt = torch.stack([first[t], *(rows[place] for rows in masks)])
-        torch.testing.assert_close(drafted, learnt, rtol=1e-3, atol=1e-3)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("name", ["eagle", "medusa"])
 def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, target, corpus):
-    recipe = recipe_for(name, target, corpus)
+    recipe = command._PARTS[name](target)
     ids = corpus.batch(2, 0, 0)
     logits = target(input_ids=ids).logits
     pairs = recipe.drafts(ids, None) if name == "medusa" else recipe.chains(ids, 4)
     for ahead, (_, wanted) in enumerate(pairs, start=1):
         torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
-
-
-@torch.no_grad()
-def test_each_depth_of_a_parallel_head_is_held_to_the_targets_row_of_its_token(target, corpus):
-    recipe, ids, anchors = recipe_for("parallel", target, corpus), corpus.batch(2, 0, 0), torch.tensor([5, 40])
-    logits = target(input_ids=ids).logits
-    first, *masks = [wanted for _, wanted in recipe.blocks(ids, anchors)]
-    torch.testing.assert_close(first, logits[:, 1:])
-    for ahead, wanted in enumerate(masks, start=2):
-        torch.testing.assert_close(wanted, logits[:, anchors + ahead])
 
 
 #: A draft half as wide as the tests' target.
@@ -274,21 +240,22 @@ def one_layer_draft(**overrides):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("shape", [{}, NARROW], ids=["as wide as the target", "narrower"])
-def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(shape, target, tmp_path):
-    draft = one_layer_draft(**shape)
-    head = head_from(draft, EagleConfig.of(target))
-    assert head.config.hidden_size == draft.config.hidden_size
-    ids = torch.arange(1, 21)
-    features = FrozenTarget(target, head.feature_layers).read(ids[None, :-1]).features[0]
-
-    def drafted_by(head):
-        return reading(head, target).forward(ids[1:], 19, inputs=head.fuse(features.to(head.dtype)))
-
-    expected = draft(input_ids=ids[None, 1:]).logits[0]
-    torch.testing.assert_close(drafted_by(head), expected, rtol=1e-3, atol=1e-3)
-    save(head, tmp_path, fingerprint(target))
-    torch.testing.assert_close(drafted_by(load(EagleHead, tmp_path, target)), expected, rtol=0.1, atol=0.1)  # bfloat16
+@pytest.mark.parametrize(
+    "shape",
+    [{}, NARROW, {"head_dim": 8, "num_key_value_heads": 2, "tie_word_embeddings": False}],
+    ids=["as wide as the target", "narrower", "its own shape"],
+)
+def test_a_head_that_begins_with_a_draft_model_reads_embeddings_as_that_does(shape, target):
+    draft, ids = one_layer_draft(**shape), torch.arange(1, 21)
+    for weight in draft.parameters():
+        weight.copy_(weight.bfloat16())  # as files hold it
+    head, layer, attended = Eagle3Recipe(target, draft).student, draft.model.layers[0], []
+    head.fc.weight.zero_()  # nothing of the target
+    drafted = reading(head, target).forward(ids, 20, inputs=head.fuse(torch.ones(20, head.fc.in_features)))
+    layer.self_attn.register_forward_hook(lambda part, given, output: attended.append(output[0]))
+    draft(input_ids=ids[None])
+    hidden = attended[0] + layer.mlp(layer.post_attention_layernorm(attended[0]))
+    torch.testing.assert_close(drafted, draft.lm_head(draft.model.norm(hidden))[0], rtol=1e-3, atol=1e-3)
 
 
 def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story, tmp_path, capsys):
@@ -316,25 +283,27 @@ def test_what_is_no_head_is_nothing_to_train_on(target_folder, story, tmp_path, 
     assert "There is no folder or file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "unlike",
-    [
-        {"layers": 2},
-        {"head_dim": 8},
-        {"num_key_value_heads": 2},
-        {"tie_word_embeddings": False},
-        {"attention_bias": True},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
+@pytest.mark.parametrize("unlike", [{"layers": 2}, {"attention_bias": True}], ids=["layers", "biases"])
 def test_a_draft_of_another_shape_is_nothing_to_begin_with(unlike, target):
     with refused("start"):
-        head_from(one_layer_draft(**unlike), EagleConfig.of(target))
+        Eagle3Recipe(target, one_layer_draft(**unlike))
+
+
+@pytest.mark.parametrize("name", ["mtp", "medusa"])
+def test_only_what_grows_begins_with_a_draft_model(name, target):
+    with refused("start", "not from a draft model"):
+        command._PARTS[name](target, one_layer_draft())
+
+
+def test_a_part_of_another_kind_is_nothing_to_begin_with(target, tmp_path):
+    Eagle3Recipe(target).save(tmp_path)
+    with refused("draft", "drafts with eagle"):
+        command._PARTS["mtp"](target, tmp_path)
 
 
 def test_the_target_learns_nothing_from_training_its_parts(target, corpus, tmp_path):
     before = {name: weight.clone() for name, weight in target.state_dict().items()}
-    train(recipe_for("eagle", target, corpus), corpus, schedule(tmp_path, 2), tmp_path / "out")
+    train(command._PARTS["eagle"](target), corpus, schedule(tmp_path, 2), tmp_path / "out")
     assert all(torch.equal(weight, before[name]) for name, weight in target.state_dict().items())
 
 
@@ -395,7 +364,7 @@ def test_own_text_to_measure_on_begins_with_held_out_text(target, corpus, tmp_pa
         start = text.held_out[:32]
         assert any(torch.equal(start, window) for window in held_out)
     wider.batch(4, 0, 0)
-    figures = validate(recipe_for("medusa", target, corpus), wider, blocks=2)
+    figures = validate(command._PARTS["medusa"](target), wider, blocks=2)
     assert set(figures) == {"story.txt", "own, greedy", "own, sampled"}
 
 
@@ -432,12 +401,6 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
     assert factors[750] == pytest.approx(0.5) and factors[-1] == pytest.approx(0.002)
 
 
-def test_last_features_set_the_scale(target, corpus):
-    ids = corpus.batch(2, 0, 0)
-    last = target(input_ids=ids, output_hidden_states=True).hidden_states[-1]
-    assert FrozenTarget(target, (1, 2)).last_scale(ids).item() == pytest.approx(last.square().mean().sqrt().item())
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -461,14 +424,3 @@ def test_trained_parts_land_where_loading_looks(target_folder):
     assert command._default_out(options) == pathlib.Path(target_folder) / "eagle"
     options = command._parser().parse_args(["medusa", "--text", "t"])
     assert command._default_out(options) == command.EMBEDDED / "medusa"
-
-
-def test_stacked_matrices_learn_as_if_each_were_alone():
-    joined = torch.nn.Parameter(torch.randn(12, 8))
-    apart = [torch.nn.Parameter(part.detach().clone()) for part in joined.split(4)]
-    joined.grad = torch.randn(12, 8)
-    for part, grad in zip(apart, joined.grad.split(4), strict=True):
-        part.grad = grad
-    Muon([{"params": [joined], "stacked": 3}], 0.1, torch.float32).step()
-    Muon([{"params": apart}], 0.1, torch.float32).step()
-    torch.testing.assert_close(joined, torch.cat(apart))
