@@ -45,9 +45,9 @@ RECORDINGS = (
     _recording("greedy", "story", "draft_model", 0.0, 0, branches=1),
     _recording("lookup", "repeats", "prompt_lookup", 0.0, 0, num_draft_tokens=6, max_new_tokens=40),
     _recording("hybrid", "story_king", "hybrid", 0.0, 0, branches=1, num_draft_tokens=6, max_new_tokens=48),
-    _recording("tree", "story_king", "eagle", 0.8, 36, branches=3, max_new_tokens=24),
+    _recording("tree", "story_king", "eagle", 0.8, 22, branches=3, max_new_tokens=24),
     _recording("block", "story_sea", "draft_model", 1.0, 25, branches=1, num_draft_tokens=6, rule="block"),
-    _recording("at_once", "story_king", "parallel", 0.8, 106, branches=1),
+    _recording("at_once", "story_king", "parallel", 0.8, 0, branches=1),
     _recording("mismatch", "story_sea", "draft_model", 1.5, 5, branches=1, max_new_tokens=24),
 )
 
