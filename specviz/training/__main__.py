@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
             layers, width = (8, 384) if name == "target" else (1, 384)
             recipe.add_argument("--layers", type=int, default=layers, help="(default: %(default)s)")
             recipe.add_argument("--width", type=int, default=width, help="a multiple of 64 (default: %(default)s)")
+            recipe.add_argument(
+                "--compile", action="store_true", help="by torch.compile: a slow start, then faster steps"
+            )
         if name == "target":
             recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
             recipe.add_argument(
@@ -120,7 +123,6 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
     recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
-    recipe.add_argument("--compile", action="store_true", help="by torch.compile: a slow start, then faster steps")
     recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
     recipe.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="of the products")
     recipe.add_argument("--seed", type=int, default=0)
@@ -145,7 +147,8 @@ def _run(options: argparse.Namespace) -> None:
     out = options.out or _default_out(options)
     work = options.work or out
     recipe, corpus = _from_scratch(options) if options.recipe == "target" else _on_a_target(options, work)
-    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every, options.compile)
+    compiled = getattr(options, "compile", False)
+    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every, compiled)
     train(recipe, corpus, schedule, out)
 
 
