@@ -9,6 +9,7 @@ import pytest
 import torch
 from assistant_files import assistant_config, assistant_weights, module_config, module_weights, saved
 from block_checkpoints import LAYOUTS, write_block
+from fast_passes import MAKERS, with_passes
 from matrix import EXACT, HOT, drafting_with
 from published_heads import write_eagle, write_medusa, write_speculator
 from scipy import stats
@@ -98,6 +99,14 @@ HEADS = {
 @pytest.mark.parametrize("kind", HEADS)
 def test_it_does_with_published_heads(kind, rule, branches, tmp_path):
     assert p_value(drafting_with(HEADS[kind][0], rule, branches), pair=speaking_with(kind, tmp_path)) > 0.001
+
+
+@pytest.mark.parametrize("passes", ["static", "kernels"])
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DSpark, rnn", "DFlash2"])
+def test_it_does_with_prepared_blocks(kind, passes, tmp_path):
+    pair = speaking_with(kind, tmp_path)
+    fast = with_passes(pair, MAKERS[passes](pair))
+    assert p_value(drafting_with("parallel", "token", 1), pair=fast) > 0.001
 
 
 def speaking_with(kind: str, folder: pathlib.Path) -> ModelPair:
