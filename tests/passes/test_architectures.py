@@ -16,6 +16,7 @@ from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.block_passes import StaticBlock
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
@@ -276,14 +277,18 @@ def by_places(static):
     return lambda ids, positions, where, visible, *others: static(ids, where, where, visible, *others)
 
 
-def all_as_text(static):
-    return lambda ids, *others: static(ids % static.get_input_embeddings().weight.shape[0], *others)
+def without_features(static):
+    return lambda ids, positions, where, visible, features, *rows: static(
+        ids, positions, where, visible, torch.zeros_like(features), *rows
+    )
 
 
-@pytest.mark.parametrize("name, wrong", [("eagle", by_places), ("parallel", all_as_text)])
-def test_wrong_passes_of_a_head_are_refused(name, wrong):
+@pytest.mark.parametrize(
+    "name, kind, wrong", [("eagle", StaticHead, by_places), ("parallel", StaticBlock, without_features)]
+)
+def test_wrong_passes_of_a_head_are_refused(name, kind, wrong):
     pair = with_heads(tiny_pair("llama"))
-    static = StaticHead(pair.parts[name], StaticPass(pair.target))
+    static = kind(pair.parts[name], StaticPass(pair.target))
     pass_checks.check(FastPasses(static, static, "plain"))
     with pytest.raises(SpecvizError, match="more than rounding"):
         pass_checks.check(FastPasses(static, wrong(static), "compiled"))
