@@ -79,7 +79,6 @@ class Eagle(Headed):
 
     name: ClassVar[str] = "eagle"
     measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
-    servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD", note="trained")
 
     def __init__(self, context: DraftContext):
         super().__init__(context)

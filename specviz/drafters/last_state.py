@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.at_once import AtOnce
-from specviz.drafters.base import Servers
 from specviz.drafters.heads import Headed
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
@@ -49,8 +48,6 @@ class Medusa(FromLastState, AtOnce):
     and its candidates form a tree.
     """
 
-    servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS", note="trained")
-
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
@@ -65,7 +62,6 @@ class Speculator(FromLastState):
     """
 
     measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
-    servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR", note="trained")
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         return super().propose(committed, min(budget, self.head.num_heads), uniforms)
