@@ -69,6 +69,9 @@ class CorrectedBlocks(Blocks):
         super().__init__(context)
         self.memory: Tensor | None = None  # [n, width], after each draft token; in a chain the last one's alone
 
+    def source(self, depth: int) -> str:
+        return f"slot {depth + 1}"
+
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         return self.base_rows(committed, depths)
 

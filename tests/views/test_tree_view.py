@@ -162,8 +162,9 @@ def test_a_token_says_what_proposed_it(show):
         "pool": "Proposed by the pool.",
         "row": "Proposed by the text's last row, in the pass that fills the masks too.",
         "mask 2": "Proposed in place of mask 2, in one pass with all others and without seeing them.",
+        "slot 2": "Proposed by slot 2: one pass filled all slots, and each was then corrected by the tokens before it.",
     }
-    chain = a_round("aarddd")
+    chain = a_round("aardddd")
     chain = replace(chain, drafted=tuple(replace(one, source=by) for one, by in zip(chain.drafted, sentences)))
     heads = tuple(f"head {depth + 1}" for depth in _depths(SMALL))
     page = show(a_tree_run(chain, a_tree(SMALL, 1, seed=5, sources=heads)))

@@ -13,7 +13,7 @@ import { depthOf, isTree, siblings } from "./trees.js";
  * @param {Run} run @param {string} source
  */
 export function sourceName(run, source) {
-  const [, part, number] = /^(head|layer|mask|match|module|step) (\d+)$/.exec(source) ?? [];
+  const [, part, number] = /^(head|layer|mask|match|module|slot|step) (\d+)$/.exec(source) ?? [];
   if (part) return run.say(`rounds.source_${part}`, { number });
   return /^(pool|row|window)$/.test(source) ? run.say(`rounds.source_${source}`) : source;
 }

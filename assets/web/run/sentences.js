@@ -51,8 +51,8 @@ function sayProposed(run, { source }) {
   if (source == null) return [];
   const match = /^match (\d+)$/.exec(source);
   if (match) return [run.say("rounds.found", { n: Number(match[1]) })];
-  const mask = /^mask (\d+)$/.exec(source);
-  if (mask) return [run.say("rounds.proposed_mask", { number: mask[1] })];
+  const place = /^(mask|slot) (\d+)$/.exec(source);
+  if (place) return [run.say(`rounds.proposed_${place[1]}`, { number: place[2] })];
   if (/^(pool|row|window)$/.test(source)) return [run.say(`rounds.proposed_${source}`)];
   return [run.say("rounds.proposed", { source: sourceName(run, source) })];
 }
