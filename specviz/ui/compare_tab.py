@@ -132,7 +132,7 @@ def _create_prompts(say: Words) -> gr.Textbox:
             return [gr.skip(), gr.update(value=as_text(say.error(error)), visible=True)]
 
     given.change(on_change, given, [remove, note], **UNQUEUED)
-    upload.upload(on_upload, upload, [given, note], **QUEUED)
+    upload.upload(on_upload, upload, [given, note], trigger_mode="always_last", **QUEUED)
     remove.click(lambda: "", None, given, **UNQUEUED)
     return given
 

@@ -106,7 +106,8 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         return open_recording(wanted.name, say)
 
     files = [download, html, table]
-    upload.upload(on_upload, upload, [view, *files], **QUEUED)
+    # A file opened while another one is being read comes after it, and is not lost.
+    upload.upload(on_upload, upload, [view, *files], trigger_mode="always_last", **QUEUED)
     gallery.submit(on_recording, None, [view, *files], **QUEUED)
     return Viewer(view, files, share)
 
