@@ -102,6 +102,13 @@ def test_a_documents_pictures_files_and_modules_are_there(path):
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
 
 
+def test_no_file_names_a_folder_of_the_machine_that_made_it():
+    ours = [path for path in tracked_files() if path.suffix in (".json", ".md") and "tests" not in path.parts]
+    homes = re.compile(r"(?<![\w.}>/-])/(?:root|work|home/\w+|Users/\w+|tmp)/")
+    assert len(ours) > 50
+    assert [path.name for path in ours if homes.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_tables_of_figures_are_those_of_the_reports():
     reports = sorted((ROOT / "docs" / "figures").glob("bench-*.json"))
     tables = [bench_markdown(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]

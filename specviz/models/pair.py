@@ -6,6 +6,7 @@ A pair knows what its models share (vocabulary, context, end tokens, device, dty
 from __future__ import annotations
 
 import operator
+import pathlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -186,7 +187,7 @@ class ModelPair:
             "drafter",
             target=self.target_name,
             part=name,
-            folder=self.target.name_or_path or "FOLDER",
+            folder=_from_here(self.target.name_or_path) or "FOLDER",
         )
 
     def free(self) -> None:
@@ -372,3 +373,9 @@ def _token_ids(named: object) -> Iterator[int]:
         yield int(named)
     elif isinstance(named, int) and not isinstance(named, bool):
         yield named
+
+
+def _from_here(name: str) -> str:
+    """A model's name in a command: a folder below the working directory by its path from there."""
+    path, here = pathlib.Path(name), pathlib.Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else name

@@ -95,7 +95,6 @@ class StaticBlock(StaticHead):
 
     def __init__(self, head: DFlashHead, target: StaticPass):
         super().__init__(head, target)
-        self.feature_layers = (-1,)
         self.fewest = 1 + head.sizes.block_size
 
     def described(self) -> str:

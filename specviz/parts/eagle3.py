@@ -140,6 +140,7 @@ class PEagleHead(Eagle3Head):
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "P-EAGLE"
     servers: ClassVar[Servers] = Servers("eagle3", model="EAGLE3_HEAD", in_parallel=True)
+    states_are_read: ClassVar[bool] = False
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)

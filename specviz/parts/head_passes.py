@@ -184,7 +184,7 @@ def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: 
 class StaticHead(StaticPass):
     """One pass of a head over static buffers. Its further input is what the head reads with each token.
 
-    Hidden states are returned where drafting continues on them.
+    Hidden states are returned where drafting reads them (`PublishedPart.states_are_read`).
     """
 
     model_class: ClassVar[type[HeadModel]] = HeadModel
@@ -193,8 +193,8 @@ class StaticHead(StaticPass):
         """target: by the kernels, if the head is to be."""
         few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
         twin = self.model_class(head if few_rows is None else few_rows.twin(head), target.model)
-        continued = (-1,) * (head.kind != "parallel")  # those draft all tokens in one pass
-        super().__init__(self.model_class(head, target.original), continued, few_rows, with_grouped_attention(twin))
+        states = (-1,) * head.states_are_read
+        super().__init__(self.model_class(head, target.original), states, few_rows, with_grouped_attention(twin))
         self.__dict__["target"] = target.original  # not as one of its modules, see `StaticPass`
         self.name = f"{head.kind} head"
         self.input_widths = (self.model.input_width,)

@@ -48,6 +48,7 @@ class PublishedPart(nn.Module):
     kind: ClassVar[str]  # its drafter
     method: ClassVar[str]  # its format, for people
     servers: ClassVar[Servers] = Servers()
+    states_are_read: ClassVar[bool] = True  # whether drafting reads its hidden states, and not its logits alone
 
     #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
     #: output of layer i − 1, the last one after the final norm.

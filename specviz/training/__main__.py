@@ -41,6 +41,14 @@ _RECIPES = {
     "parallel": ("a DSpark head on the frozen target, which drafts all tokens in one pass", 1_500_000, 3e-3),
 }
 
+#: What recipes can start from, where it is not simply a part of their kind.
+_STARTS = {
+    "target": "a Llama",
+    "draft": "a draft model",
+    "eagle": "an EAGLE head, or a one-layer draft model,",
+    "parallel": "a DSpark head, or a draft model,",
+}
+
 #: Recipes of parts on the frozen target, by the drafter that reads them.
 _PARTS: dict[str, type[PartRecipe]] = {
     recipe.name: recipe for recipe in (Eagle3Recipe, MedusaRecipe, MtpRecipe, DSparkRecipe)
@@ -92,9 +100,7 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="N",
                 help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
-        starts = {"target": "a Llama", "draft": "a draft model", "eagle": "an EAGLE head, or a one-layer draft model,"}
-        starts["parallel"] = "a DSpark head, or a draft model,"
-        start = starts.get(name, "a head of this kind")
+        start = _STARTS.get(name, "a part of this kind")
         recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to train on, instead of a new one")
     return parser
 

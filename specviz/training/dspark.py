@@ -1,12 +1,14 @@
 """The recipe ``parallel``: a DSpark head (arXiv 2607.05147), which drafts a block in one pass and corrects it from left
 to right.
 
-It is written in DeepSpec's layout, which vLLM, SGLang and llama.cpp load as it lies there (SGLang only heads as wide as
-the target; it and vLLM read speculators' own slots differently). Many blocks are drafted in each block of text, all in
-one pass, and each row is corrected by the text's own token before it.
+It is written in DeepSpec's layout, which vLLM and SGLang load as it lies there (SGLang only heads as wide as the
+target; it and vLLM read speculators' own slots differently). Many blocks are drafted in each block of text, all in one
+pass, and each row is corrected by the text's own token before it.
 """
 
+import pathlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
+from specviz.parts.block_files import Sight
 from specviz.parts.dspark import DSparkHead
 from specviz.parts.mtp_files import last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.losses import distillation, overlap
-from specviz.training.parts import DECAY, Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states
+from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
 _LAYERS, _BLOCK, _RANK = 2, 8, 128
@@ -44,6 +47,18 @@ class DSparkRecipe(PartRecipe):
 
     name, part, depth, grows = "parallel", DSparkHead, "token", True
 
+    def __init__(self, target: PreTrainedModel, start: pathlib.Path | PreTrainedModel | None = None, seed: int = 0):
+        super().__init__(target, start, seed)
+        sizes = self.student.sizes
+        plain = replace(sizes, predicts_next=True, sights=(Sight(),) * len(sizes.sights))
+        if sizes != replace(plain, embedding_scale=None, logit_scale=1.0, softcap=None):
+            raise SpecvizError(
+                "The DSpark head in {folder} lays out its blocks in another way than the recipe teaches, or scales its "
+                "rows: leave out --start to train a new one.",
+                "start",
+                folder=start,
+            )
+
     def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
         settings = _settings(target, {"hidden_size": hidden_size_of(target)} if draft is None else _sizes_of(draft))
@@ -57,14 +72,12 @@ class DSparkRecipe(PartRecipe):
     def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
         return ((logits, wanted) for logits, wanted, _ in self.rows(ids, step))
 
-    def loss(self, ids: Tensor, step: int) -> Tensor:
-        terms = []
+    def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
         for logits, wanted, foreseen in self.rows(ids, step):
-            terms.append(distillation(logits, wanted))
+            term = distillation(logits, wanted)
             if foreseen is not None:
-                terms[-1] = terms[-1] + _CONFIDENCE * functional.mse_loss(foreseen, overlap(logits, wanted))
-        weights = [DECAY**k for k in range(len(terms))]
-        return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
+                term = term + _CONFIDENCE * functional.mse_loss(foreseen, overlap(logits, wanted))
+            yield term
 
     def rows(self, ids: Tensor, step: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """At each depth of a draft: both logits, [n, vocab], and the estimates of Σ min(p, q), [n]."""

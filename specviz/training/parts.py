@@ -30,7 +30,7 @@ from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width
 
 #: The weight of each depth relative to the one before (Medusa, arXiv 2401.10774, §2.2.1: λ_k).
-DECAY = 0.8
+_DECAY = 0.8
 
 #: Draft steps of a `ChainRecipe` that are unrolled to learn from, and to measure.
 _UNROLLED, _MEASURED = 4, 5
@@ -142,9 +142,13 @@ class PartRecipe(Recipe):
         """The student's and the target's logits at each depth, of blocks [rows, n] int64. step: of the training; None
         to measure."""
 
+    def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
+        """What is learnt from at each depth."""
+        return (distillation(*both) for both in self.drafts(ids, step))
+
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        terms = [distillation(*both) for both in self.drafts(ids, step)]
-        weights = [DECAY**k for k in range(len(terms))]
+        terms = list(self.terms(ids, step))
+        weights = [_DECAY**k for k in range(len(terms))]
         return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:

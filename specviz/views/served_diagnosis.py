@@ -48,7 +48,7 @@ def signs_of(
     counted = all(one.drafted is not None and not one.format.nominal for one in requests)
     known = bool(passes)
     loads = [one.running for one in requests if one.running]
-    load = (min(loads), sum(loads) / len(loads), max(loads)) if loads else None
+    load = (min(loads), fmean(loads), max(loads)) if loads else None
     return Signs(
         passes=passes,
         kept=[min(pair) for pair in zip(kept, reached)],

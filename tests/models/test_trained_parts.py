@@ -46,6 +46,14 @@ def test_a_part_is_told_by_its_files(folders, kind):
     assert pair.draft is None and isinstance(pair.parts[kind], KINDS[kind].part) and len(pair.parts) == 1
 
 
+def test_the_command_that_trains_a_part_names_a_folder_as_from_here(folders, monkeypatch):
+    pair = load_pair(folders["target"], dtype="float32")
+    monkeypatch.chdir(folders["target"].parent)
+    assert f"--target {folders['target'].name} --text" in str(pair.missing_part("mtp"))
+    monkeypatch.chdir(folders["draft"])
+    assert f"--target {folders['target']} --text" in str(pair.missing_part("mtp"))
+
+
 def test_several_draft_together_in_any_order(folders):
     named = [folders[kind] for kind in ("mtp", "draft", "eagle")]
     pair = load_pair(folders["target"], named, dtype="float32")

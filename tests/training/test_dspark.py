@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusal import refused
 from safetensors.torch import load_file
 from tiny import tiny_model
 
@@ -172,3 +173,17 @@ def test_a_head_is_read_as_it_was_written(recipe, target, tmp_path):
 def test_a_draft_model_of_another_kind_is_refused_in_a_sentence(target):
     with pytest.raises(SpecvizError, match="Llama without biases"):
         DSparkRecipe(target, tiny_model("gpt2"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"sample_from_anchor": False}, {"is_causal": True}, {"dflash_config": {"output_multiplier": 2.0}}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_head_whose_blocks_mean_something_else_is_not_taught_wrongly(target, tmp_path, settings):
+    DSparkRecipe(target).save(tmp_path)
+    assert DSparkRecipe(target, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | settings))
+    with refused("start", "in another way than the recipe teaches"):
+        DSparkRecipe(target, tmp_path)
