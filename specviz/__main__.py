@@ -460,7 +460,7 @@ def _compare_texts(options: argparse.Namespace) -> int:
     given = [ids if (ids := _token_ids(text)) is not None else text for text in texts]
     from specviz.bench.two_texts import parting
     from specviz.records.words import words
-    from specviz.views.two_texts import parting_lines
+    from specviz.views.terminal import parting_lines
 
     found = parting(_load(options), *given, options.prompt, options.chat)
     for line in parting_lines(found, (str(options.one), str(options.other)), words()):

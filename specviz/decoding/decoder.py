@@ -14,7 +14,7 @@ from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.chains import JudgedChain
 from specviz.passes.devices import Mark, Stopwatch
-from specviz.records.coins import SetCoin, read_coins
+from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, depth
 from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper, require_numbers

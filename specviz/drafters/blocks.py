@@ -11,7 +11,7 @@ from specviz.drafters.at_once import Masked
 from specviz.drafters.base import DraftContext
 from specviz.drafters.heads import Headed
 from specviz.models.pair import ModelPair
-from specviz.parts.block_passes import BlockModel, read_block
+from specviz.parts.dflash import BlockModel, read_block
 from specviz.passes.cached_model import reader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import tree_shape

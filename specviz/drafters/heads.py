@@ -11,7 +11,7 @@ from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
 from specviz.parts.gemma_assistant import AssistantReader, GemmaAssistant
 from specviz.parts.head_passes import HeadModel
-from specviz.parts.mtp_modules import ModuleReader, MtpModules
+from specviz.parts.mtp import ModuleReader, MtpModules
 from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel, reader, tree_view
 from specviz.passes.static_passes import WIDEST

@@ -15,9 +15,8 @@ from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import read_by_kernels
 from specviz.parts.dflash import DFlashHead
-from specviz.parts.dflash2 import DFlash2Head
-from specviz.parts.dspark import DominoHead, DSparkHead
-from specviz.parts.mlp_speculator import MlpSpeculator
+from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
+from specviz.parts.medusa import MlpSpeculator
 from specviz.parts.published import PublishedPart, Servers
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams

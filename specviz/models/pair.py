@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.parts.mtp_modules import MtpModules
+from specviz.parts.mtp import MtpModules
 from specviz.parts.published import PublishedPart, logit_width
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of

@@ -21,8 +21,7 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.parts.block_passes import StaticBlock
-from specviz.parts.dflash import DFlashHead
+from specviz.parts.dflash import DFlashHead, StaticBlock
 from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
 from specviz.passes import compiler

@@ -18,16 +18,12 @@ from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly,
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.block_files import load_block
 from specviz.parts.dflash import DFlashHead
-from specviz.parts.dflash2 import DFlash2Head
-from specviz.parts.dspark import DominoHead, DSparkHead
-from specviz.parts.eagle1 import load_eagle1
-from specviz.parts.eagle3 import Eagle3Head, PEagleHead, load_eagle3
+from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
+from specviz.parts.eagle import Eagle3Head, PEagleHead, load_eagle1, load_eagle3
 from specviz.parts.formats import recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
-from specviz.parts.medusa import load_medusa
-from specviz.parts.mlp_speculator import load_mlp_speculator
-from specviz.parts.mtp_files import load_mtp_file
-from specviz.parts.mtp_modules import MtpModules
+from specviz.parts.medusa import load_medusa, load_mlp_speculator
+from specviz.parts.mtp import MtpModules, load_mtp_file
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line

@@ -2,7 +2,8 @@
 
 part_files: the files in a folder; formats: what they are, by the names and shapes of their tensors
 published: what they share; head_passes: a head as a model that passes serve
-eagle3: EAGLE-3 and P-EAGLE heads
-dflash, dflash2, dspark: drafters that fill in blocks of masks; block_files: what their files say
-mtp_modules: the multi-token-prediction modules of a checkpoint
+eagle: EAGLE-3, P-EAGLE and earlier EAGLE heads
+dflash, dspark: drafters that fill in blocks of masks; block_files: what their files say
+medusa: Medusa heads and MLP speculators
+mtp: multi-token-prediction modules; gemma_assistant: Gemma 4's assistants
 """

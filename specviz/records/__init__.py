@@ -1,6 +1,6 @@
 """What is asked for and what happened, as plain values: no torch, so they cross processes and live in files.
 
-settings: what a run is asked for, in one table
+settings: what a run is asked for, in one table; some of its coins, set by hand
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare; two runs of one prompt side by side
 stopwatch: what disturbs work that is timed
@@ -8,7 +8,6 @@ server_metrics: what inference servers say about their own requests, by way of s
 tables: a run as pandas tables
 recordings: runs that come with the repository
 prompts: those that come with the program, and those of a file
-coins: some of a run's coins, set by hand
 links: settings as the query of a link, and back
 errors: `SpecvizError`, the one exception written for users
 words: the page's texts by language

@@ -211,7 +211,7 @@ class Run:
     vocabulary: dict[Whole, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
-    #: The coins set by hand, which make it a branch of the run with the same seed (`specviz.records.coins`).
+    #: The coins set by hand, which make it a branch of the run with the same seed (`read_coins`).
     coins: str = ""
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA

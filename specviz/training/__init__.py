@@ -2,11 +2,7 @@
 
 models: a target from scratch, with losses at early exits; a draft model distilled from the target
 parts: what recipes of trained parts share: the frozen target, the files, the loss
-eagle3: EAGLE-3 heads
-medusa: Medusa heads
-mtp: MTP modules
-dspark: DSpark heads
-loop: the loop that every recipe runs through, with its optimisers, checkpoints and validation
+heads: EAGLE-3 heads, MTP modules, Medusa heads; dspark: DSpark heads
+loop: the loop that every recipe runs through, with its optimisers, losses, checkpoints and validation
 data: text as training blocks, and the target's own continuations
-losses: how far a student is from its teacher
 """

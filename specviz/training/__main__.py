@@ -24,11 +24,9 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.dspark import DSparkRecipe
-from specviz.training.eagle3 import Eagle3Recipe
+from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.loop import Recipe, Schedule, train
-from specviz.training.medusa import MedusaRecipe
 from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
-from specviz.training.mtp import MtpRecipe
 from specviz.training.parts import PartRecipe
 
 #: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.

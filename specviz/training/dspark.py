@@ -18,11 +18,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.parts.block_files import Sight
 from specviz.parts.dspark import DSparkHead
-from specviz.parts.mtp_files import last_scale
+from specviz.parts.mtp import last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
-from specviz.training.losses import distillation, overlap
+from specviz.training.loop import distillation, overlap
 from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.

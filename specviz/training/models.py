@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from specviz.records.errors import SpecvizError
-from specviz.training.loop import Recipe
-from specviz.training.losses import agreement, distillation, next_token, of_one_width
+from specviz.training.loop import Recipe, agreement, distillation, next_token, of_one_width
 from specviz.training.parts import FrozenTarget
 
 #: Layers after which the model may exit early, and the weight of an exit's loss relative to the last layer's.

@@ -9,7 +9,7 @@ generate_tab     a run, live; shown_runs: runs as the page shows them, live and 
 race_tab         plain and speculative decoding measured in turn, for the race and for a run's speedup
 compare_tab      several ways side by side; contest: all of them measured in turn, there and for the advice
 why_tab          what passes cost, and what limits the visitors' runs
-lossless_tab     does the text follow the target's distribution? two_texts: where two engines' texts part
+lossless_tab     does the text follow the target's distribution? where do two engines' texts part?
 models_tab       the pair in use, a check of it, and other pairs
 api              the same for programs: functions of Gradio, tools of an MCP server
 

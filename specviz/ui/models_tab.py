@@ -335,7 +335,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.parts.mtp_modules import MtpModules
+    from specviz.parts.mtp import MtpModules
     from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width

@@ -5,8 +5,7 @@ charts             the values of the four live charts
 lossless_messages  the Lossless tab
 tab_messages       the tabs Compare and Why it works
 served_messages    a server's own numbers; served_diagnosis: what is likely wrong with them
-two_texts          two texts that should be equal: the verdict, in sentences
 answers            the API's answers other than traces
 pages              a run, a race, a comparison as one file for a browser
-terminal           a run in a terminal; which drafter to use, there and on the page
+terminal           a run in a terminal; there and on the page, which drafter to use, and where two texts part
 """

@@ -1,4 +1,6 @@
-"""Text for a terminal: a run as it is written, and which drafter to use, which the page says too."""
+"""Text for a terminal: a run as it is written; and what the page says too: which drafter to use, where texts part."""
+
+from __future__ import annotations
 
 import codecs
 import io
@@ -6,7 +8,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from specviz.bench.advice import ALL, Offer, WorkRow, good_lengths, ranked, server_flags
 from specviz.records.metrics import Tally
@@ -14,6 +16,9 @@ from specviz.records.runs import Round
 from specviz.records.words import Said, Words, joined, said
 from specviz.theory.statistics import Ratio
 from specviz.views.run_messages import label, title
+
+if TYPE_CHECKING:
+    from specviz.bench.two_texts import Parting
 
 #: The page's colours as 256-colour codes, and its symbols.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
@@ -244,3 +249,28 @@ def _named(offer: Offer) -> Said:
 
 def _number(value: float | None) -> Said:
     return "–" if value is None else said("advice.times", x=value)
+
+
+# --- two texts that should be equal -----------------------------------------------------------------------------------
+
+
+def parting_lines(found: Parting | None, names: tuple[str, str], say: Words) -> list[str]:
+    """The verdict, then what it rests on. names: of the two texts."""
+    if found is None:
+        return [say("two_texts.same")]
+    off = [name for name, wrong in zip(names, found.wrong) if wrong]
+    ends = [name for name, side in zip(names, found.sides) if not side.token and side.gap > found.tolerance]
+    kind = "wrong" if len(off) == 1 else "both_wrong" if off else "ends" if ends else "near"
+    lines = [
+        say(f"two_texts.{kind}", name=(off or ends or names)[0]),
+        say("two_texts.parts", place=found.place, before=repr(found.before)),
+    ]
+    for name, side in zip(names, found.sides):
+        kind = "side_ends" if not side.token else "side" if side.gap else "side_best"
+        lines.append(say(f"two_texts.{kind}", name=name, token=repr(side.token), gap=side.gap))
+    for name, side in zip(names, found.sides):
+        if side.gap <= found.tolerance and side.later is not None:
+            place, gap = side.later
+            lines.append(say("two_texts.later", name=name, n=place, gap=gap))
+    lines.append(say("two_texts.rounding", dtype=found.dtype, step=found.step, tolerance=found.tolerance))
+    return lines

@@ -21,7 +21,7 @@ from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import PairPasses
-from specviz.parts.eagle3 import PEagleHead
+from specviz.parts.eagle import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words

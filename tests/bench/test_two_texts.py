@@ -8,7 +8,7 @@ from specviz.__main__ import main
 from specviz.bench.two_texts import Parting, parting
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.views.two_texts import parting_lines
+from specviz.views.terminal import parting_lines
 
 PROMPT = [5, 6, 7, 5, 6]
 

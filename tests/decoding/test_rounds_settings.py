@@ -13,11 +13,10 @@ from specviz.decoding import round_times
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records import links
-from specviz.records.coins import SetCoin, read_coins
 from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
-from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams
+from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams, SetCoin, read_coins
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 GREEDY = SamplingParams(temperature=0)

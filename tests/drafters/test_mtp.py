@@ -24,10 +24,10 @@ from specviz.decoding import engine
 from specviz.drafters.heads import Mtp
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_mtp_modules
-from specviz.parts.mtp_files import MtpFile
+from specviz.parts.mtp import MtpFile
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
-from specviz.training.mtp import MtpRecipe
+from specviz.training.heads import MtpRecipe
 
 GREEDY = SamplingParams(temperature=0)
 HOT = SamplingParams(temperature=3.0)

@@ -4,8 +4,7 @@ import dataclasses
 
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.block_passes import StaticBlock
-from specviz.parts.dflash import DFlashHead
+from specviz.parts.dflash import DFlashHead, StaticBlock
 from specviz.parts.dspark import DominoHead
 from specviz.parts.head_passes import PublishedHead, StaticHead
 from specviz.passes.cuda_graphs import GraphedPasses

@@ -29,9 +29,7 @@ from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import LengthChoice, Run
 from specviz.records.settings import SamplingParams
 from specviz.training.dspark import DSparkRecipe
-from specviz.training.eagle3 import Eagle3Recipe
-from specviz.training.medusa import MedusaRecipe
-from specviz.training.mtp import MtpRecipe
+from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.parts import PartRecipe
 
 #: Of trained parts, one for each of their drafters.

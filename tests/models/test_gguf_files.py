@@ -15,7 +15,7 @@ from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.records.settings import SamplingParams
-from specviz.training.medusa import MedusaRecipe
+from specviz.training.heads import MedusaRecipe
 
 PROMPT = [40, 41, 42, 43, 40, 41, 42]
 

@@ -16,7 +16,7 @@ from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.block_passes import StaticBlock
+from specviz.parts.dflash import StaticBlock
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel

@@ -8,7 +8,7 @@ from tiny import RECIPES, stirred, tiny_model
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import Stopwatch
-from specviz.training.eagle3 import Eagle3Recipe
+from specviz.training.heads import Eagle3Recipe
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -16,7 +16,7 @@ from specviz.drafters.heads import Eagle
 from specviz.drafters.last_state import Medusa
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
-from specviz.parts.block_passes import BlockModel, read_block
+from specviz.parts.dflash import BlockModel, read_block
 from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch

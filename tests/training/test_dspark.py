@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from tiny import tiny_model
 
 from specviz.models.trained_parts import load_part
-from specviz.parts.block_passes import BlockModel, read_block
+from specviz.parts.dflash import BlockModel, read_block
 from specviz.parts.part_files import PartFiles
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training.dspark import DSparkRecipe
-from specviz.training.losses import overlap
+from specviz.training.loop import overlap
 
 
 @pytest.fixture(scope="module")

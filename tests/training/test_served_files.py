@@ -14,9 +14,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS
 from specviz.records.errors import SpecvizError
-from specviz.training.eagle3 import Eagle3Recipe
-from specviz.training.medusa import MedusaRecipe
-from specviz.training.mtp import MtpRecipe
+from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.parts import write_part
 
 

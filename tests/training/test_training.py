@@ -20,9 +20,16 @@ from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
-from specviz.training.eagle3 import Eagle3Recipe
-from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
-from specviz.training.losses import agreement, distillation
+from specviz.training.heads import Eagle3Recipe
+from specviz.training.loop import (
+    Schedule,
+    agreement,
+    distillation,
+    learning_rate_factor,
+    orthogonalised,
+    train,
+    validate,
+)
 from specviz.training.models import add_units, join
 
 

@@ -5,7 +5,7 @@ from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import expect
 
 from specviz.records.errors import SpecvizError
-from specviz.ui.two_texts import check_texts
+from specviz.ui.lossless_tab import check_texts
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 // What if a coin had fallen otherwise? Sets it by hand, in the inspector, and asks for the run that goes on from there.
 //
-// Everything before the coin stays as it was, and so do all other coins (specviz/records/coins.py). Somebody must be there
+// Everything before the coin stays as it was, and so do all other coins (specviz/records/settings.py). Somebody must be there
 // to start runs: whoever is cancels the event `specviz-can-press`.
 
 import { make } from "../shared/dom.js";

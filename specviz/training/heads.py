@@ -1,22 +1,34 @@
-"""EAGLE-3 heads (Li et al., arXiv 2503.01840, §3), written as speculators writes them.
+"""The recipes of EAGLE-3 heads (Li et al., arXiv 2503.01840, §3), MTP modules (FastMTP, arXiv 2509.18362) and Medusa
+heads (Cai et al., arXiv 2401.10774, §2.2.1), on a target that stays fixed.
 
-vLLM reads that; SGLang, which does not, reads the layer's sizes, the class and the target's layers from the top of the
-same configuration.
+EAGLE-3 heads are written as speculators writes them. vLLM reads that; SGLang, which does not, reads the layer's sizes,
+the class and the target's layers from the top of the same configuration.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.eagle3 import Eagle3Head
-from specviz.parts.published import hidden_size_of
+from specviz.parts.eagle import Eagle3Head
+from specviz.parts.medusa import PublishedMedusa
+from specviz.parts.mtp import MtpFile, last_scale
+from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
-from specviz.training.parts import ChainRecipe, Files, layer_settings, read_states, speculators_settings
+from specviz.training.parts import (
+    Both,
+    ChainRecipe,
+    Files,
+    PartRecipe,
+    layer_settings,
+    read_states,
+    speculators_settings,
+)
 
 #: What a draft model is like that a head can start from.
 _LIKE_A_HEAD = {"num_hidden_layers": 1, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
@@ -106,3 +118,87 @@ def _sizes_of(draft: PreTrainedModel) -> dict[str, Any]:
         )
     names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
     return {name: getattr(config, name) for name in (*names, "rms_norm_eps", "rope_parameters")}
+
+
+#: How many tokens its configuration says that it drafts, as FastMTP's does.
+_MTP_PROPOSED = 3
+
+
+class MtpRecipe(ChainRecipe):
+    """One module, run again on its own states for every further depth, learns at each of them.
+
+    DeepSeek-V3 trains its modules with the target, on the text's tokens (arXiv 2412.19437, eq. 24 and 25); here the
+    target is there already, and its distributions are the labels.
+    """
+
+    name: ClassVar[str] = "mtp"
+    part: ClassVar[type[MtpFile]] = MtpFile
+
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+        """A layer that gives the state back, and so says what the target said; 4 MB where that is 384 wide.
+
+        Whatever the target's family, it is a layer of Qwen 3: of those without experts or recurrence, the only one that
+        speculators reads as a module.
+        """
+        config = target.config.get_text_config()
+        sizes = layer_settings(target, config.num_hidden_layers, model_type="qwen3")
+        d, size = hidden_size_of(target), sizes["head_dim"]
+        inner = sizes["intermediate_size"] = -(-5 * d // (2 * 64)) * 64
+        layer = {"input_proj": torch.eye(d, 2 * d).roll(d, 1), "final_layernorm": last_scale(target)}
+        norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm")
+        layer |= {norm: torch.ones(d) for norm in norms}
+        layer |= {f"self_attn.{part}_norm": torch.ones(size) for part in "qk"}
+        layer |= {f"self_attn.{part}_proj": _spread(d, d) for part in "qkv"} | {"self_attn.o_proj": torch.zeros(d, d)}
+        layer |= {f"mlp.{part}_proj": _spread(inner, d) for part in ("gate", "up")}
+        layer |= {"mlp.down_proj": torch.zeros(d, inner)}
+        settings = speculators_settings(target, "mtp", "MTPDraftModel", _MTP_PROPOSED, sizes)
+        tensors = {f"mtp_layers.0.{name}.weight": tensor for name, tensor in layer.items()}
+        return settings | {"num_nextn_predict_layers": 1}, tensors
+
+
+def _spread(outputs: int, inputs: int) -> Tensor:
+    """Normal weights [outputs, inputs] that keep the size of what they read."""
+    return torch.randn(outputs, inputs) * inputs**-0.5
+
+
+#: How far ahead a new part looks.
+_HEADS = 4
+
+
+class MedusaRecipe(PartRecipe):
+    """Head k at row t learns the target's row t + k along the text, from the hidden state of row t alone.
+
+    Written as vLLM loads it: one output matrix for all heads, which starts as the target's and learns with them.
+    """
+
+    name: ClassVar[str] = "medusa"
+    part: ClassVar[type[PublishedMedusa]] = PublishedMedusa
+    depth: ClassVar[str] = "head"
+
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+        """Heads whose blocks add nothing yet: each says what the target's own row says (§2.2.1)."""
+        d, vocab = hidden_size_of(target), logit_width(target)
+        tensors = {"lm_heads.0.weight": target.get_output_embeddings().weight.detach().clone()}
+        for head in range(_HEADS):
+            tensors[f"blocks.{head}.layers.0.weight"] = torch.zeros(d, d)
+            tensors[f"blocks.{head}.layers.0.bias"] = torch.zeros(d)
+        settings = {
+            "architectures": ["MedusaModel"],
+            "dtype": "bfloat16",
+            "model_type": "medusa",
+            "hidden_size": d,
+            "num_heads": _HEADS,
+            "num_hidden_layers": 1,
+            "medusa_fc_bias": True,
+            "original_lm_head": True,
+            "vocab_size": vocab,
+            "truncated_vocab_size": vocab,
+        }
+        return settings, tensors
+
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+        """At the n rows where all heads have a label."""
+        text, heads = self.target.read(ids), self.student.num_heads
+        n = ids.shape[1] - heads
+        for k, state in enumerate(self.student.states(text.features[:, :n]), start=1):
+            yield self.student.output_head(k - 1, self.target.model)(state), text.logits[:, k : k + n]
