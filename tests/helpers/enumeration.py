@@ -6,6 +6,7 @@ A rule here is a function (tokens, parents, draft_probs, target_probs, coins, ne
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,20 +34,9 @@ def judged(
     return verify(draft, rows, Uniforms(NOTHING, coins, next_u))
 
 
-def verify_by_rejection(tokens, draft_probs, target_probs, coins, next_u):
-    return judged(verify_token_by_token, tokens, chain(len(tokens)), draft_probs, target_probs, coins, next_u)
-
-
-def verify_by_block(tokens, draft_probs, target_probs, coins, next_u):
-    return judged(verify_block, tokens, chain(len(tokens)), draft_probs, target_probs, coins, next_u)
-
-
-def verify_by_tree(tokens, parents, draft_probs, target_probs, coins, next_u):
-    return judged(verify_siblings, tokens, parents, draft_probs, target_probs, coins, next_u)
-
-
-def verify_by_multi_path(tokens, parents, draft_probs, target_probs, coins, next_u):
-    return judged(verify_multi_path, tokens, parents, draft_probs, target_probs, coins, next_u)
+by_token, by_block, by_tree, by_multi_path = (
+    partial(judged, rule) for rule in (verify_token_by_token, verify_block, verify_siblings, verify_multi_path)
+)
 
 
 def verify_by_typical(tokens, parents, target_probs, next_u, **constants):
@@ -204,17 +194,6 @@ def max_depth(parents: tuple[int, ...]) -> int:
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
     return max(depths)
-
-
-def by_token(tokens, _parents, draft_probs, target_probs, coins, next_u):
-    return verify_by_rejection(tokens, draft_probs, target_probs, coins, next_u)
-
-
-def by_block(tokens, _parents, draft_probs, target_probs, coins, next_u):
-    return verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
-
-
-by_tree: Rule = verify_by_tree
 
 
 def replaced(decision: Decision, **changes: Tensor) -> Decision:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from enumeration import verify_by_rejection
+from enumeration import by_token
 from fake_target import verdict
 from tiny import END, byte_tokenizer, sentencepiece_tokenizer, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -409,7 +409,8 @@ def two_token_law(pair, prompt, sampling, shown=lambda q: q):
             tokens = torch.tensor([x1, x2])
             p = warper.probabilities(target.verify(prompt, tokens, draft.parents))
             first, second = (
-                verify_by_rejection(tokens, shown(draft.probs), p, torch.tensor([coin, 1.0]), half) for coin in (1, -1)
+                by_token(tokens, draft.parents, shown(draft.probs), p, torch.tensor([coin, 1.0]), half)
+                for coin in (1, -1)
             )
             chance = draft.probs[0, x1].double() * draft.probs[1, x2]
             pass1, pass2 = first.accept_prob.double()

@@ -1,19 +1,21 @@
-"""Each lossless rule follows the target: proven by enumeration, and broken on purpose."""
+"""What a decision says under each rule, draws from distributions, and the distributions that parameters make."""
+
+import dataclasses
 
 import pytest
 import torch
 from enumeration import (
+    SHAPES,
     Model,
     by_block,
+    by_multi_path,
     by_token,
-    distance,
+    by_tree,
+    distribution,
     drafts,
-    mean_kept,
     outcomes,
-    replaced,
-    verify_by_block,
     verify_by_match,
-    verify_by_rejection,
+    verify_by_typical,
 )
 from transformers import TopPLogitsWarper
 
@@ -22,21 +24,21 @@ from specviz.rules.draft import chain, tree_shape
 from specviz.rules.exact import residual
 from specviz.rules.sampling import SortedTopP, Warper, _first_above, draw
 
-# What a decision says
+HALF = torch.tensor(0.5, dtype=torch.float64)
 
 
-def test_a_token_the_target_excludes_never_passes_even_on_a_coin_of_zero():
-    p = torch.tensor([[0.0, 1.0, 0.0, 0.0]] * 2)
-    q = torch.full((1, 4), 0.25)
-    zero = torch.zeros(1)
-    assert not verify_by_rejection(torch.tensor([0]), q, p, zero, zero).kept.item()
-    assert not verify_by_rejection(torch.tensor([0]), None, p, zero, zero).kept.item()
+def assert_same_decision(one, other, *fields):
+    for field in fields or ("kept", "accept_prob", "row", "next_token", "next_probs"):
+        assert torch.equal(getattr(one, field).double(), getattr(other, field).double()), field
 
 
-def test_a_coin_equal_to_the_acceptance_probability_is_refused():
-    p, q = torch.tensor([[0.25, 0.75, 0, 0]] * 2), torch.tensor([[0.5, 0.5, 0, 0]])
-    half = torch.tensor([0.5])
-    assert not verify_by_rejection(torch.tensor([0]), q, p, half, half).kept.item()
+def assert_is_a_path(decision, parents):
+    kept = [index for index, one in enumerate(decision.kept.tolist()) if one]
+    assert [parents[index] for index in kept] == [-1, *kept][: len(kept)]
+    assert decision.row.tolist() == [kept[-1] + 1 if kept else 0]
+
+
+# Chains
 
 
 def test_an_empty_residual_falls_back_to_the_target():
@@ -44,176 +46,169 @@ def test_an_empty_residual_falls_back_to_the_target():
     assert torch.equal(residual(p, p), p)
 
 
-# Whole rounds: token by token, and as a block
-
-
-RULES = {"token": (by_token, {}), "block": (by_block, {"all_judged": True})}
-
-
-def models(seed, zeros=False):
-    return Model(seed, 3, zeros=zeros), Model(seed + 1000, 3)
-
-
-@pytest.mark.parametrize("how", ["without", "chosen"])
-@pytest.mark.parametrize("gamma", [1, 2, 3])
-@pytest.mark.parametrize("name", RULES)
-def test_a_round_of_a_chain_emits_the_target_distribution(name, gamma, how):
-    rule, options = RULES[name]
-    for seed, zeros in [(0, False), (1, True)]:
-        assert distance(rule, *models(seed, zeros), chain(gamma), how, **options) < 1e-6
-
-
-@pytest.mark.parametrize("agreed", [(0, 1, 2, 3), (1,), (2,), (1, 2), (0, 2)])
-def test_where_the_models_agree_a_block_still_emits_the_target_distribution(agreed):
-    """Z = 0 and, if the block has passed so far, 1 − p = 0: h is 0/0 there."""
-    target, drafter = models(7)
-    drafter.rows |= {text: row for text, row in target.rows.items() if len(text) in agreed}
-    assert distance(by_block, target, drafter, chain(3), "without", all_judged=True) < 1e-6
-    if len(agreed) == 4:
-        ways = outcomes(by_block, target, drafter, chain(3), "without", all_judged=True)
-        assert {len(way.kept) for way in ways if way.chance > 1e-6} == {3}
-
-
-# Rules that are wrong on purpose: each must fail the enumeration above, or it proves nothing.
-
-
-def token_without_normalised_residual(tokens, parents, draft_probs, target_probs, coins, next_u):
-    right = by_token(tokens, parents, draft_probs, target_probs, coins, next_u)
-    row = int(right.row)
-    if row == len(tokens):
-        return right
-    return replaced(right, next_probs=(target_probs[row] - draft_probs[row]).clamp_min(0))
-
-
-def token_that_recovers_from_p(tokens, parents, draft_probs, target_probs, coins, next_u):
-    right = by_token(tokens, parents, draft_probs, target_probs, coins, next_u)
-    return replaced(right, next_probs=target_probs[int(right.row)])
-
-
-def token_that_accepts_everything(tokens, parents, draft_probs, target_probs, coins, next_u):
-    right = by_token(tokens, parents, draft_probs, target_probs, coins, next_u)
-    return replaced(right, kept=torch.ones_like(right.kept))
-
-
-def token_with_a_swapped_comparison(tokens, parents, draft_probs, target_probs, coins, next_u):
-    """u ≥ p/q instead of u < p/q, by coins that lie on the other side."""
-    bound = by_token(tokens, parents, draft_probs, target_probs, coins, next_u).accept_prob
-    return by_token(tokens, parents, draft_probs, target_probs, (coins < bound).to(coins.dtype), next_u)
-
-
-def block_that_stops_at_the_first_refusal(tokens, _parents, draft_probs, target_probs, coins, next_u):
-    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
-    kept = (coins < right.accept_prob).cumprod(0)
-    # The same residual, of the row where it stopped: a coin of 0 there, and coins that never pass elsewhere.
-    forced = torch.ones_like(coins)
-    forced[int(kept.sum()) - 1 : int(kept.sum())] = 0
-    return replaced(verify_by_block(tokens, draft_probs, target_probs, forced, next_u), kept=kept)
-
-
-def block_with_the_residual_of_a_token(tokens, _parents, draft_probs, target_probs, coins, next_u):
-    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
-    row = int(right.row)
-    ended = row == len(tokens)
-    return replaced(right, next_probs=right.next_probs if ended else residual(target_probs[row], draft_probs[row]))
-
-
-def block_judged_by_its_likelihood_alone(tokens, _parents, draft_probs, target_probs, coins, next_u):
-    """Keeps up to the largest i whose coin is below p_i, as if every position were the last one."""
-    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
-    share, shares = 1.0, []
-    for ratio in (right.p / right.q).tolist():
-        share = min(1.0, share * ratio)
-        shares.append(share)
-    passed = [i for i in range(len(tokens)) if coins[i] < torch.tensor(shares[i])]
-    count = max(passed, default=-1) + 1
-    forced = torch.ones_like(coins)
-    forced[count - 1 : count] = 0
-    kept = torch.arange(len(tokens)) < count
-    end = verify_by_block(tokens, draft_probs, target_probs, forced, next_u)
-    return replaced(end, kept=kept, accept_prob=torch.tensor(shares))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        token_without_normalised_residual,
-        token_that_recovers_from_p,
-        token_that_accepts_everything,
-        token_with_a_swapped_comparison,
-        block_that_stops_at_the_first_refusal,
-        block_with_the_residual_of_a_token,
-        block_judged_by_its_likelihood_alone,
-    ],
-)
-def test_wrong_rules_do_not_emit_the_target_distribution(wrong):
-    options = {"all_judged": True} if "block" in wrong.__name__ else {}
-    assert distance(wrong, *models(1), chain(2), "without", **options) > 1e-3
-
-
-def test_the_papers_example_keeps_ten_ninths_token_by_token_and_eleven_ninths_by_block():
-    target, drafter = Model(0, 2, vocab=2), Model(0, 2, vocab=2)
-    for text in target.rows:
-        target.rows[text], drafter.rows[text] = torch.tensor([1 / 3, 2 / 3]), torch.tensor([2 / 3, 1 / 3])
-    assert mean_kept(by_token, target, drafter, chain(2)) == pytest.approx(10 / 9, abs=1e-6)
-    assert mean_kept(by_block, target, drafter, chain(2), all_judged=True) == pytest.approx(11 / 9, abs=1e-6)
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 3])
-def test_a_block_keeps_no_fewer_tokens_in_expectation(gamma):
-    more = []
-    for seed in range(8 if gamma < 3 else 3):
-        target, drafter = models(seed, zeros=seed % 2 == 1)
-        token = mean_kept(by_token, target, drafter, chain(gamma))
-        more.append(mean_kept(by_block, target, drafter, chain(gamma), all_judged=True) - token)
-    assert min(more) > -1e-6
-    assert max(more) > 1e-3 or gamma == 1
-
-
-def test_a_block_of_one_token_is_judged_as_a_token():
-    for seed in range(10):
-        target, drafter = models(seed)
-        for _, texts, probs in drafts(drafter, chain(1), "without"):
-            tokens, rows = torch.tensor(texts[0]), torch.stack([target.rows[()], target.rows[texts[0]]])
-            coins, next_u = torch.tensor([0.7]).double(), torch.tensor(0.4).double()
-            token, block = (rule(tokens, probs, rows, coins, next_u) for rule in (verify_by_rejection, verify_by_block))
-            assert torch.equal(token.accept_prob, block.accept_prob) and torch.equal(token.next_probs, block.next_probs)
-
-
-def test_in_a_block_too_a_token_the_target_excludes_never_passes_nor_one_after_it():
-    target_probs = torch.tensor([[0.0, 0.9, 0.1]]).expand(4, 3)
-    draft_probs = torch.full((3, 3), 1 / 3)
+@pytest.mark.parametrize("seed", range(10))
+def test_chains_are_judged_alike_by_all_rules_that_come_to_the_same_there(seed):
+    """Siblings token by token, whatever the length; blocks too if they have one token, and a path as a block."""
+    generator = torch.Generator().manual_seed(seed)
+    n, vocab = 1 + seed % 5, 9
+    target_probs = (torch.randn(n + 1, vocab, generator=generator) * 2).softmax(-1)
+    draft_probs = (target_probs[:n].log() + torch.randn(n, vocab, generator=generator)).softmax(-1)
+    tokens = torch.multinomial(draft_probs, 1, generator=generator)[:, 0]
+    coins, next_u = torch.rand(n, generator=generator).double(), torch.rand((), generator=generator).double()
     for probs in (draft_probs, None):
-        decision = verify_by_block(torch.tensor([1, 0, 1]), probs, target_probs, torch.zeros(3), torch.tensor(0.5))
-        assert decision.kept.tolist() == [True, False, False]
-        assert decision.accept_prob[1:].tolist() == [0, 0]
+        given = tokens, chain(n), probs, target_probs, coins, next_u
+        token, block = by_token(*given), by_block(*given)
+        assert_same_decision(by_tree(*given), token)
+        if n == 1:
+            assert_same_decision(block, token)
+        if probs is not None:
+            assert_same_decision(by_multi_path(*given), block)
 
 
-# Greedy
+# Trees
 
 
-@pytest.mark.parametrize(
-    "draft, target, kept",
-    [([1, 2, 3], [1, 2, 3, 0], 3), ([1, 2, 3], [1, 2, 0, 0], 2), ([1, 2, 3], [0, 2, 3, 0], 0), ([], [2], 0)],
-)
-def test_matching_keeps_the_agreeing_prefix_and_the_target_goes_on(draft, target, kept):
-    parents = tuple(range(-1, len(draft) - 1))
-    decision = verify_by_match(torch.tensor(draft, dtype=torch.long), parents, torch.tensor(target))
-    assert decision.kept.tolist() == [True] * kept + [False] * (len(draft) - kept)
-    assert decision.next_token.item() == target[kept]
+def random_tree(seed, vocab=12):
+    """A random tree of up to 12 tokens, siblings drawn without replacement, from a model that resembles the target."""
+    generator = torch.Generator().manual_seed(seed)
+    n = int(torch.randint(1, 13, (1,), generator=generator))
+    parents = tuple(int(torch.randint(-1, i, (1,), generator=generator)) for i in range(n))
+    logits = torch.randn(n + 1, vocab, generator=generator) * 2
+    noisy = logits + torch.randn(n + 1, vocab, generator=generator)
+    tokens, rows = [], []
+    for index, parent in enumerate(parents):
+        row = noisy[parent + 1].softmax(-1)
+        row[[tokens[i] for i in range(index) if parents[i] == parent]] = 0
+        rows.append(row / row.sum())
+        tokens.append(int(torch.multinomial(rows[-1], 1, generator=generator)))
+    coins = torch.rand(n, generator=generator).double()
+    return torch.tensor(tokens), parents, torch.stack(rows), logits.softmax(-1), coins
 
 
-def test_matching_a_tree_follows_the_branch_the_target_takes():
-    #            0:a 1:b 2:a.c 3:b.c 4:b.d
-    tokens, parents = torch.tensor([1, 2, 3, 3, 0]), (-1, -1, 0, 1, 1)
-    decision = verify_by_match(tokens, parents, torch.tensor([2, 0, 3, 0, 1, 1]))
-    assert decision.kept.tolist() == [False, True, False, True, False]
-    assert decision.row.item() == 4 and decision.next_token.item() == 1
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_the_rule_the_kept_tokens_form_one_path(seed):
+    tokens, parents, draft_probs, target_probs, coins = random_tree(seed)
+    assert_is_a_path(by_tree(tokens, parents, draft_probs, target_probs, coins, HALF), parents)
+    assert_is_a_path(by_tree(tokens, parents, None, target_probs, coins, HALF), parents)
+    assert_is_a_path(verify_by_typical(tokens, parents, target_probs, HALF), parents)
+    assert_is_a_path(verify_by_match(tokens, parents, target_probs.argmax(-1)), parents)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_several_paths_one_is_weighed_and_what_is_kept_lies_on_it(seed):
+    model, count, length = Model(seed, 3, vocab=5), 3, 3
+    generator, texts = torch.Generator().manual_seed(seed), [()] * count
+    tokens, probs, target = [], [], [Model(seed + 1000, 3, vocab=5).rows[()]]
+    for _ in range(length):
+        probs += [model.rows[text] for text in texts]
+        texts = [(*text, int(torch.multinomial(model.rows[text], 1, generator=generator))) for text in texts]
+        target += [Model(seed + 1000, 3, vocab=5).rows[text] for text in texts]
+        tokens += [text[-1] for text in texts]
+    tokens, q, coins = torch.tensor(tokens), torch.stack(probs), torch.rand(9, generator=generator).double()
+    parents = (-1,) * count + tuple(range(count * (length - 1)))
+    decision = by_multi_path(tokens, parents, q, torch.stack(target), coins, HALF)
+    weighed = decision.weighed
+    assert_is_a_path(decision, parents)
+    assert_is_a_path(dataclasses.replace(decision, kept=weighed, row=weighed.nonzero()[-1] + 1), parents)
+    assert not (decision.kept & ~weighed).any()
+    assert torch.allclose(decision.drawn_from.sum(-1), torch.ones(len(parents)))
+    assert torch.equal(decision.drawn_from.gather(-1, tokens[:, None])[:, 0][weighed], decision.q[weighed])
+
+
+def test_p_left_is_the_share_of_what_the_refused_siblings_left():
+    p = torch.tensor([[0.5, 0.3, 0.2]])
+    coins = torch.tensor([0.5, 0.7]).double()
+    chosen = by_tree(torch.tensor([0, 1]), (-1, -1), None, p.expand(3, 3), coins, HALF)
+    assert torch.allclose(chosen.p_left, torch.tensor([0.5, 0.6])) and torch.equal(chosen.accept_prob, chosen.p_left)
+    assert chosen.next_probs.tolist() == [0, 0, 1]
+    # Drawn from (0.8, 0.1, 0.1), then from (0, 1/2, 1/2): (0, 2/3, 1/3) is left, and then (0, 1, 0).
+    rows = torch.tensor([[0.8, 0.1, 0.1], [0, 0.5, 0.5]])
+    drawn = by_tree(torch.tensor([0, 2]), (-1, -1), rows, p.expand(3, 3), torch.tensor([0.9, 0.9]), HALF)
+    assert torch.allclose(drawn.p_left, torch.tensor([0.5, 1 / 3]))
+    assert torch.allclose(drawn.accept_prob, torch.tensor([0.625, 2 / 3]))
+    assert torch.allclose(drawn.next_probs, torch.tensor([0.0, 1.0, 0.0]), atol=1e-6)
+
+
+def test_points_that_hold_all_of_the_target_leave_nothing_and_still_give_numbers():
+    target_probs = torch.tensor([[0.6, 0.4, 0.0]]).expand(4, 3)
+    coins = torch.tensor([0.9, 0.9, 0.9]).double()
+    decision = by_tree(torch.tensor([0, 1, 2]), (-1, -1, -1), None, target_probs, coins, HALF)
+    assert decision.kept.tolist() == [False, True, False]
+    assert decision.p_left.tolist() == pytest.approx([0.6, 1, 0])
 
 
 def test_the_shape_of_a_tree_says_who_judges_who_came_before_and_who_are_siblings():
     shape = tree_shape((-1, 0, -1, 2), torch.device("cpu"))
     assert shape.rows.tolist() == [0, 1, 0, 3] and shape.families.tolist() == [0, 1, 0, 2]
     assert shape.ancestors.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+# Greedy
+
+
+@pytest.mark.parametrize(
+    "draft, parents, target, kept",
+    [
+        ([1, 2, 3], chain(3), [1, 2, 3, 0], [0, 1, 2]),
+        ([1, 2, 3], chain(3), [1, 2, 0, 0], [0, 1]),
+        ([1, 2, 3], chain(3), [0, 2, 3, 0], []),
+        ([], (), [2], []),
+        ([1, 2, 3, 3, 0], (-1, -1, 0, 1, 1), [2, 0, 3, 0, 1, 1], [1, 3]),
+        ([1, 2, 2, 0, 3], (-1, -1, -1, 1, 2), [2, 0, 3, 3, 0, 0], [1]),  # of equal siblings one
+    ],
+)
+def test_matching_keeps_the_branch_that_the_target_takes_and_the_target_goes_on(draft, parents, target, kept):
+    decision = verify_by_match(torch.tensor(draft, dtype=torch.long), parents, torch.tensor(target))
+    assert decision.kept.nonzero().flatten().tolist() == kept
+    row = kept[-1] + 1 if kept else 0
+    assert decision.row.tolist() == [row] and decision.next_token.item() == target[row]
+
+
+# Typical acceptance
+
+
+def by_typical(tokens, parents, _draft_probs, target_probs, _coins, next_u):
+    return verify_by_typical(tokens, parents, target_probs, next_u)
+
+
+@pytest.mark.parametrize("shape", ["chain 1", "chain 2", "(2,)", "(2, 1)", "(2, 2)"])
+def test_the_distance_of_typical_acceptance_is_that_of_its_first_token(shape):
+    reported = []
+    for seed in range(8):
+        target, drafter, parents = Model(seed, 3), Model(seed + 1000, 3), SHAPES[shape]
+        emitted = distribution(outcomes(by_typical, target, drafter, parents, "chosen"), target, 1)
+        _, texts, _ = next(drafts(drafter, parents, "chosen"))
+        rows = torch.stack([target.rows[text] for text in [(), *texts]])
+        decision = verify_by_typical(torch.tensor([text[-1] for text in texts]), parents, rows, HALF)
+        enumerated = (emitted - target.joint((), 1)).abs().sum().item() / 2
+        assert decision.distance.item() == pytest.approx(enumerated, abs=1e-6)
+        reported.append(decision.distance.item())
+    assert max(reported) > 0.1
+
+
+def test_typical_acceptance_asks_less_of_a_token_where_the_target_is_unsure():
+    sure = torch.tensor([0.92, 0.08 / 3, 0.08 / 3, 0.08 / 3])
+    # min(0.09, 0.3·exp(−H)): the first row asks for 0.09 (H = 0.37), the second for 0.0885 (H = 1.22).
+    unsure = torch.tensor([0.04, 0.32, 0.32, 0.32])
+
+    def kept(row, token, **constants):
+        return verify_by_typical(torch.tensor([token]), (-1,), torch.stack([row, row]), HALF, **constants).kept.item()
+
+    assert kept(sure, 0) and not kept(sure, 1)
+    assert kept(unsure, 1) and not kept(unsure, 0)
+    assert kept(unsure, 0, delta=0.1) and kept(sure, 1, epsilon=0.02)
+
+
+def test_typical_acceptance_keeps_the_longest_path_and_the_first_of_equals_or_is_the_target():
+    target_probs = torch.tensor([0.5, 0.001, 0.499]).expand(7, 3)
+    # 0: kept alone, 1–2: two deep, 3–4: two deep and later, 5: unlikely below a kept one
+    tokens, parents = torch.tensor([2, 0, 2, 0, 0, 1]), (-1, -1, 1, -1, 3, 0)
+    decision = verify_by_typical(tokens, parents, target_probs, HALF)
+    assert decision.kept.tolist() == [False, True, True, False, False, False]
+    assert decision.accept_prob.tolist() == [1, 1, 1, 1, 1, 0]
+    assert torch.equal(decision.next_probs, target_probs[3]) and decision.distance.item() == pytest.approx(0.5)
+    nothing = verify_by_typical(torch.tensor([1]), (-1,), target_probs[:2], HALF)
+    assert nothing.distance.item() == 0 and torch.equal(nothing.next_probs, target_probs[0])
 
 
 # Draws and distributions
@@ -225,25 +220,19 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution():
         assert draw(probs, torch.tensor(u)).item() == token
 
 
-def test_a_token_of_probability_zero_is_never_drawn():
+def test_a_token_of_probability_zero_is_never_drawn_and_the_search_for_parallel_sums_draws_the_same():
     generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(200, 50, generator=generator) * (torch.rand(200, 50, generator=generator) < 0.3)
+    probs = torch.rand(500, 50, generator=generator) * (torch.rand(500, 50, generator=generator) < 0.3)
     probs[:, 7] += 0.01
     probs /= probs.sum(-1, keepdim=True)
-    for u in (0.0, 0.25, 0.5, 0.99999994):
-        tokens = draw(probs, torch.full((200, 1), u, dtype=torch.float64))
-        assert (probs.gather(-1, tokens[:, None]) > 0).all()
-
-
-def test_the_search_for_parallel_sums_draws_the_same_and_forgives_their_rounding():
-    generator = torch.Generator().manual_seed(2)
-    probs = torch.rand(500, 20, generator=generator).softmax(-1) * (torch.rand(500, 20, generator=generator) < 0.5)
-    probs[:, 3] += 0.01
-    u = torch.rand(500, 1, generator=generator).double()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
-    assert torch.equal(_first_above(cumulative, u * cumulative[:, -1:], probs), draw(probs, u))
+    edges = [torch.full((500, 1), u, dtype=torch.float64) for u in (0.0, 0.25, 0.5, 0.99999994)]
+    for u in (*edges, torch.rand(500, 1, generator=generator).double()):
+        tokens = draw(probs, u)
+        assert (probs.gather(-1, tokens[:, None]) > 0).all()
+        assert torch.equal(_first_above(cumulative, u * cumulative[:, -1:], probs), tokens)
     rounded_up = torch.tensor([0.5, 0.5 + 1e-16, 1.0], dtype=torch.float64)
-    assert _first_above(rounded_up, torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.5, 0, 0.5])).item() == 2
+    assert _first_above(rounded_up, HALF[None], torch.tensor([0.5, 0, 0.5])).item() == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.records.words import LANGUAGES, words
 from specviz.theory import formulas as theory
-from specviz.theory.diagnosis import GAMMAS, diagnose, run_figures
+from specviz.theory.diagnosis import diagnose, run_figures
 
 
 def counted(*outcomes: str, ms: tuple[float, float, float]):
@@ -68,14 +68,6 @@ def test_forecasts_count_verification_as_measured():
     found = diagnose(figures, dear)
     assert found.formula == pytest.approx(theory.expected_tokens(0.75, 4) / (4 * 0.05 + 5))
     assert (found.best_gamma, found.best_formula < 1) == (1, True)
-
-
-def test_where_no_gamma_pays_none_is_praised():
-    figures = run_figures(counted("rddd", "rddd", "ardd", ms=(24, 10, 1)), 4, plain=PLAIN)
-    found = diagnose(figures)
-    assert figures.alpha <= figures.cost_coefficient
-    assert not found.pays and found.best_formula < 1
-    assert max(theory.expected_speedup(figures.alpha, gamma, figures.cost_coefficient) for gamma in GAMMAS) < 1
 
 
 def test_what_one_plain_step_takes_is_taken_from_the_best_there_is():

@@ -28,14 +28,10 @@ def test_table_4_expected_speedup(row):
     assert theory.expected_speedup(alpha, gamma, cost) == pytest.approx(expected, abs=0.07)
 
 
-def test_a_perfect_draft_gives_gamma_plus_one_and_a_useless_one_gives_one():
-    assert theory.expected_tokens(1, 5) == 6
-    assert theory.expected_tokens(0, 5) == 1
-
-
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("cost", [0.05, 0.2, 0.4, 0.6, 0.8])
 def test_some_speedup_exists_exactly_where_acceptance_exceeds_cost(alpha, cost):
+    assert (theory.expected_tokens(1, 5), theory.expected_tokens(0, 5)) == (6, 1)
     best = max(theory.expected_speedup(alpha, gamma, cost) for gamma in range(1, 40))
     assert (best > 1) == (alpha > cost) == (theory.optimal_gamma(alpha, cost) > 0)
 
@@ -98,11 +94,14 @@ def simulated(seconds, chance, *, tokens=400, seed=0):
     return taken, chosen
 
 
-@pytest.mark.parametrize("alpha, step", [(0.0, 0.1), (0.05, 0.15), (0.2, 0.3), (0.2, 0.5)])
-def test_where_drafting_does_not_pay_steps_are_plain_and_little_is_lost(alpha, step):
+#: By α and c alone drafting would pay in the last case; but a pass over two tokens takes twice as long as over one.
+@pytest.mark.parametrize(
+    "alpha, step, wider", [(0.0, 0.1, 0), (0.05, 0.15, 0), (0.2, 0.3, 0), (0.2, 0.5, 0), (0.5, 0.1, 1)]
+)
+def test_where_drafting_does_not_pay_steps_are_plain_and_little_is_lost(alpha, step, wider):
     lost, late = [], []
     for seed in range(10):
-        taken, chosen = simulated(costs(step), lambda made: alpha, seed=seed)
+        taken, chosen = simulated(costs(step, wider), lambda made: alpha, seed=seed)
         lost.append(taken / 400 - 1)
         late += chosen[100:]
     assert late.count(0) > 0.8 * len(late)
@@ -118,16 +117,12 @@ def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, 
     assert sum(speeds) / len(speeds) > 0.9 * best
 
 
-def test_two_unlucky_drafts_are_not_the_last():
-    length = AdaptiveLength(costs(0.15, start=0.15))
-    for _ in range(2):
-        length.observe(length.choose().depth, 0)
-        assert length.choose().depth > 0
-
-
 def test_a_bad_beginning_is_forgiven_soon():
     length = AdaptiveLength(costs(0.05, start=0.4))
-    for _ in range(4):
+    for _ in range(2):
+        length.observe(4, 0)
+    assert length.choose().depth > 0, "two unlucky drafts are not the last"
+    for _ in range(2):
         length.observe(4, 0)
     assert length.choose().behind
     for _ in range(40):
@@ -136,12 +131,7 @@ def test_a_bad_beginning_is_forgiven_soon():
     assert length.choose().depth == 8
 
 
-def test_near_certainty_drafts_are_as_long_as_they_may_be():
-    _, chosen = simulated(costs(0.05), lambda made: 0.99)
-    assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
-
-
-@pytest.mark.parametrize("alpha, step, wider", [(0.8, 0.1, 0.0), (0.6, 0.1, 0.05), (0.9, 0.3, 0.0)])
+@pytest.mark.parametrize("alpha, step, wider", [(0.8, 0.1, 0.0), (0.6, 0.1, 0.05), (0.9, 0.3, 0.0), (0.99, 0.05, 0)])
 def test_the_length_comes_to_one_that_is_about_the_best(alpha, step, wider):
     seconds = costs(step, wider)
     speeds = [theory.expected_tokens(alpha, depth) / each for depth, each in enumerate(seconds)]
@@ -149,13 +139,6 @@ def test_the_length_comes_to_one_that_is_about_the_best(alpha, step, wider):
         _, chosen = simulated(seconds, lambda made: alpha, tokens=3000, seed=seed)
         settled = chosen[len(chosen) // 2 :]
         assert sum(speeds[depth] for depth in settled) / len(settled) > 0.95 * max(speeds)
-
-
-def test_a_wide_pass_that_costs_too_much_is_not_taken():
-    # By α and c alone drafting would pay: 0.5 against 0.1. A pass over two tokens takes twice as long as over one.
-    assert theory.optimal_gamma(0.5, 0.1) > 0
-    _, chosen = simulated(costs(0.1, wider=1.0), lambda made: 0.5)
-    assert chosen.count(0) > 0.9 * len(chosen)
 
 
 def test_a_text_that_becomes_easy_is_noticed():
@@ -192,12 +175,8 @@ def test_a_choice_says_what_one_token_more_would_bring_and_cost():
     assert choice == LengthChoice(1, (1 + survival[1]) / 1.1, kept=survival[2], cost=pytest.approx(0.5))
     # It chose rightly: one more would lower the tokens a second.
     assert (1 + survival[1] + survival[2]) / 1.6 < choice.speed
-
-
-def test_the_longest_has_nothing_beyond_it():
-    assert AdaptiveLength([1.0]).choose() == LengthChoice(0, 1.0)
-    length = AdaptiveLength([1.0, 1.0])
-    assert length.choose().depth == 1 and length.choose().kept is None
+    assert AdaptiveLength([1.0]).choose() == LengthChoice(0, 1.0), "nothing lies beyond the longest"
+    assert FixedLength(3).choose() == LengthChoice(3), "which gives no reason"
 
 
 def test_drafting_stops_once_it_has_lost_its_stake_and_says_so():
@@ -206,9 +185,3 @@ def test_drafting_stops_once_it_has_lost_its_stake_and_says_so():
         length.observe(1, 0)
         lost += 0.8
     assert STAKE < lost <= STAKE + 0.8 and length.choose().depth == 0
-
-
-def test_a_fixed_length_stays_and_gives_no_reason():
-    length = FixedLength(3)
-    length.observe(3, 0)
-    assert length.choose() == LengthChoice(3) and length.choose().speed is None

@@ -71,16 +71,9 @@ def test_noise_is_that_of_the_binomial_distribution(p, n):
     x = numpy.arange(n + 1)
     chances, distances = scipy.stats.binom.pmf(x, n, p), abs(x / n - p)
     [found] = noise([p, 1 - p], [n])
+    assert found.low < found.mean < found.high
     assert found.mean == pytest.approx((chances * distances).sum(), rel=0.04)
     assert chances[distances > found.high * 1.1].sum() < 0.001 < chances[distances > found.high * 0.9].sum()
-
-
-def test_noise_of_many_outcomes_is_that_of_the_normal_distribution():
-    probs = numpy.random.default_rng(1).dirichlet(numpy.ones(50))
-    for found in noise(probs, [5_000, 20_000]):
-        normal = numpy.sqrt(2 * probs * (1 - probs) / (math.pi * found.runs)).sum() / 2
-        assert found.mean == pytest.approx(normal, rel=0.02)
-        assert found.low < found.mean < found.high < 2 * found.mean
 
 
 def test_a_right_rule_is_called_wrong_no_more_than_once_in_a_thousand():
@@ -173,10 +166,7 @@ def test_the_ratio_is_all_tokens_by_all_seconds_and_two_pairs_tell_no_interval()
     pairs = [TurnPair(10, 1.0, 8, 2.0), TurnPair(30, 1.0, 8, 2.0)]
     assert ratio_of(pairs) == Ratio((40 / 2) / (16 / 4)) and not ratio_of(pairs).known
     assert ratio_of([]) is None
-
-
-def test_an_interval_that_spans_more_than_a_factor_of_three_says_nothing():
-    assert Ratio(1.7, 1.0, 3.0).known and not Ratio(1.7, 1.0, 3.01).known
+    assert Ratio(1.7, 1.0, 3.0).known and not Ratio(1.7, 1.0, 3.01).known, "more than a factor of three says nothing"
 
 
 def test_students_t_is_scipys():
@@ -198,12 +188,8 @@ def test_other_prompts_would_give_what_the_bootstrap_says():
     mean, reach = tokens.mean() / 10, 1.645 * tokens.std() / math.sqrt(40) / 10
     assert found.value == pytest.approx(mean)
     assert (found.low, found.high) == pytest.approx((mean - reach, mean + reach), rel=0.01)
-
-
-def test_prompts_where_nothing_was_reached_leave_the_interval_to_the_others_and_one_prompt_has_none():
-    def share(sums):
-        return sums[:, 0] / sums[:, 1]
-
-    few = over_prompts([(3, 4), (0, 0), (1, 4)], share)
-    assert few.value == 0.5 and few.low == 0.25 and few.high == 0.75
-    assert over_prompts([(3, 4)], share) == Ratio(0.75)
+    # Prompts where nothing was reached leave the interval to the others, and one prompt has none.
+    few, one = (
+        over_prompts(sums, lambda sums: sums[:, 0] / sums[:, 1]) for sums in ([(3, 4), (0, 0), (1, 4)], [(3, 4)])
+    )
+    assert (few, one) == (Ratio(0.5, 0.25, 0.75), Ratio(0.75))
