@@ -1,7 +1,8 @@
-"""Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once.
+"""Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once; or all passes of
+a chain, with the choice of each token.
 
 A graph works on the very buffers it was recorded over. So a model's passes keep their buffers from text to text, and
-each shape (tokens, room) that a text needs again and again gets a graph of its own, between two rounds.
+each shape that a text needs again and again gets a graph of its own, between two rounds.
 """
 
 import bisect
@@ -10,14 +11,16 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
+from specviz.passes.static_passes import FastPasses, KeyValueBuffers, PassFunction, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import collector_at_rest
+from specviz.rules.sampling import draw, first_largest
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
@@ -95,17 +98,66 @@ class KeptBuffers(KeyValueBuffers):
         return room in self.by_room and self.by_room[room][1][0] is rows[0]
 
 
+class Shape(NamedTuple):
+    """What a graph is recorded for: a pass, or a chain that is drafted after it."""
+
+    width: int  # tokens that the pass reads
+    room: int
+    steps: int = 0  # tokens drafted; 0 for a pass alone
+    temperature: float = 0.0  # that they are drawn at; 0 takes the likeliest
+
+    @classmethod
+    def holding(cls, least: int, *others: int | float) -> "Shape":
+        """The shape of the next of `WIDTHS`, at least that wide."""
+        return cls(WIDTHS[bisect.bisect_left(WIDTHS, least)], *others)
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A recorded pass."""
+    """A recorded pass or chain."""
 
     rows: Sequence[Tensor]  # the buffers that it works on
     padding: tuple[Tensor, ...]  # the other arguments of a pass that reads nothing, see `GraphedPasses._padding`
     replay: Replay
 
 
+def draft_chain(
+    run: PassFunction,
+    read: Sequence[Tensor],
+    last: Tensor,
+    places: Tensor,
+    uniforms: Tensor,
+    temperature: float,
+    rows: Sequence[Tensor],
+) -> list[Tensor]:
+    """Drafts a chain on the device, where nothing waits for the host.
+
+    run: `StaticPass.forward` or the same faster. read: its arguments up to the rows, over the unread tokens. last: [1]
+    int64, which of them ends the text. places: [steps − 1] int64, of the drafted tokens but the last. uniforms: [steps]
+    float64. temperature: 0 takes the likeliest tokens.
+
+    Returns the tokens [steps] int64, their logits [steps, vocab] float32, and, if drawn, the probabilities that they
+    were drawn from, [steps, vocab] float32.
+    """
+    cells, further = torch.arange(rows[0].shape[2], device=last.device), len(read) - 4
+    made: list[tuple[Tensor, ...]] = []
+    states: list[Tensor] = []
+    for step, u in enumerate(uniforms.unbind()):
+        if step:
+            place = places[step - 1 : step]
+            read = made[-1][0], place, place, place.unsqueeze(-1) >= cells, *states[:further]
+        outputs = run(*read, *rows)
+        logits, *states = outputs if step else [output.index_select(0, last) for output in outputs]
+        if temperature:
+            probs = (logits if temperature == 1 else logits / temperature).softmax(-1)
+            made.append((draw(probs, u), logits, probs))
+        else:
+            made.append((first_largest(logits), logits))
+    return [torch.cat(parts) for parts in zip(*made)]
+
+
 class GraphedPasses(FastPasses):
-    """The passes of one model as graphs, one for each shape (tokens, room).
+    """The passes of one model as graphs, and the chains that it drafts, one graph for each `Shape`.
 
     A model whose passes cannot be recorded goes on with plain ones; `refusal` says why.
     record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
@@ -113,9 +165,10 @@ class GraphedPasses(FastPasses):
 
     def __init__(self, static: StaticPass, record: Recorder, kept: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
+        self.draft = None if static.fewest > 1 else self._draft
         self.record = record
-        self.graphs: OrderedDict[tuple[int, int], Graph] = OrderedDict()
-        self.met: Counter[tuple[int, int]] = Counter()  # shapes without a graph in the text numbered `text`
+        self.graphs: OrderedDict[Shape, Graph] = OrderedDict()
+        self.met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
         self.text = 0
         self.kept = kept or KeptBuffers(static)
 
@@ -129,24 +182,31 @@ class GraphedPasses(FastPasses):
         return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
-        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape[1], graph.rows)]:
+        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.rows)]:
             del self.graphs[shape]
         for shape in [shape for shape, count in self.met.items() if count >= meetings]:
             del self.met[shape]
-            if self.refusal is None and shape[1] in self.kept.by_room:
-                self._record(*shape)
+            if self.refusal is None and shape.room in self.kept.by_room:
+                self._record(shape)
 
     @torch.inference_mode()
-    def _record(self, width: int, room: int) -> None:
-        rows = self.kept.by_room[room][1][: len(self.static.row_shapes)]
-        padding = self._padding(width, room)
+    def _record(self, shape: Shape) -> None:
+        rows = self.kept.by_room[shape.room][1][: len(self.static.row_shapes)]
+        padding = self._padding(shape)
+
+        def function(*inputs: Tensor) -> Sequence[Tensor]:
+            if not shape.steps:
+                return self.static(*inputs, *rows)
+            *read, last, places, uniforms = inputs
+            return draft_chain(self.static, read, last, places, uniforms, shape.temperature, rows)
+
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
-            replay = self.record(lambda *inputs: self.static(*inputs, *rows), padding)
+            replay = self.record(function, padding)
         except RuntimeError as error:
             self._refuse(error)
             return
-        self.graphs[width, room] = Graph(rows, padding, replay)
+        self.graphs[shape] = Graph(rows, padding, replay)
         if len(self.graphs) > MOST_GRAPHS:
             self.graphs.popitem(last=False)
 
@@ -159,34 +219,81 @@ class GraphedPasses(FastPasses):
         self.kind = "plain"
         self.refusal = _cannot_record(self.static, error)
 
-    def _padding(self, width: int, room: int) -> tuple[Tensor, ...]:
-        """Arguments of a pass whose tokens all go to the spare place and see nothing else."""
-        device, spare = self.static.device, room - 1
-        tokens, places = torch.zeros(width, dtype=torch.long, device=device), torch.arange(room, device=device)
-        inputs = [torch.zeros(width, size, dtype=self.static.dtype, device=device) for size in self.static.input_widths]
-        return tokens, tokens.clone(), tokens + spare, (places == spare).repeat(width, 1), *inputs
+    def _padding(self, shape: Shape) -> tuple[Tensor, ...]:
+        """Arguments of a pass, or of a chain, whose tokens all go to the spare place and see nothing else."""
+        device, spare = self.static.device, shape.room - 1
+        tokens = torch.zeros(shape.width, dtype=torch.long, device=device)
+        alone = (torch.arange(shape.room, device=device) == spare).repeat(shape.width, 1)
+        sizes = self.static.input_widths
+        inputs = [torch.zeros(shape.width, size, dtype=self.static.dtype, device=device) for size in sizes]
+        read = tokens, tokens.clone(), tokens + spare, alone, *inputs
+        if not shape.steps:
+            return read
+        uniforms = torch.zeros(shape.steps, dtype=torch.float64, device=device)
+        return *read, tokens[:1].clone(), uniforms[1:].long() + spare, uniforms
 
     def _run(self, *arguments: Tensor) -> Sequence[Tensor]:
         count, room = arguments[3].shape
         *changing, first = arguments[: len(arguments) - len(self.static.row_shapes) + 1]
-        if count > WIDTHS[-1] or self.refusal is not None or first is not self.kept.tensors[0]:
+        if count > WIDTHS[-1] or not self._works_on(first):
             return self.static(*arguments)
         # A block is the end of its pass, and nothing may come after it.
-        shape = count if self.static.fewest > 1 else WIDTHS[bisect.bisect_left(WIDTHS, count)], room
+        graph = self._graph(Shape(count, room) if self.static.fewest > 1 else Shape.holding(count, room), first)
+        if graph is None:
+            return self.static(*arguments)
+        return [output[:count] for output in graph.replay(_padded(changing, graph.padding))]
+
+    def _draft(
+        self,
+        unread: Tensor,
+        length: int,
+        rows: Sequence[Tensor],
+        steps: int,
+        temperature: float,
+        uniforms: Tensor,
+        features: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As `DraftChains.draft`. One shape for each number of steps: after most rounds no more tokens are unread."""
+        count = len(unread)
+        where, places = torch.arange(length, length + count + steps - 1, device=unread.device).tensor_split([count])
+        cells = torch.arange(rows[0].shape[2], device=unread.device)
+        read = [unread, where, where, where.unsqueeze(-1) >= cells]
+        if features is not None:
+            read.append(features.to(self.static.dtype))
+        rest = where[-1:] - length, places, uniforms[:steps]
+        graph, least = None, max(count, steps + 1)
+        if least <= WIDTHS[-1] and self._works_on(rows[0]):
+            graph = self._graph(Shape.holding(least, len(cells), steps, temperature), rows[0])
+        if graph is None:
+            made = draft_chain(self.run, read, *rest, temperature, rows)
+        else:
+            made = graph.replay([*_padded(read, graph.padding[: len(read)]), *rest])
+        tokens, logits, *probs = made
+        return tokens, logits, probs[0] if probs else None
+
+    def _works_on(self, first: Tensor) -> bool:
+        """True if graphs work on the text whose first rows these are."""
+        return self.refusal is None and first is self.kept.tensors[0]
+
+    def _graph(self, shape: Shape, first: Tensor) -> Graph | None:
+        """The graph for this shape, once it is recorded over the buffers that begin with `first`."""
         graph = self.graphs.get(shape)
         if graph is None or graph.rows[0] is not first:
-            self._meet(shape)
-            return self.static(*arguments)
+            if self.text != self.kept.texts:
+                self.met.clear()
+                self.text = self.kept.texts
+            self.met[shape] += 1
+            return None
         self.graphs.move_to_end(shape)
-        if count < shape[0]:
-            changing = [torch.cat([given, rest[count:]]) for given, rest in zip(changing, graph.padding, strict=True)]
-        return [output[:count] for output in graph.replay(changing)]
+        return graph
 
-    def _meet(self, shape: tuple[int, int]) -> None:
-        if self.text != self.kept.texts:
-            self.met.clear()
-            self.text = self.kept.texts
-        self.met[shape] += 1
+
+def _padded(arguments: Sequence[Tensor], padding: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Arguments of a pass over more tokens, which change nothing."""
+    count = len(arguments[0])
+    if count == len(padding[0]):
+        return arguments
+    return [torch.cat([given, rest[count:]]) for given, rest in zip(arguments, padding, strict=True)]
 
 
 class CudaRecorder:
