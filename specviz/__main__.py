@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 #: The handler of Ctrl-C while a command runs; during the imports, and at the end, it ends the process silently.
 INTERRUPTION = signal.getsignal(signal.SIGINT)
@@ -67,7 +67,7 @@ def _check_file(options: argparse.Namespace) -> None:
     """Refuses a place where nothing can be written before anything is run for it."""
     if not is_leader():
         return
-    for option in ("json", "html", "markdown"):
+    for option in ("json", "html"):
         path = getattr(options, option, None)
         if path is None:
             continue
@@ -314,9 +314,6 @@ def _say(line: str) -> None:
 
 def _bench(options: argparse.Namespace) -> int:
     commands.check_bench(options)
-    if source := getattr(options, "from"):
-        _write_markdown(options, commands.read_report(source))
-        return 0
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)
@@ -336,21 +333,11 @@ def _bench(options: argparse.Namespace) -> int:
     def write(interrupted: bool) -> None:
         from specviz.bench.report import save
 
-        report = bench.report(interrupted)
-        _write(options, "json", functools.partial(save, report))
-        if options.markdown:
-            _write_markdown(options, asdict(report))
+        _write(options, "json", functools.partial(save, bench.report(interrupted)))
 
     with _keeping(text, write):
         bench.run()
     return int(bool(bench.failures.reasons))
-
-
-def _write_markdown(options: argparse.Namespace, report: dict) -> None:
-    """The table for documentation, of a report's values."""
-    from specviz.bench.printed import bench_markdown
-
-    _write(options, "markdown", bench_markdown(report))
 
 
 def _bench_work(options: argparse.Namespace, pair) -> int:

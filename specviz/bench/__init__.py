@@ -8,12 +8,12 @@ Values; these load no torch
 
 Measuring
     turns            the one way to measure speed: contestants take turns over parts of a text
-    lanes            how a contestant decodes: by the engine, by a bare loop, or by transformers
-    benchmark        a whole plan on one pair; bench_plan: its settings and contestants
+    lanes            how a contestant decodes: by the engine or by transformers
+    benchmark        a whole plan, its settings and contestants, on one pair
     advising         every drafter in the time available, then the fastest again
     forced           speculation at any acceptance rate: an oracle in the draft model's place
     pass_times       T(K), the time of a pass over K tokens, and T(B, K), with B requests
-    machine          this machine: its facts, its load, and the limits of its passes
+    machine          this machine: its facts, its load, and the best that it can do
 
 Checking
     two_texts        two texts of other engines that should be equal: a near-tie, or a fault
@@ -23,5 +23,5 @@ Checking
 
 Reporting
     report           rows, conclusions from them, and the JSON file
-    printed          the report as text and as Markdown
+    printed          the report as text
 """

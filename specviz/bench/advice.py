@@ -72,11 +72,9 @@ class Work:
             # A domain named like the rows of all prompts is part of those.
             names = [name for name in names if name != ALL]
             asked += [(name, [i for i, domain in enumerate(self.domains) if domain == name]) for name in names]
-        made = ((domain, one, prompts) for domain, prompts in asked for one in self._able())
+        able = [one for one in self.contestants[1:] if one.title not in self.failed]
+        made = ((domain, one, prompts) for domain, prompts in asked for one in able)
         return [row for domain, one, prompts in made if (row := self._row(domain, one, set(prompts))) is not None]
-
-    def _able(self) -> list[Contestant]:
-        return [one for one in self.contestants[1:] if one.title not in self.failed]
 
     def _row(self, domain: str, contestant: Contestant, prompts: set[int]) -> WorkRow | None:
         own = [run for run in self.runs.get(contestant, ()) if _prompt(run) in prompts]

@@ -9,27 +9,146 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from specviz.bench.bench_plan import HEAT, BenchPlan, chains, entrants, planned, takes_part
-from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, figures_of, speedup_of
+from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, figures_of
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
 from specviz.bench.lanes import Failures, lane, plain_request, refusal_of, request_of, written
-from specviz.bench.machine import BandwidthLimit, Facts, describe_machine, load_average, measure_limits, peak_mb
-from specviz.bench.report import BenchReport, BenchRow, RulesRow, TraceCost
+from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
+from specviz.bench.report import BenchReport, BenchRow
 from specviz.bench.turns import Plan, runs_by_number
-from specviz.decoding.engine import replay
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
+from specviz.drafters.at_once import AtOnce
+from specviz.drafters.base import Drafter
+from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.last_state import FromLastState
+from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
-from specviz.records.errors import SpecvizError
+from specviz.passes.processes import process_count
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.metrics import tally
-from specviz.records.prompts import Preset
-from specviz.records.settings import RunSettings
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
+from specviz.records.settings import AUTO, BITS, RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """How much is measured."""
+
+    presets: Sequence[Preset] = PRESETS
+    #: Draft lengths of chains. 5 fills the rows that our kernels read at once without AVX-512, see `few_rows.cpp`.
+    gammas: Sequence[int] = (2, 3, 4, 5, 6)
+    copied_gammas: Sequence[int] = (2, 4, 8)  # draft lengths of drafters that copy
+    tree_gamma: int = 4  # depth of trees
+    tree_branches: Sequence[int] = (2, 3, 4)
+    yardstick_gammas: Sequence[int] = (4, 6)  # draft lengths of transformers' assisted generation and prompt lookup
+    max_new_tokens: int = 128
+    repeats: int = 3
+    budget: float | None = None  # seconds of one setting's turns after which no further repeat begins
+
+
+FULL = BenchPlan()
+#: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
+HEAT = BenchPlan(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
+QUICK = BenchPlan(
+    gammas=(4,),
+    copied_gammas=(4,),
+    tree_branches=(3,),
+    yardstick_gammas=(4,),
+    max_new_tokens=40,
+    budget=10.0,
+)
+
+
+def planned(
+    quick: bool, only: Sequence[str], names: Sequence[str], chat: bool = False, max_new_tokens: int | None = None
+) -> BenchPlan:
+    """The plan for these names; none named means all. chat: on prompts for models that answer.
+
+    Raises SpecvizError (field ``only`` or ``preset``) for a drafter or a preset that does not exist.
+    """
+    for name in only:
+        if name not in DRAFTERS:
+            raise SpecvizError(
+                "There is no drafter {name} to measure; choose from {names}.",
+                "only",
+                name=quoted(name),
+                names=", ".join(DRAFTERS),
+            )
+    plan = QUICK if quick else FULL
+    if process_count() > 1:
+        # Processes that share a model must make the same passes, and each has a clock of its own.
+        plan = replace(plan, budget=None)
+    known = CHAT_PRESETS if chat else PRESETS
+    presets = [preset_named(name, known) for name in names] or (known[:1] if quick else known)
+    plan = replace(plan, presets=presets)
+    return plan if max_new_tokens is None else replace(plan, max_new_tokens=max_new_tokens)
+
+
+def preset_named(name: str, known: Sequence[Preset]) -> Preset:
+    """Raises SpecvizError (field ``preset``) if there is none of this name."""
+    for preset in known:
+        if preset.name == name:
+            return preset
+    names = ", ".join(preset.name for preset in known)
+    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=quoted(name), names=names)
+
+
+def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator[Contestant]:
+    """Plain decoding and every drafter named, able to run or not; then transformers."""
+    yield Contestant(PLAIN)
+    for name in names:
+        drafter = drafter_class(pair, name)
+        # A drafter that makes trees by default makes chains only with one branch.
+        chain = 1 if "tree" in drafter.measured_as and drafter.default_branches > 1 else None
+        for gamma in _gammas(pair, plan, drafter):
+            yield Contestant(name, gamma, branches=chain)
+        yield Contestant(name, AUTO, branches=chain)
+        if "block" in drafter.measured_as:
+            for gamma in plan.gammas:
+                yield Contestant(name, gamma, branches=chain, rule="block")
+        if "bits" in drafter.measured_as:
+            for gamma in plan.gammas:
+                yield Contestant(name, gamma, bits=BITS[-1])
+        if "tree" in drafter.measured_as:
+            for branches in plan.tree_branches:
+                yield Contestant(name, plan.tree_gamma, branches=branches)
+            yield Contestant(name, AUTO, branches=plan.tree_branches[-1])
+    assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
+    yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
+    if yardsticks:
+        yield Contestant(PLAIN, engine="transformers")
+    for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
+        yield Contestant(name, gamma, engine="transformers")
+
+
+def chains(pair: ModelPair, plan: BenchPlan) -> list[Contestant]:
+    """Those of them that servers offer too, able to run or not: chains of a fixed length by each drafter's defaults."""
+    return [
+        one
+        for one in entrants(pair, plan, DRAFTERS)
+        if one == Contestant(one.mode, one.num_draft_tokens, one.branches)
+        and isinstance(one.num_draft_tokens, int)
+        and one.branches in (None, 1)
+    ]
+
+
+def takes_part(contestant: Contestant, temperature: float) -> bool:
+    """Greedy drafts are compared with the target's choice, whatever the rule."""
+    return temperature > 0 or contestant.rule == "auto"
+
+
+def _gammas(pair: ModelPair, plan: BenchPlan, drafter: type[Drafter]) -> Sequence[int]:
+    """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
+    if drafter.copies:
+        return plan.copied_gammas
+    if issubclass(drafter, (AtOnce, FromLastState)) and drafter.name in pair.parts:
+        return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
+    return plan.gammas
 
 
 @dataclass
@@ -46,9 +165,6 @@ class Benchmark:
     failures: Failures
     equality: list[Agreement] = field(default_factory=list)
     rows: list[BenchRow] = field(default_factory=list)
-    tracing: list[TraceCost] = field(default_factory=list)
-    rules: list[RulesRow] = field(default_factory=list)
-    limit: list[BandwidthLimit] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -92,9 +208,6 @@ class Benchmark:
                 count = len(self._present(temperature))
                 say(f"{preset.name}, temperature {temperature:g}: {count} contestants, {plan.repeats} times")
                 self._measure_setting(plain_request(self.pair, preset, temperature, plan.max_new_tokens), preset.name)
-            self._compare_rules(temperature)
-        with self.failures.of("the bandwidth limit"):
-            self.limit = _limits(self.pair, self.rows, plan)
         self.machine["load_average_end"] = load_average()
 
     def report(self, interrupted: bool = False) -> BenchReport:
@@ -106,13 +219,10 @@ class Benchmark:
             pair=asdict(self.pair.info()),
             settings=sizes | self.asked,
             rows=self.rows,
-            tracing=self.tracing,
-            rules=self.rules,
             left_out=self.left_out,
             failed=[{"title": title, "reason": str(reason)} for title, reason in self.failures.reasons.items()],
             interrupted=interrupted,
             equality=self.equality,
-            limit=self.limit,
         )
 
     def _present(self, temperature: float) -> list[Contestant]:
@@ -133,8 +243,7 @@ class Benchmark:
                         written(one, plain)
 
     def _measure_setting(self, plain: Request, preset: str) -> None:
-        """Adds one row a contestant, plain decoding among them, and the cost of records where the bare loop takes part;
-        if it is interrupted, rows of the runs so far."""
+        """Adds one row a contestant, plain decoding among them; if it is interrupted, rows of the runs so far."""
         temperature = plain.settings.sampling.temperature
         present, failed = self._present(temperature), self.failures.reasons
         for engine in ("specviz", "transformers"):
@@ -150,41 +259,11 @@ class Benchmark:
                     if runs and made[0] and one.title not in failed:
                         with self.failures.of(one.title):
                             self.rows.append(_row(one, runs, made[0], plain, preset))
-        for bare in present:
-            if bare.engine == "bare":
-                traced, base, own = replace(bare, engine="specviz"), [], []
-                self._take_turns([bare, traced], plain, [base, own])
-                if not {bare.title, traced.title} & failed.keys():
-                    self.tracing.append(TraceCost(traced.title, preset, temperature, speedup_of(own, base)))
 
     def _take_turns(self, contestants: Sequence[Contestant], plain: Request, made: Sequence[list[TimedRun]]) -> None:
         budget = math.inf if self.plan.budget is None else self.plan.budget
         lanes = [self.failures.caught(one, functools.partial(lane, one, plain)) for one in contestants]
         runs_by_number(lanes, Plan(plain.settings.max_new_tokens, self.plan.repeats, budget), made)
-
-    def _compare_rules(self, temperature: float) -> None:
-        """One row a γ, of the draft model; nothing at temperature 0, where both rules come to the same."""
-        plan, present = self.plan, self._present(temperature)
-        if temperature > 0 and any((one.mode, one.rule) == (DraftModel.name, "block") for one in present):
-            for gamma in plan.rule_gammas:
-                rounds = f"{plan.rule_rounds} rounds"
-                self.failures.say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {rounds}")
-                given = (gamma, temperature, plan.max_new_tokens, plan.rule_rounds)
-                with self.failures.of(f"two rules, γ={gamma}"):
-                    self.rules.append(_replay_rules(self.pair, plan.presets, *given))
-
-
-def _replay_rules(
-    pair: ModelPair, presets: Sequence[Preset], gamma: int, temperature: float, max_new_tokens: int, rounds: int
-) -> RulesRow:
-    """Drafts of the draft model on the presets in turn, seed after seed, until there are enough rounds."""
-    contestant, kept = Contestant(DraftModel.name, gamma), []
-    for seed in itertools.count():
-        for preset in presets:
-            request = request_of(contestant, plain_request(pair, preset, temperature, max_new_tokens, seed))
-            kept += [(token.accepted, block.accepted) for token, block in replay(request, "block")]
-            if len(kept) >= rounds:
-                return RulesRow.of(DraftModel.name, gamma, temperature, kept)
 
 
 def advised_chains(pair: ModelPair) -> list[Contestant]:
@@ -232,12 +311,3 @@ def _row(
     settings = request.drafter.settings(plain.pair, request.settings.drafting)
     own_settings = {name: settings.get(name) for name in ("exit_layer", "bits")}
     return replace(row, rule=request.rule.name, branches=request.branches, **own_settings)
-
-
-def _limits(pair: ModelPair, rows: Sequence[BenchRow], plan: BenchPlan) -> list[BandwidthLimit]:
-    """After as much text as the plain rows had on average; their speeds are those of the first temperature."""
-    plain = [row for row in rows if row.title == PLAIN and row.temperature == rows[0].temperature]
-    prompts = statistics.mean(len(pair.encode(preset.prompt).ids) for preset in plan.presets)
-    limits = measure_limits(pair, context=round(prompts + plan.max_new_tokens / 2))
-    speed = statistics.harmonic_mean([row.tokens_per_second for row in plain])
-    return [replace(one, plain_tokens_per_second=speed) if one.role == "target" else one for one in limits]

@@ -6,7 +6,6 @@ Torch is loaded when something is measured, so that --help answers at once.
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,13 +42,6 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """All options but those that name a pair."""
     add = parser.add_argument
     add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
-    add("--markdown", type=pathlib.Path, metavar="FILE", help="write one table for documentation there")
-    add(
-        "--from",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="measure nothing: --markdown of a report that --json wrote",
-    )
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     add_work_options(parser)
     names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
@@ -117,24 +109,14 @@ def minutes(text: str) -> float:
 def check_bench(options: argparse.Namespace) -> None:
     """Raises SpecvizError for errors that can be found before a model is loaded."""
     check_work(options)
-    if getattr(options, "from") and not options.markdown:
-        raise SpecvizError("Name the file to write with --markdown.", "from")
-    for name in ("quick", "preset", "markdown"):
+    for name in ("quick", "preset"):
         if options.prompts is not None and getattr(options, name):
             raise SpecvizError("--{name} is not for prompts of one's own: leave it out.", name, name=name)
-    from specviz.bench.bench_plan import planned, preset_named
+    from specviz.bench.benchmark import planned, preset_named
 
     planned(options.quick, options.only, ())
     for name in options.preset:
         preset_named(name, (*PRESETS, *CHAT_PRESETS))
-
-
-def read_report(path: pathlib.Path) -> dict[str, Any]:
-    """The values that `bench --json` wrote. Raises SpecvizError (field ``from``)."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecvizError("The file cannot be read: {reason}.", "from", reason=str(error)) from error
 
 
 def check_work(options: argparse.Namespace) -> None:

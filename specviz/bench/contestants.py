@@ -31,7 +31,7 @@ class Contestant:
     rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
     exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
     bits: int | None = None  # the same
-    engine: str = "specviz"  # or "bare", "transformers": see `specviz.bench.lanes`
+    engine: str = "specviz"  # or "transformers": see `specviz.bench.lanes`
 
     def applied(self, settings: RunSettings) -> RunSettings:
         """The settings of a run in which this contestant decodes; coins set by hand are another run's."""

@@ -92,9 +92,7 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
             margin="?" if apart is None else f"{apart:.2g}",
             dtype=due.pair.dtype,
         )
-    rows = rows_of(plain.pair, plain.prompt.ids, tokens)
-    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
-    gaps = (rows.amax(-1) - chosen).tolist()[place:]
+    gaps = gaps_of(plain.pair, plain.prompt.ids, tokens)[place:]
     if max(gaps) > NEAR_TIE:
         raise SpecvizError(
             "{title} is wrong on {preset}: its greedy token {place} lies {gap} below the target's best in log "
@@ -119,6 +117,13 @@ def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> to
     target = reader(pair.target, Unwatched(pair.device))
     target.prefill(before)
     return target.forward(target.unread([*before, *tokens[:-1]]), keep=len(tokens)).float()
+
+
+def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
+    """How far each token lies below the target's best one, in log probability."""
+    rows = rows_of(pair, before, tokens)
+    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
+    return (rows.amax(-1) - chosen).tolist()
 
 
 # Checking a pair

@@ -1,4 +1,4 @@
-"""The machine that measures: its facts, its load, and the least time that a pass of a model can take on it."""
+"""The machine that measures: its facts, its load, and the best that it can do."""
 
 import datetime
 import itertools
@@ -8,7 +8,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import psutil
 import torch
@@ -18,10 +17,8 @@ from transformers import PreTrainedModel
 from specviz.models.pair import ModelPair, position_limit
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
-from specviz.models.refusals import refusing_out_of_memory
-from specviz.passes.devices import devices_of, home_of, synchronise
+from specviz.passes.devices import devices_of, synchronise
 from specviz.passes.few_rows import FewRowsLinear
-from specviz.passes.model_twins import let_go_again
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 
@@ -106,9 +103,6 @@ def _processor() -> str:
 
 # Limits
 
-#: Passes over one token that are timed of each model.
-REPEATS = 25
-
 #: Larger than any processor's cache: reading a larger buffer is not slower.
 BUFFER_BYTES = 2**31
 
@@ -120,58 +114,6 @@ _NARROW = 64
 
 #: A dtype whose narrow product is slower than the best by more than this factor is not the one with the peak rate.
 _FAR_SLOWER = 4
-
-
-@dataclass(slots=True)
-class BandwidthLimit:
-    """A pass over one token, and the least time in which this machine moves the bytes that it reads.
-
-    Where a pass or a step of plain decoding was faster than that, the limit and the shares of it are None: not known.
-    """
-
-    role: str  # "target" or "draft"
-    context: int  # cached tokens before the pass
-    weight_bytes: int  # as the pass reads them: packed, and without tables that are only looked up
-    cache_bytes: int  # keys and values of `context` positions
-    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer (see `_buffer_bytes`)
-    read_bandwidth: float  # bytes a second, summing up such a buffer
-    pass_seconds: float  # median of passes timed alone
-    #: The faster one: on some processors writing takes longer than reading.
-    bandwidth: float = field(init=False)
-    limit_seconds: float | None = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
-    share_of_pass: float | None = field(init=False)  # limit_seconds / pass_seconds
-    #: Harmonic mean of the plain rows over presets, at the first temperature; None for the draft model.
-    plain_tokens_per_second: float | None = None
-    share_of_plain: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bandwidth = max(self.copy_bandwidth, self.read_bandwidth)
-        self.limit_seconds = (self.weight_bytes + self.cache_bytes) / self.bandwidth
-        self.share_of_pass = self.limit_seconds / self.pass_seconds
-        plain = self.plain_tokens_per_second
-        self.share_of_plain = None if plain is None else plain * self.limit_seconds
-        if self.share_of_pass > 1 or (self.share_of_plain or 0) > 1:
-            self.limit_seconds = self.share_of_pass = self.share_of_plain = None
-
-
-def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
-    """Passes over one token after `context` cached ones, of target and draft model in turn, and their limit.
-
-    The passes are those that runs make. A context too long for a model is shortened. Raises SpecvizError (field
-    ``target``) where the device's memory does not hold it.
-    """
-    with refusing_out_of_memory(no_memory):
-        timers = {
-            role: PassTimer(model, (1,), context, pair.passes.fast.get(role)) for role, model in models_of(pair).items()
-        }
-        for timer in timers.values():
-            if timer.passes is not None:
-                let_go_again(timer.model)  # the weights that only transformers' runs read make room
-        seconds: dict[str, list[float]] = {role: [] for role in timers}
-        for _ in range(repeats):
-            for role, timer in timers.items():
-                seconds[role].append(timer.seconds(1))
-        return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
 
 
 def models_of(pair: ModelPair) -> dict[str, PreTrainedModel]:
@@ -189,19 +131,6 @@ def within_positions(models: Iterable[PreTrainedModel], widths: Sequence[int], c
 def no_memory() -> SpecvizError:
     return SpecvizError(
         "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab.", "target"
-    )
-
-
-def _limit(role: str, timer: PassTimer, pass_seconds: float) -> BandwidthLimit:
-    size, share, device = model_size(timer), weight_share(timer), home_of(timer.model)
-    return BandwidthLimit(
-        role=role,
-        context=timer.context,
-        weight_bytes=size.weight_bytes,
-        cache_bytes=round(size.position_bytes * size.positions),
-        copy_bandwidth=copy_bandwidth(share, device),
-        read_bandwidth=read_bandwidth(share, device),
-        pass_seconds=pass_seconds,
     )
 
 
@@ -261,22 +190,11 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def read_bandwidth(size: int, device: torch.device) -> float:
     """Bytes a second, reading a buffer over and over by summing it up. size: of the weights that it stands for."""
-    buffer = torch.ones(_buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
-    return buffer.numel() * 4 / _fastest(buffer.sum, device)
+    buffer = torch.ones(buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
+    return buffer.numel() * 4 / fastest(buffer.sum, device)
 
 
-def copy_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
-
-    This is the usual meaning of a machine's bandwidth; with torch's threads as they are set. Buffer and copy together
-    are as large as the weights.
-    """
-    count = _buffer_bytes(size // 2, device) // 4
-    source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
-    return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
-
-
-def _buffer_bytes(size: int, device: torch.device) -> int:
+def buffer_bytes(size: int, device: torch.device) -> int:
     """As many bytes as the weights: those of a small model may lie in the processor's cache, where passes read them.
 
     But not more than can matter, and a copy of the buffer must leave the device half of what is free.
@@ -301,10 +219,10 @@ def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:
     """Operations a second of a product of `rows` rows with a square matrix, 2 · rows · n² operations."""
     side = PEAK_SIDE[device.type]
     inputs, weights = (torch.ones(count, side, dtype=dtype, device=device) for count in (rows, side))
-    return 2 * rows * side**2 / _fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
+    return 2 * rows * side**2 / fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
 
 
-def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
+def fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
     """Seconds of the fastest of several repeats, warm: the best that the machine can do."""
     work()
     seconds = []

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,19 @@ def in_turn(
     yield taken, 1.0
 
 
+def _setup(pair: ModelPair, context: int, kind: str) -> dict[str, Any]:
+    """The fields of `Setup`."""
+    return {
+        "target": pair.target_name,
+        "draft": pair.draft_name,
+        "context": context,
+        "device": str(pair.device),
+        "dtype": dtype_name(pair.dtype),
+        "kind": kind,
+        "threads": torch.get_num_threads() if pair.device.type == "cpu" else None,
+    }
+
+
 # One text
 
 
@@ -93,17 +106,8 @@ def measure_passes(
         fast = dict(pair.passes.fast)
         timers = {role: PassTimer(model, widths, context, fast.get(role)) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
-        start = PassTimes(
-            target=pair.target_name,
-            draft=pair.draft_name,
-            context=context,
-            device=str(pair.device),
-            dtype=dtype_name(pair.dtype),
-            kind=kind_of(fast),
-            threads=torch.get_num_threads() if pair.device.type == "cpu" else None,
-            curves=tuple(_curve(role, timer, peak) for role, timer in timers.items()),
-            fraction=0.0,
-        )
+        curves = tuple(_curve(role, timer, peak) for role, timer in timers.items())
+        start = PassTimes(**_setup(pair, context, kind_of(fast)), curves=curves, fraction=0.0)
         yield start
         shapes = [(role, width) for width in timers["target"].widths for role in timers]
         passes = {(role, width): functools.partial(timers[role].seconds, width) for role, width in shapes}
@@ -180,18 +184,8 @@ def measure_batches(
     models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
     widths, context = within_positions(models_of(pair).values(), widths, context)
     prepared = pair.passes.fast.get("target")
-    start = BatchTimes(
-        target=pair.target_name,
-        draft=pair.draft_name,
-        context=context,
-        device=str(pair.device),
-        dtype=dtype_name(pair.dtype),
-        kind="kernels" if prepared and prepared.static.few_rows else "plain",
-        threads=torch.get_num_threads() if pair.device.type == "cpu" else None,
-        batches=tuple(batches),
-        points=(),
-        fraction=0.0,
-    )
+    kind = "kernels" if prepared and prepared.static.few_rows else "plain"
+    start = BatchTimes(**_setup(pair, context, kind), batches=tuple(batches), points=(), fraction=0.0)
     yield start
     shapes = [("target", requests, width) for requests in batches for width in widths]
     shapes += [("draft", requests, 1) for requests in batches if "draft" in models]

@@ -14,7 +14,7 @@ from typing import Any
 from specviz.bench.advice import INTERRUPTED, WorkReport
 from specviz.bench.contestants import PLAIN, Figures
 from specviz.bench.equal_texts import Agreement
-from specviz.bench.machine import BandwidthLimit, Facts
+from specviz.bench.machine import Facts
 from specviz.records.prompts import STORIES
 from specviz.theory.statistics import Ratio
 
@@ -57,49 +57,6 @@ class BenchRow(Figures):
         return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
 
 
-@dataclass(frozen=True, slots=True)
-class TraceCost:
-    """The same decoding with its full trace and by the bare loop, in turn."""
-
-    title: str
-    preset: str
-    temperature: float
-    ratio: Ratio  # of the speeds, traced over bare
-
-
-@dataclass(frozen=True, slots=True)
-class RulesRow:
-    """How many draft tokens two rules keep of the same rounds."""
-
-    mode: str  # the drafter's name
-    num_draft_tokens: int
-    temperature: float
-    rounds: int
-    accepted_token: int  # draft tokens that the token rule kept, all rounds together
-    accepted_block: int  # the same of the block rule
-    difference: float  # block less token, mean per round
-    standard_error: float  # of that mean
-    block_longer: int  # rounds in which the block rule kept more
-    token_longer: int  # rounds in which the token rule kept more
-
-    @classmethod
-    def of(cls, mode: str, num_draft_tokens: int, temperature: float, kept: Sequence[tuple[int, int]]) -> RulesRow:
-        """kept: draft tokens kept in each round by the token rule and by the block rule; at least two rounds."""
-        differences = [block - token for token, block in kept]
-        return cls(
-            mode=mode,
-            num_draft_tokens=num_draft_tokens,
-            temperature=temperature,
-            rounds=len(kept),
-            accepted_token=sum(token for token, _ in kept),
-            accepted_block=sum(block for _, block in kept),
-            difference=statistics.mean(differences),
-            standard_error=statistics.stdev(differences) / len(kept) ** 0.5,
-            block_longer=sum(difference > 0 for difference in differences),
-            token_longer=sum(difference < 0 for difference in differences),
-        )
-
-
 @dataclass(slots=True)
 class BenchReport:
     """A whole benchmark: the measurements, and conclusions from its rows."""
@@ -108,15 +65,11 @@ class BenchReport:
     pair: dict[str, str | int | None]
     settings: dict[str, int | float | bool | list[str]]
     rows: list[BenchRow]
-    tracing: list[TraceCost] = field(default_factory=list)  # the full trace against the bare loop
-    rules: list[RulesRow] = field(default_factory=list)  # one a γ
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
     failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
     interrupted: bool = False  # it was ended before it was over
     equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
-    limit: list[BandwidthLimit] = field(default_factory=list)  # of target and draft model
-    page: None = None  # of older files: speeds with and without a browser watching
-    overhead: list[Values] = field(init=False)
+    overhead: list[Values] = field(init=False)  # a round's time outside the models' passes
     formula: list[Values] = field(init=False)
     busy: str | None = field(init=False)  # a sentence where the machine was busy at the start
     unsteady: str | None = field(init=False)  # a sentence where it was disturbed meanwhile
@@ -125,7 +78,12 @@ class BenchReport:
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
-        self.overhead = [_overhead(row) for row in self.rows if row.round_microseconds is not None]
+        names = ("title", "preset", "temperature", "round_microseconds", "outside_microseconds")
+        self.overhead = [
+            {name: getattr(row, name) for name in names} | {"share": row.overhead_share}
+            for row in self.rows
+            if row.round_microseconds is not None
+        ]
         self.formula = formula_checks(self.rows)
         self.busy = busy(self.machine)
         self.unsteady = unsteady(self.rows, self.settings, self.interrupted)
@@ -137,12 +95,6 @@ def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:
     """Writes a report's values to a file, if one is named."""
     if path:
         path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _overhead(row: BenchRow) -> Values:
-    """A round's time outside the models' passes: records, coins, the rule, text."""
-    names = ("title", "preset", "temperature", "round_microseconds", "outside_microseconds")
-    return {name: getattr(row, name) for name in names} | {"share": row.overhead_share}
 
 
 def formula_checks(rows: Sequence[BenchRow]) -> list[Values]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specviz.bench.equal_texts import rows_of
+from specviz.bench.equal_texts import gaps_of, rows_of
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
 from specviz.records.errors import SpecvizError
@@ -107,8 +107,6 @@ def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], toleran
         ends = rows_of(pair, before, [next(iter(pair.eos_ids), 0)])[0]
         gap = min((ends.amax() - ends[end]).item() for end in pair.eos_ids) if pair.eos_ids else float("inf")
         return Side("", gap, None)
-    rows = rows_of(pair, before, tokens)
-    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
-    gap, *others = (rows.amax(-1) - chosen).tolist()
+    gap, *others = gaps_of(pair, before, tokens)
     later = next(((place, other) for place, other in enumerate(others, start=1) if other > tolerance), None)
     return Side(pair.texts.chip(tokens[0]), gap, later)

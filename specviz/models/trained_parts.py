@@ -94,7 +94,7 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
         return PartFiles.at(pathlib.Path(found))
 
     files = fetched("config.json")
-    if _may_be_a_part(files):
+    if _kind(files) is not None or _is_headlike(files.settings):
         files = fetched("*.json", "*.safetensors")
         files = files if files.shapes else fetched("*.json", *PICKLES)
         if not files.shapes and "local_files_only" in options:
@@ -102,11 +102,6 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
                 "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
             )
     return files.folder
-
-
-def _may_be_a_part(files: PartFiles) -> bool:
-    """Whether its weights are to be fetched: its configuration is that of a part, or may be."""
-    return _kind(files) is not None or _is_headlike(files.settings)
 
 
 def _is_headlike(settings: Mapping[str, Any]) -> bool:
@@ -131,6 +126,12 @@ def _kind(files: PartFiles) -> str | None:
         return None
     if (template := form.refusal) is not None:
         raise files.complaint(template)
+    if form.drafter is None:
+        raise files.complaint(
+            "{folder} holds a trained part of the kind {method}, which is not run here: name another part of this "
+            "target, or a draft model.",
+            method=form.name,
+        )
     if files.settings.get("quantization_config"):
         raise files.complaint(
             "The {method} part in {folder} is quantised, and parts are read as they were trained: name the one that it "

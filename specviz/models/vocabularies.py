@@ -142,7 +142,7 @@ class Reader:
     def _push(self, token_id: int) -> None:
         translation = self.translation
         text = translation.bytes_of(token_id)
-        if self.unfinished and _continues(text):
+        if self.unfinished and text and 0x80 <= text[0] < 0xC0:  # it begins inside a character
             text = self.unfinished + text
         else:
             self.ids += translation.spell(self.unfinished)
@@ -180,11 +180,6 @@ def split_unfinished(text: bytes) -> tuple[bytes, bytes]:
         if not 0x80 <= byte < 0xC0:
             break
     return text, b""
-
-
-def _continues(text: bytes) -> bool:
-    """True if `text` begins inside a character."""
-    return 0x80 <= text[0] < 0xC0 if text else False
 
 
 def _by_bytes(texts: TokenTexts, written: dict[int, bytes]) -> dict[bytes, int]:

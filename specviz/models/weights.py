@@ -125,7 +125,9 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
         with refusing_out_of_memory(too_large):
             model.to(place.device)
     if source.stored is not None:
-        _settle_unpacked(model, source)
+        # An ordinary model from here on, but its name is the file, so that it is found again.
+        model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
+        model.config.__dict__.pop("quantization_config", None)
     if place.way == "spread":
         weakref.finalize(model, offloaded.cleanup)
     return model.eval()
@@ -205,13 +207,6 @@ def files_of(model: PreTrainedModel) -> pathlib.Path | None:
         return folder
     config = try_to_load_from_cache(model.name_or_path, "config.json", revision=commit)
     return pathlib.Path(config).parent if isinstance(config, str) else None
-
-
-def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
-    """Makes a model out of a GGUF file an ordinary one, whose name is the file, so that it is found again."""
-    model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
-    # It describes the file, not the weights.
-    model.config.__dict__.pop("quantization_config", None)
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ class Format:
     """A form in which trained parts are published."""
 
     name: str  # for people
-    drafter: str | None  # which reads it; None: it does not run here, for the reason in `refusal`
+    drafter: str | None  # which reads it; None: it does not run here
     fits: Callable[[PartFiles], bool]
-    refusal: str | None = None  # why it does not run: a sentence about its {folder}
+    refusal: str | None = None  # what to do instead, where that is known: a sentence about its {folder}
 
 
 def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> Format:
@@ -74,13 +74,6 @@ def _shape(files: PartFiles, name: str) -> tuple[int, ...]:
     return next((files.shapes[full] for full in (name, f"model.{name}") if full in files.shapes), ())
 
 
-def _has_latent_attention(files: PartFiles) -> bool:
-    """An EAGLE-3 head with the attention of DeepSeek and Kimi."""
-    return _called("eagle3deepseek")(files) or (
-        bool(_shape(files, "fc.weight")) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files)
-    )
-
-
 def _is_eagle3(files: PartFiles) -> bool:
     """Attention reads embedding and state side by side, twice as wide as what it writes; or a label says so."""
     for layer in ("midlayer.", "layers.0."):
@@ -96,11 +89,6 @@ def _joins_two(files: PartFiles) -> bool:
     return len(shape) == 2 and shape[1] == 2 * shape[0]
 
 
-def _is_mtp_alone(files: PartFiles) -> bool:
-    """Modules under the names that they have in a target's checkpoint, and nothing else of it."""
-    return bool(files.shapes) and all(name.startswith(("mtp.", "model.mtp")) for name in files.shapes)
-
-
 #: In the order of trial: what is special before what it would be taken for.
 FORMATS: tuple[Format, ...] = (
     # As published, their projection lies in a file of its own, which is needed only to read the target's states.
@@ -110,12 +98,7 @@ FORMATS: tuple[Format, ...] = (
         "PARD-2 in training",
         _holds("target_proj.weight"),
     ),
-    _refused(
-        "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft "
-        "model, or train a head with python -m specviz.training.",
-        "Hydra",
-        _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight")),
-    ),
+    Format("Hydra", None, _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
     _refused(
         "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
         "it without them (parallel_draft_step 1), or name another part.",
@@ -147,30 +130,14 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("Domino", "parallel", _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
     Format("DFlash2", "parallel", _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
-    _refused(
-        "{folder} holds a LiLiCorr drafter, which weighs all candidates of a block by a transformer of its own, "
-        "which is not run here: name a DFlash or DSpark drafter of this target.",
-        "LiLiCorr",
-        _either(_called("lilicorr"), _set("lilicorr_enabled")),
-    ),
-    _refused(
-        "{folder} holds a DFlare drafter, each of whose layers reads a mixture of its own of the target's layers, "
-        "which is not run here: name a DFlash or DSpark drafter of this target.",
-        "DFlare",
-        _either(_called("dflare"), _holds("layer_fusion_weights")),
-    ),
-    _refused(
-        "{folder} holds a DSpark drafter of Gemma 4's own layers, and only those of Qwen 3's layers are run here: "
-        "name another drafter of this target.",
+    Format("LiLiCorr", None, _either(_called("lilicorr"), _set("lilicorr_enabled"))),
+    Format("DFlare", None, _either(_called("dflare"), _holds("layer_fusion_weights"))),
+    Format(
         "DSpark on Gemma's layers",
+        None,
         _either(_called("gemma4dspark"), _holds("markov_w1.weight", "pre_feedforward_layernorm.weight")),
     ),
-    _refused(
-        "{folder} holds a target with a DSpark drafter inside it, as DeepSeek-V4 has it, and only those in folders "
-        "of their own are run here: name another drafter.",
-        "DSpark in its target",
-        _set("dspark_target_layer_ids"),
-    ),
+    Format("DSpark in its target", None, _set("dspark_target_layer_ids")),
     Format("DSpark", "parallel", _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
     Format(
         "DFlash",
@@ -181,16 +148,14 @@ FORMATS: tuple[Format, ...] = (
             lambda files: {"fc.weight", "hidden_norm.weight"} <= files.shapes.keys(),
         ),
     ),
-    _refused(
-        "{folder} holds an EAGLE-3 head with the latent attention of DeepSeek and Kimi, which is not run here: "
-        "name one with ordinary attention.",
+    Format(
         "EAGLE-3 with latent attention",
-        _has_latent_attention,
+        None,
+        _either(_called("eagle3deepseek"), _holds("fc.weight", "self_attn.kv_a_proj_with_mqa.weight")),
     ),
-    _refused(
-        "{folder} holds an EAGLE-3 head of Gemma 4's own layers, and only those of Llama's and Qwen 3's are run "
-        "here: name another part of this target.",
+    Format(
         "EAGLE-3 on Gemma's layers",
+        None,
         lambda files: (
             _called("gemma4eagle3")(files) or (_is_eagle3(files) and _holds("pre_feedforward_layernorm.weight")(files))
         ),
@@ -207,6 +172,10 @@ FORMATS: tuple[Format, ...] = (
         "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
         "as the target, and its modules are read with it.",
         "MTP modules alone",
-        _either(_called("nextn"), _is_mtp_alone),
+        _either(
+            _called("nextn"),
+            # Names as in a target's checkpoint, and nothing else of it.
+            lambda files: bool(files.shapes) and all(name.startswith(("mtp.", "model.mtp")) for name in files.shapes),
+        ),
     ),
 )

@@ -110,12 +110,12 @@ def place_of(model: PreTrainedModel) -> str:
 
 def keep_in_step(model: PreTrainedModel) -> None:
     """From now on every process gets the leader's logits of this model. Needed for all models of a sharded pair."""
-    model.register_forward_hook(_take_the_leaders_logits)
 
+    def take_the_leaders_logits(model, inputs, output) -> None:
+        output.logits = output.logits.contiguous()
+        dist.broadcast(output.logits, src=0)
 
-def _take_the_leaders_logits(model, inputs, output) -> None:
-    output.logits = output.logits.contiguous()
-    dist.broadcast(output.logits, src=0)
+    model.register_forward_hook(take_the_leaders_logits)
 
 
 def leaders(tensor: Tensor, model: PreTrainedModel) -> Tensor:

@@ -8,6 +8,7 @@ before. Layers with a window alone (LFM2's) can be cropped, as those with keys a
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -55,13 +56,14 @@ class KeptStates:
     def __init__(self, cache: Cache, length: int):
         self.length = length
         # Copies: passes over one token write into a state in place.
-        self._kept = [(layer, _copied(layer), dict(layer.has_previous_state)) for layer in _layers(cache)]
+        self._kept = [(states, place, state.clone()) for states, place, state in _begun(cache)]
+        self._flags = [(layer, dict(layer.has_previous_state)) for layer in _layers(cache)]
 
     @torch.inference_mode()  # in which the states were made
     def put_back(self) -> None:
-        for layer, copies, begun in self._kept:
-            for states, place, kept in copies:
-                states[place].copy_(kept)
+        for states, place, kept in self._kept:
+            states[place].copy_(kept)
+        for layer, begun in self._flags:
             layer.has_previous_state.update(begun)
 
 
@@ -69,22 +71,18 @@ def _layers(cache: Cache) -> list[LinearAttentionLayer]:
     return [layer for layer in cache.layers if _with_state(layer)]
 
 
-def _copied(layer: LinearAttentionLayer) -> list[tuple[dict[int, Tensor], int, Tensor]]:
-    """(where it lies, its place there, a copy) of each state that has begun."""
-    return [(states, place, state.clone()) for states in _both(layer) for place, state in _begun(layer, states)]
-
-
-def _both(layer: LinearAttentionLayer) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
-    return layer.conv_states, layer.recurrent_states
-
-
-def _begun(layer: LinearAttentionLayer, states: dict[int, Tensor | None]) -> list[tuple[int, Tensor]]:
-    return [(place, one) for place, one in states.items() if one is not None and layer.has_previous_state[place]]
+def _begun(cache: Cache) -> Iterator[tuple[dict[int, Tensor], int, Tensor]]:
+    """Of each state that has begun, where it lies, its place there, and the state itself."""
+    for layer in _layers(cache):
+        for states in (layer.conv_states, layer.recurrent_states):
+            for place, one in states.items():
+                if one is not None and layer.has_previous_state[place]:
+                    yield states, place, one
 
 
 def states_of(cache: Cache) -> list[Tensor]:
     """All windows [1, channels, size] and states [1, ...] of a cache, layer by layer."""
-    return [state for layer in _layers(cache) for states in _both(layer) for _, state in _begun(layer, states)]
+    return [state for _, _, state in _begun(cache)]
 
 
 def record_windows(cache: Cache) -> None:

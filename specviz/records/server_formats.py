@@ -1,12 +1,15 @@
-"""The names that servers and their tools use: a format is a row of a table, in some cases with a small reader.
+"""The names that servers and their tools use: a format is a row of assets/server_formats.json, in some cases with a
+small reader.
 
 Names are those of the servers' own sources; docs/metrics.md lists which figures each format has.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from specviz.records.assets import ASSETS
 from specviz.records.runs import Run
 
 SCHEMA = "specviz.metrics/1"
@@ -17,6 +20,7 @@ class Format:
     """The names that a server uses; of several names for one thing the first that has a value counts."""
 
     name: str
+    source: str = ""  # where its names were read
     marks: tuple[str, ...] = ()  # an object with one of these is about speculation; by default those that count passes,
     beside: tuple[str, ...] = ()  # if it has all of these too
     passes: tuple[str, ...] = ()  # target passes that verified a draft
@@ -68,183 +72,28 @@ def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-OWN = Format(
-    name=SCHEMA,
-    passes=("passes",),
-    accepted=("accepted",),
-    drafted=("drafted",),
-    histogram=("histogram",),
-    each_accepted=("per_pass_accepted",),
-    each_drafted=("per_pass_drafted",),
-    longest=("num_draft_tokens",),
-)
-
-#: A trace: `Run.save`, or the command's `run --json`.
-RUN = Format(
-    name="specviz run",
-    drafted=("drafted",),
-    each_accepted=("accepted by round",),
-    each_drafted=("drafted by round",),
-    tokens=("tokens",),
-    read=_passes_of_run,
-)
-
-#: One row of `bench --json`.
-BENCH = Format(name="specviz bench", length=("acceptance_length",), many=True)
-
-#: The same in both servers' benchmarks: what was asked for, else what was measured at most or on average.
-CONCURRENCY = "max_concurrency", "max_concurrent_requests", "concurrency"
-THROUGHPUT = ("output_throughput",)
-
-# vLLM pull request 48915 (after 0.28.0), docs/features/speculative_decoding/acceptance_metrics.md
-_VLLM = Format(
-    name="vLLM",
-    passes=("num_spec_steps",),
-    accepted=("num_accepted_draft_tokens",),
-    drafted=("num_draft_tokens",),
-    histogram=("acceptance_histogram",),
-    each_accepted=("per_step_accepted",),
-    each_drafted=("per_step_drafted",),
-    longest=("num_spec_tokens",),
-)
-
-FORMATS = (
-    # TensorRT-LLM's `speculative_decoding` of a choice and of /perf_metrics; the steps and the histogram are newer
-    replace(
-        _VLLM,
-        name="TensorRT-LLM",
-        marks=("total_accepted_draft_tokens",),
-        beside=("acceptance_rate",),
-        accepted=("total_accepted_draft_tokens",),
-        drafted=("total_draft_tokens",),
-    ),
-    # NVIDIA AIPerf pull request 1191, src/aiperf/common/models/spec_decode_models.py
-    replace(_VLLM, name="AIPerf", beside=("engine",)),
-    _VLLM,
-    # SGLang pull requests 3152, 11441, 18332, 23530, 33518: the newest names first
-    Format(
-        name="SGLang",
-        passes=("spec_verify_ct",),
-        accepted=("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
-        drafted=("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
-        histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"),
-        nominal=True,
-    ),
-    # vllm/benchmarks/serve.py: two scrapes of /metrics, before and after
-    Format(
-        name="vLLM bench serve",
-        passes=("spec_decode_num_drafts",),
-        accepted=("spec_decode_accepted_tokens",),
-        drafted=("spec_decode_draft_tokens",),
-        shares=("spec_decode_per_position_acceptance_rates",),
-        running=CONCURRENCY,
-        speed=THROUGHPUT,
-        full=True,
-        many=True,
-    ),
-    # python/sglang/bench_serving.py; without drafts its accept_length is null
-    Format(
-        name="SGLang bench_serving",
-        marks=("accept_length",),
-        beside=THROUGHPUT,
-        length=("accept_length",),
-        running=CONCURRENCY,
-        speed=THROUGHPUT,
-        many=True,
-    ),
-    # TensorRT-LLM, cpp/include/tensorrt_llm/executor/types.h: SpecDecodingStats, one a step of the batch
-    Format(
-        name="TensorRT-LLM steps",
-        passes=("numRequestsWithDraftTokens",),
-        accepted=("numAcceptedTokens",),
-        drafted=("numDraftTokens",),
-        many=True,
-        summed=True,
-    ),
-    # llama.cpp, tools/server: result_timings
-    Format(
-        name="llama.cpp",
-        marks=("draft_n",),
-        accepted=("draft_n_accepted",),
-        drafted=("draft_n",),
-        tokens=("predicted_n",),
-    ),
-    # LM Studio from 0.3.10 on: `stats` of its REST API, the same in its SDKs
-    Format(
-        name="LM Studio",
-        marks=("total_draft_tokens_count", "totalDraftTokensCount"),
-        accepted=("accepted_draft_tokens_count", "acceptedDraftTokensCount"),
-        drafted=("total_draft_tokens_count", "totalDraftTokensCount"),
-        tokens=("predictedTokensCount",),
-    ),
-    # mlx_lm/generate.py: GenerationResponse, one a token (`tokens_joined`)
-    Format(
-        name="mlx-lm",
-        marks=("from_draft",),
-        each_accepted=("passes by from_draft",),
-        tokens=("tokens",),
-        read=_passes_of_tokens,
-    ),
-)
+#: The formats that read what a server says before its names count.
+_READERS = {"mlx-lm": _passes_of_tokens, "specviz run": _passes_of_run}
 
 
-# vllm/v1/spec_decode/metrics.py, with a place for each token of γ
-_COUNTERS = Format(
-    name="vLLM /metrics",
-    passes=("spec_decode_num_drafts_total",),
-    accepted=("spec_decode_num_accepted_tokens_total",),
-    drafted=("spec_decode_num_draft_tokens_total",),
-    kept=("spec_decode_num_accepted_tokens_per_pos_total",),
-    running=("num_requests_running",),
-    full=True,
-    many=True,
-)
+def _format(row: Mapping[str, Any]) -> Format:
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Format(read=_READERS.get(row["name"]), **known)
 
-#: Scrapes of /metrics, by what stands before the names there. llama.cpp (2026, tools/server) took over vLLM's names;
-#: SGLang gives an average over its last steps (python/sglang/srt, its metrics collector).
-SCRAPES = {
-    "vllm": _COUNTERS,
-    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", running=("requests_processing",), full=False, six=True),
-    "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), running=("num_running_reqs",), many=True),
-}
+
+_TABLE = json.loads((ASSETS / "server_formats.json").read_text(encoding="utf-8"))
+
+#: This program's own: a request of ``specviz.metrics/1``; a trace (`Run.save`, `run --json`); a row of `bench --json`.
+OWN, RUN, BENCH = map(_format, _TABLE["own"])
+
+#: Objects in the answers of servers, and in the results of benchmarks.
+FORMATS = tuple(map(_format, _TABLE["objects"]))
+
+#: Scrapes of /metrics, by what stands before the names there.
+SCRAPES = {server: _format(row) for server, row in _TABLE["scrapes"].items()}
 
 #: Lines that a log can have. Names of figures are those of the log, as they are quoted to its reader.
-LINES = (
-    # vllm/v1/spec_decode/metrics.py: SpecDecodingLogging; the order of the figures changed
-    Format(
-        name="vLLM log",
-        begins="SpecDecoding metrics: ",
-        accepted=("Accepted",),
-        drafted=("Drafted",),
-        shares=("Per-position acceptance rate",),
-        length=("Mean acceptance length",),
-        running=("Running",),
-        full=True,
-        rounding=0.0005,
-        many=True,
-    ),
-    # SGLang's scheduler; its accept rate once counted the target's own tokens as kept, so it is left alone
-    Format(name="SGLang log", begins="accept len: ", length=("accept len",), running=("#running-req",), many=True),
-    # llama.cpp, common/speculative.cpp: common_speculative_print_stats
-    Format(
-        name="llama.cpp statistics",
-        begins=r"statistics +[\w-]{1,40}: +#calls",
-        passes=("#calls(b,g,a)",),
-        accepted=("#acc tokens",),
-        drafted=("#gen tokens",),
-        shares=("#acc rate/pos",),
-        rounding=0.0005,
-        many=True,
-        last=True,
-    ),
-    # llama.cpp, tools/server: print_timings of one request; the mean and the places came in 2026
-    Format(
-        name="llama.cpp log",
-        begins="draft acceptance (?:rate )?= ",
-        accepted=("accepted",),
-        drafted=("generated",),
-        shares=("acceptance rate per position",),
-        length=("mean len", "mean acceptance length"),
-        rounding=0.0005,
-    ),
-)
+LINES = tuple(map(_format, _TABLE["lines"]))
+
+#: Of benchmarks: what was asked for, else what was measured at most or on average; and tokens a second.
+CONCURRENCY, THROUGHPUT = next((one.running, one.speed) for one in FORMATS if one.speed)

@@ -147,7 +147,9 @@ class _Reader:
         elif isinstance(piece, Reported):
             self._add(piece.name, None, piece.format, piece.block)
         else:
-            blocks, chunk = list(_blocks(piece)), _is_chunk(piece)
+            blocks = list(_blocks(piece))
+            # Of an answer that was streamed, only the last piece has metrics, or all of them count from the start.
+            chunk = str(piece.get("object")).endswith(".chunk") or piece.get("stop") is False
             for block in blocks:
                 self._add(*block, chunk)
             speed, running = (_positive(piece.get(name)) for name in (*THROUGHPUT, _first(piece, CONCURRENCY)))
@@ -241,11 +243,6 @@ def _tokens(value: dict[str, Any], outer: Any) -> Any:
     usage = value.get("usage")
     inside = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return next((one for one in (value.get("completion_tokens"), inside) if one is not None), outer)
-
-
-def _is_chunk(entry: dict[str, Any]) -> bool:
-    """Of an answer that was streamed, only the last piece has metrics, or all of them count from the start."""
-    return str(entry.get("object")).endswith(".chunk") or entry.get("stop") is False
 
 
 # --- the counts of one request ----------------------------------------------------------------------------------------

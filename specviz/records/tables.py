@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -40,7 +41,11 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
     speedup: tokens per second over those of the first plain run among them with the same prompt and pair; None without.
     """
-    return pd.DataFrame([_figures(one, _baseline(one, runs)) for one in runs])
+    plain: dict[Any, Run] = {}
+    for one in runs:
+        if one.drafter is None:
+            plain.setdefault((one.prompt.ids, one.pair), one)
+    return pd.DataFrame([_figures(one, plain.get((one.prompt.ids, one.pair))) for one in runs])
 
 
 def save_table(run: Run, path: str | pathlib.Path) -> None:
@@ -79,11 +84,6 @@ def tokens_table(run: Run) -> pd.DataFrame:
             for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
         ]
     )
-
-
-def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
-    of = (run.prompt.ids, run.pair)
-    return next((one for one in runs if one.drafter is None and (one.prompt.ids, one.pair) == of), None)
 
 
 def _figures(run: Run, plain: Run | None) -> dict[str, str | int | float | None]:

@@ -26,7 +26,7 @@ from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.dspark import DSparkRecipe
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.loop import Recipe, Schedule, train
-from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
+from specviz.training.models import DraftRecipe, TargetRecipe, small_llama
 from specviz.training.parts import PartRecipe
 
 #: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.
@@ -83,12 +83,6 @@ def _parser() -> argparse.ArgumentParser:
             )
         if name == "target":
             recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
-            recipe.add_argument(
-                "--feed-forward", type=int, metavar="N", help="with --start: widen its feed-forward to N units first"
-            )
-            recipe.add_argument(
-                "--only-added", action="store_true", help="with --feed-forward: the new units learn, all else stays"
-            )
         else:
             recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
             recipe.add_argument(
@@ -139,10 +133,6 @@ def _check(options: argparse.Namespace) -> None:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
     if getattr(options, "continuations", 0) < 0:
         raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
-    if getattr(options, "feed_forward", None) is not None and options.start is None:
-        raise SpecvizError("--feed-forward widens a model that is there: name it with --start.", "feed-forward")
-    if getattr(options, "only_added", False) and options.feed_forward is None:
-        raise SpecvizError("--only-added trains what --feed-forward adds: say how many units.", "only-added")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
         raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 
@@ -172,12 +162,6 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
         model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
     else:
         model = _start(options, tokenizer, device)
-        if options.feed_forward is not None:
-            add_units(model, options.feed_forward, options.seed)
-            if options.only_added:
-                freeze_all_but_added(model)
-            else:
-                join(model)
     return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
 
 

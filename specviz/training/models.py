@@ -9,11 +9,9 @@ import pathlib
 import random
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.llama.modeling_llama import LlamaMLP
 
-from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe, agreement, distillation, next_token, of_one_width
 from specviz.training.parts import FrozenTarget
 
@@ -40,67 +38,6 @@ def small_llama(
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
-
-
-class WidenedMLP(nn.Module):
-    """A feed-forward with further units; `join` makes one of the two."""
-
-    def __init__(self, present: LlamaMLP, added: LlamaMLP):
-        super().__init__()
-        self.present, self.added = present, added
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.present(x) + self.added(x)
-
-
-@torch.no_grad()
-def add_units(model: LlamaForCausalLM, feed_forward: int, seed: int = 0) -> None:
-    """Gives each layer's feed-forward units, in place, up to this many: the first step of training a larger model.
-
-    The new units are random and nothing reads them yet, so the model writes what it wrote (Net2Net, arXiv 1511.05641).
-
-    Raises SpecvizError (field ``feed-forward``) if the model is as wide already, has biases there, or is no Llama.
-    """
-    present = model.config.intermediate_size
-    if model.config.model_type != "llama" or model.config.mlp_bias or feed_forward <= present:
-        raise SpecvizError(
-            "Only the feed-forward of a Llama without biases can be widened, and only beyond its {present} units.",
-            "feed-forward",
-            present=present,
-        )
-    generator = torch.Generator().manual_seed(seed)
-    sizes = copy.deepcopy(model.config)
-    sizes.intermediate_size = feed_forward - present
-    for layer in model.model.layers:
-        added = LlamaMLP(sizes).to(model.device)
-        for name in ("gate_proj", "up_proj"):
-            weight = getattr(added, name).weight
-            spread = getattr(layer.mlp, name).weight.std().item()
-            weight.copy_(torch.empty(weight.shape).normal_(0, spread, generator=generator))
-        added.down_proj.weight.zero_()
-        layer.mlp = WidenedMLP(layer.mlp, added)
-
-
-def freeze_all_but_added(model: LlamaForCausalLM) -> None:
-    """From here on only the units of `add_units` learn."""
-    model.requires_grad_(False)
-    for layer in model.model.layers:
-        layer.mlp.added.requires_grad_(True)
-
-
-@torch.no_grad()
-def join(model: LlamaForCausalLM) -> None:
-    """Makes one feed-forward, in place, of each and its further units: the model is an ordinary Llama again."""
-    for layer in model.model.layers:
-        parts = (layer.mlp.present, layer.mlp.added)
-        sizes = copy.deepcopy(model.config)
-        sizes.intermediate_size = sum(part.intermediate_size for part in parts)
-        whole = LlamaMLP(sizes)
-        for name, along in (("gate_proj", 0), ("up_proj", 0), ("down_proj", 1)):
-            weight = torch.cat([getattr(part, name).weight for part in parts], along)
-            getattr(whole, name).weight = nn.Parameter(weight)
-        layer.mlp = whole
-    model.config.intermediate_size = sizes.intermediate_size
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: pathlib.Path) -> None:
@@ -134,11 +71,7 @@ class TargetRecipe(Recipe):
         return {name: loss.view(1) for name, loss in ({"last layer": next_token(output.logits, ids)} | losses).items()}
 
     def save(self, folder: pathlib.Path) -> None:
-        model = self.student
-        if isinstance(model.model.layers[0].mlp, WidenedMLP):
-            model = copy.deepcopy(model)
-            join(model)
-        save_model(model, self.tokenizer, folder)
+        save_model(self.student, self.tokenizer, folder)
 
     def _exit(self, hidden: Tensor) -> Tensor:
         return self.student.lm_head(self.student.model.norm(hidden))

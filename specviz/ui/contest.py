@@ -242,7 +242,9 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
         for course in batch:
             rows, failed = course.rows or rows, course.failed
-        yield as_text(_said(batch[-1], say))
+        known = {"percent": round(100 * course.fraction), "seconds": f"{course.seconds_left:.0f}"}
+        who = f" · {say.spoken(title(course.contestant))}" if course.contestant else ""
+        yield as_text(f"{say('advice.seconds_left', **known)}{who}")
     signed = say("models.found_wrong")
     faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]
     yield "\n\n".join((*_parts(rows, runner, order, pair, halt, say), *faults))
@@ -253,11 +255,6 @@ def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course 
     from specviz.bench.advising import advise
 
     return advise([request], [""], [Contestant(PLAIN), *chains])
-
-
-def _said(course: Course, say: Words) -> str:
-    left = say("advice.seconds_left", percent=round(100 * course.fraction), seconds=f"{course.seconds_left:.0f}")
-    return left if course.contestant is None else f"{left} · {say.spoken(title(course.contestant))}"
 
 
 def _parts(

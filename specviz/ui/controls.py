@@ -12,19 +12,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Words
-from specviz.ui.components import (
-    INTERNAL,
-    UNQUEUED,
-    as_text,
-    corrected,
-    fold_switch,
-    lacking_view,
-    reading_view,
-    recommended_view,
-    refused,
-    remote,
-    sampling_heard,
-)
+from specviz.ui import components
+from specviz.ui.components import INTERNAL, UNQUEUED, as_text
 from specviz.ui.orders import (
     RULE_CHOICES,
     WAYS,
@@ -69,14 +58,14 @@ class Controls:
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        fold_switch(say("controls.fields"), "fields rest", by_run=True)
+        components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
         with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
             self._lay_out_prompt()
             with gr.Group(elem_classes=["sv-drafting"]):
                 self._lay_out_drafting()
         with gr.Column(elem_classes=["sv-go"]):
-            refused()
-            corrected(say)
+            components.refused()
+            components.corrected(say)
             self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
             self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
             self.race = gr.Button(say("page.start_race"), elem_id="start-race")
@@ -84,7 +73,7 @@ class Controls:
         with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
             # There only while something is set: a part of the page, or a link, sets it.
             self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
-            fold_switch(say("controls.more"), "more-controls")
+            components.fold_switch(say("controls.more"), "more-controls")
             with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
                 self._lay_out_more()
             #: Whether a run's speedup is measured after it.
@@ -97,7 +86,7 @@ class Controls:
         #: Hidden: values beyond the controls for the button that `remote` presses.
         self.details = gr.JSON({}, visible=False)
         #: Receives and answers requests of other parts of the page, see `specviz.ui.applying`.
-        self.remote = remote()
+        self.remote = components.remote()
         self._wire()
 
     def _lay_out_prompt(self) -> None:
@@ -126,7 +115,7 @@ class Controls:
         chat = gr.Checkbox(True, label=say("controls.chat"), visible=False, elem_id="chat")
         self.fields |= {"prompt": prompt, "chat": chat}
         #: The prompt as a model with a chat template reads it.
-        self.reading = reading_view(say, read)
+        self.reading = components.reading_view(say, read)
 
     def _lay_out_drafting(self) -> None:
         """Drafter, γ, temperature, and the settings of some drafters."""
@@ -135,7 +124,7 @@ class Controls:
             choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), filterable=False, elem_id="drafter"
         )
         self.drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-        self.lacking = lacking_view(say)  # the drafters that the pair in use lacks
+        self.lacking = components.lacking_view(say)  # the drafters that the pair in use lacks
         own["num_draft_tokens"] = gr.Slider(
             SLIDER_AUTO, most, 4, step=1, label=say("controls.num_draft_tokens"), buttons=[]
         )
@@ -144,7 +133,7 @@ class Controls:
             0, 2, value=TEMPERATURE, step=step, label=label, elem_id="temperature", buttons=[]
         )
         # The sampling that the pair's target recommends.
-        self.recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
+        self.recommended = components.recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
         for name in DRAFTING:
             if not SETTINGS[name].rare:
                 own[name] = self._of_table(name, visible=name == "branches")
@@ -220,7 +209,7 @@ class Controls:
         drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
         rule.input(self.of_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
-        gr.on([one.change for one in sampling], None, sampling, None, js=sampling_heard(), **INTERNAL)
+        gr.on([one.change for one in sampling], None, sampling, None, js=components.sampling_heard(), **INTERNAL)
 
     def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
         """The settings that `suited` will change, for an order that comes before it.

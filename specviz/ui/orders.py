@@ -82,15 +82,12 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
 
     Numbers arrive as floats and may be missing. Raises SpecvizError with the control's name in `field`.
     """
-    settings = {name: _whole(name, value) if _is_whole_number(name) else value for name, value in values.items()}
+    whole = {name for name, row in SETTINGS.items() if row.kind is int}
+    settings = {name: _whole(name, value) if name in whole else value for name, value in values.items()}
     prompt = values["prompt"]
     # An emptied field, or one that only looks empty.
     empty = prompt is None or (isinstance(prompt, str) and prompt.isspace())
     return RunSettings.of(settings | {"prompt": "" if empty else prompt})
-
-
-def _is_whole_number(name: str) -> bool:
-    return name in SETTINGS and SETTINGS[name].kind is int
 
 
 def _whole(name: str, value: Any) -> int | str | None:

@@ -11,22 +11,10 @@ import gradio as gr
 from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui import device
+from specviz.ui import components, device
 from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
-from specviz.ui.components import (
-    ROUTES,
-    as_text,
-    brand,
-    element_view,
-    page_css,
-    page_names,
-    preloads,
-    served_view,
-    tab_history,
-    tour_view,
-)
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
@@ -93,13 +81,15 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
             for name, title, create in TABS:
                 with gr.Tab(say(title), id=name) as opened:
                     made.append((opened, create(desk)))
-    tab_history(TABS[0][0])
+    components.tab_history(TABS[0][0])
     wire_tabs(desk, tabs, made)
 
 
 def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> None:
     """The page without models: recorded runs and traces."""
-    _viewer_head(say)
+    with gr.Row(elem_classes=["sv-head"]):  # no tour, no passes
+        components.brand(say)
+        _languages_and_line(say("traces.no_model_line"), say)
     why = say("traces.no_model_asked" if runner.deployment.without_models else "traces.no_model_found")
     gr.Markdown(why, elem_classes=["sv-warning"])
     with gr.Tabs():
@@ -110,25 +100,18 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
                 else:
                     gr.Markdown(say("traces.no_model_here"))
                 if create is create_why_tab:
-                    served_view(say)
+                    components.served_view(say)
 
 
 def _head(runner: Runner, say: Words) -> Head:
     """Lays out the head; the line about the pair comes once the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
-        brand(say, runner.line.now)
-        tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
-        element_view("challenges", say)
+        components.brand(say, runner.line.now)
+        components.tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
+        components.element_view("challenges", say)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
         return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
-
-
-def _viewer_head(say: Words) -> None:
-    """Lays out the head of a page without models: no tour, no passes."""
-    with gr.Row(elem_classes=["sv-head"]):
-        brand(say)
-        _languages_and_line(say("traces.no_model_line"), say)
 
 
 def _languages_and_line(line: str, say: Words) -> gr.Markdown:
@@ -139,8 +122,8 @@ def _languages_and_line(line: str, say: Words) -> gr.Markdown:
         for language, name in LANGUAGES.items()
         if language != say.language
     ]
-    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=page_names(say), elem_classes=["sv-languages"])
-    return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
+    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=components.page_names(say), elem_classes=["sv-languages"])
+    return gr.Markdown(components.as_text(line), elem_classes=["sv-pair"])
 
 
 def serve(mcp: bool = False) -> None:
@@ -186,8 +169,9 @@ def _load(store: PairStore) -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
-    look = {"css": page_css(), "theme": gr.themes.Base(), "head": preloads(), "footer_links": ["api"]}
+    served = {"routes": components.ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
+    look = {"css": components.page_css(), "head": components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
-    page.launch(show_error=True, app_kwargs=served, state_session_capacity=REMEMBERED, **look, **options)
+    kept = {"show_error": True, "state_session_capacity": REMEMBERED}
+    page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **kept, **options)
     return page

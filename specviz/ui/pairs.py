@@ -71,11 +71,8 @@ class PairStore:
                 from specviz.models.loading import load_pair
 
                 asked = self.deployment
-                pair = device.apart(
-                    lambda: load_pair(
-                        asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
-                    )
-                )
+                where = {"device": asked.device, "dtype": asked.dtype, "progress": self._note}
+                pair = device.apart(lambda: load_pair(asked.target, asked.draft, **where))
                 # Before the pair can be seen: a look at it must find that passes are being prepared.
                 self.preparer.add(pair)
                 self._home = pair

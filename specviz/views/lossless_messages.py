@@ -67,6 +67,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
     test: None before the first run.
     """
     evidence, n = counted.evidence, counted.evidence.n
+    so_far = said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)) if n else ""
     return _trial(
         asked,
         phase,
@@ -75,7 +76,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
         n=n,
         distance=evidence.distance if n else None,
         p_value=test.p_value if test else None,
-        verdict=_so_far(evidence, test) if phase == "running" else outcome(asked, counted, test),
+        verdict=_verdict("pending", so_far) if phase == "running" else outcome(asked, counted, test),
         curve=evidence.curve,
         noise=[[one.runs, one.mean, one.low, one.high] for one in counted.noise],
         bars=_bars(counted),
@@ -123,12 +124,6 @@ def _trial(asked: Asked, phase: str, **found: Any) -> str:
 def _verdict(state: str, sentence: Said = "", why: Said = "") -> dict[str, Said]:
     headline = said("lossless.counting" if state == "pending" else f"lossless.headline_{state}")
     return {"state": state, "headline": headline, "sentence": sentence, "why": why}
-
-
-def _so_far(evidence: Evidence, test: ChiSquare | None) -> dict[str, Said]:
-    if not evidence.n:
-        return _verdict("pending")
-    return _verdict("pending", said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)))
 
 
 def outcome(asked: Asked, counted: Counted, test: ChiSquare | None) -> dict[str, Said]:

@@ -13,19 +13,21 @@ from tiny import generated, tiny_pair
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bench_plan, benchmark, lanes, machine
+from specviz.bench import benchmark, lanes, machine
 from specviz.bench.advice import INTERRUPTED
 from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
 from specviz.bench.lanes import plain_request, written
-from specviz.bench.printed import bench_markdown, bench_text, equality_lines
-from specviz.bench.report import BenchReport, BenchRow, RulesRow, busy, save, summaries, unsteady
+from specviz.bench.printed import bench_text, equality_lines
+from specviz.bench.report import BenchReport, BenchRow, busy, save, summaries, unsteady
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, margin
 from specviz.records.prompts import PRESETS
+from tools import bandwidth_limit, trace_cost, two_rules
+from tools.bench_table import table
 
 GREEDY = specviz.SamplingParams(temperature=0)
 
@@ -34,14 +36,14 @@ TRAINED = {"medusa", "eagle", "mtp", "parallel"}
 
 
 #: The quick plan, quicker still.
-SMALL = {"max_new_tokens": 6, "repeats": 3, "rule_rounds": 12}
+SMALL = {"max_new_tokens": 6, "repeats": 3}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_plan():
     """What is promised does not depend on its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, **SMALL))
+        patch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, **SMALL))
         yield
 
 
@@ -119,14 +121,13 @@ def test_figures_of_a_row_hang_together(sampled):
     assert tree.speedup_formula is None and tree.drafted_per_round > tree.levels_per_round
 
 
-def test_the_rules_are_compared_over_at_least_the_rounds_asked_for(sampled):
-    (rules,) = sampled.rules
-    assert rules.rounds >= 12 and rules.temperature == 1.0
-    assert rules.accepted_block - rules.accepted_token == pytest.approx(rules.rounds * rules.difference)
+def test_two_rules_are_compared_over_at_least_the_rounds_asked_for(pair):
+    row = two_rules.replay_rules(pair, PRESETS, 4, 1.0, 6, 12)
+    assert row.rounds >= 12 and row.accepted_block - row.accepted_token == pytest.approx(row.rounds * row.difference)
 
 
-def test_greedy_decoding_leaves_no_choice_of_rules(both, greedy):
-    assert {one.temperature for one in both.rules} == {1.0} and all(row.rule != "block" for row in greedy.rows)
+def test_greedy_decoding_leaves_no_choice_of_rules(greedy):
+    assert all(row.rule != "block" for row in greedy.rows)
 
 
 def test_a_target_that_reads_chains_only_is_measured_on_chains():
@@ -155,7 +156,7 @@ def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
     promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
     promised += "branches rule exit_layer bits speedup_interval busy repeats"
     assert set(promised.split()) <= set(data["rows"][0])
-    assert data["rules"][0]["rounds"] >= 12 and data["summary"] and data["findings"]
+    assert data["summary"] and data["findings"]
 
 
 def test_the_table_names_every_contestant_and_every_finding(sampled):
@@ -248,7 +249,7 @@ def test_the_block_rule_has_no_place_in_the_theorems_check():
 
 
 def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
-    row = RulesRow.of("draft_model", 4, 1.0, [(0, 2), (3, 3), (2, 1), (1, 2)])
+    row = two_rules.RulesRow.of("draft_model", 4, 1.0, [(0, 2), (3, 3), (2, 1), (1, 2)])
     assert (row.rounds, row.accepted_token, row.accepted_block) == (4, 6, 8)
     assert (row.block_longer, row.token_longer) == (2, 1)
     assert row.difference == 0.5
@@ -267,18 +268,20 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
 
 
 def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypatch):
-    honest = lanes.bare_plain
+    honest = lanes._by_transformers
 
-    def broken(*arguments):
-        tokens = honest(*arguments)
-        return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
+    def broken(contestant, plain):
+        tokens = honest(contestant, plain)
+        return tokens if contestant.mode == "plain" else [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
-    monkeypatch.setattr(lanes, "bare_plain", broken)
+    monkeypatch.setattr(lanes, "_by_transformers", broken)
     report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     (failed,) = report.failed
-    assert failed["title"] == "bare plain" and "wrong on story: its greedy token 3" in failed["reason"]
-    assert report.tracing == [] and {"plain", "prompt_lookup γ=4"} <= {row.title for row in report.rows}
-    assert f"✗ bare plain: {failed['reason']}" in bench_text(report)
+    assert (
+        failed["title"] == "transformers prompt_lookup γ=4" and "wrong on story: its greedy token 3" in failed["reason"]
+    )
+    assert {"plain", "prompt_lookup γ=4"} <= {row.title for row in report.rows}
+    assert f"✗ {failed['title']}: {failed['reason']}" in bench_text(report)
 
 
 @pytest.mark.parametrize(
@@ -324,17 +327,17 @@ def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch)
 
 
 def test_a_wrong_text_ends_the_command_with_status_1(pair, monkeypatch, capsys):
-    monkeypatch.setattr(lanes, "bare_plain", lambda pair, prompt, max_new_tokens: [0])
+    monkeypatch.setattr(lanes, "_by_transformers", lambda contestant, plain: [0])
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
     assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 1
     out, err = capsys.readouterr()
-    assert "bare plain is wrong on story" in err and "✗ bare plain: bare plain is wrong on story" in out
+    wrong = "transformers plain is wrong on story"
+    assert wrong in err and f"✗ transformers plain: {wrong}" in out
 
 
 def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):
     rows = {(row.engine, row.title, row.preset) for row in greedy.rows}
-    bare = {("bare", f"bare {one.title}", one.preset) for one in greedy.tracing}
-    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows | bare
+    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows
     assert {row.engine for row in greedy.rows} == {"specviz", "transformers"}
     assert all(one.identical and one.tokens == 6 for one in greedy.equality)
 
@@ -422,55 +425,55 @@ def test_the_bare_loops_are_greedy_decoding(architecture):
     pair = tiny_pair(architecture)
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
     due = generated(pair, prompt, 40)
-    assert lanes.bare_plain(pair, prompt, 40) == due
-    assert [lanes.bare_drafting(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
+    assert trace_cost.bare_plain(pair, prompt, 40) == due
+    assert [trace_cost.bare_drafting(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
 
 
 def test_the_bare_loops_stop_at_an_end_token(pair):
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
-    text = lanes.bare_plain(pair, prompt, 40)
+    text = trace_cost.bare_plain(pair, prompt, 40)
     ending = replace(pair, eos_ids=frozenset({text[20]}))
     due = text[: text.index(text[20]) + 1]
-    assert lanes.bare_plain(ending, prompt, 40) == lanes.bare_drafting(ending, prompt, 40, 4) == due
+    assert trace_cost.bare_plain(ending, prompt, 40) == trace_cost.bare_drafting(ending, prompt, 40, 4) == due
 
 
 # The sections
 
 
-def test_overhead_is_what_the_rows_say_a_round_and_tracing_what_a_bare_loop_gains(greedy):
+def test_overhead_is_what_the_rows_say_a_round(greedy):
     ours = {row.title: row for row in greedy.rows if row.engine == "specviz"}
     assert [one["title"] for one in greedy.overhead] == list(ours)
     for one in greedy.overhead:
         assert one["outside_microseconds"] == pytest.approx(one["share"] * one["round_microseconds"])
         assert one["share"] == ours[one["title"]].overhead_share
-    assert [one.title for one in greedy.tracing] == ["plain", "draft_model γ=4"]
-    assert all(one.ratio.value > 0 for one in greedy.tracing)
 
 
-def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
-    target, draft = greedy.limit
+@pytest.fixture(scope="module")
+def limits(pair):
+    return bandwidth_limit.measure_limits(pair, context=20)
+
+
+def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(limits, pair):
+    target, draft = limits
     assert (target.role, draft.role) == ("target", "draft")
     assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
-    for one in greedy.limit:
+    for one in limits:
         assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
         one = replace(one, pass_seconds=1e3, plain_tokens_per_second=None)
         assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
         assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
-    assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
     slow = replace(target, pass_seconds=1e3, plain_tokens_per_second=1e-3)
     assert slow.share_of_plain == pytest.approx(1e-3 * slow.limit_seconds)
     assert draft.share_of_plain is None
 
 
-def test_a_limit_that_was_beaten_is_not_known_and_nothing_is_a_share_of_it(greedy):
-    target, draft = greedy.limit
+def test_a_limit_that_was_beaten_is_not_known_and_nothing_is_a_share_of_it(limits):
+    target, draft = limits
     beaten = replace(target, pass_seconds=0.5 * (target.limit_seconds or target.pass_seconds))
     outrun = replace(draft, pass_seconds=1.0, plain_tokens_per_second=1e12)
     for one in (beaten, outrun):
         assert one.limit_seconds is one.share_of_pass is one.share_of_plain is None
         assert one.bandwidth > 0
-    printed = bench_text(replace(greedy, limit=[beaten, outrun]))
-    assert "target's passes are faster than that bandwidth allows: their limit is not known" in printed
 
 
 def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
@@ -483,7 +486,7 @@ def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(mon
     monkeypatch.setattr(torch, "ones", counted)
     for free, most in [(64 << 30, machine.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
         monkeypatch.setattr(machine, "free_memory", lambda device, free=free: free)
-        for bandwidth in (machine.read_bandwidth, machine.copy_bandwidth):
+        for bandwidth in (machine.read_bandwidth, bandwidth_limit.copy_bandwidth):
             made.clear()
             bandwidth(16 << 30, torch.device("cpu"))
             assert made in ([most], 2 * [most])
@@ -500,7 +503,7 @@ def test_every_chain_stands_beside_the_formula(greedy):
 
 
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
-    monkeypatch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, budget=0.0))
+    monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, budget=0.0))
     report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert {row.repeats for row in report.rows} == {1}
     assert "1 of 3 repeats" in report.unsteady and report.unsteady in bench_text(report)
@@ -528,11 +531,11 @@ def test_the_file_holds_the_whole_report(greedy, tmp_path):
     save(greedy, tmp_path / "bench.json")
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert data == json.loads(json.dumps(asdict(greedy)))
-    assert {"rows", "equality", "overhead", "limit", "formula", "tracing", "rules", "page"} <= set(data)
-    assert data["overhead"] and data["tracing"] and data["limit"]
+    assert {"rows", "equality", "overhead", "formula"} <= set(data)
+    assert data["overhead"]
 
 
-def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy, tmp_path, capsys):
+def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy):
     rows = [
         replace(row, speedup_interval=(row.speedup_measured / 1.1, 1.1 * row.speedup_measured))
         if row.speedup_measured
@@ -540,20 +543,14 @@ def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy, tm
         for row in ROWS
     ]
     report = BenchReport(greedy.machine, greedy.pair, greedy.settings, rows)
-    save(report, tmp_path / "bench.json")
-    assert main(["bench", "--from", str(tmp_path / "bench.json"), "--markdown", str(tmp_path / "bench.md")]) == 0
-    caption, _, head, line, plain, *others = (tmp_path / "bench.md").read_text(encoding="utf-8").splitlines()
+    caption, _, head, line, plain, *others = table(json.loads(json.dumps(asdict(report)))).splitlines()
     for fact in (greedy.machine["date"], greedy.machine["processor"], greedy.pair["name"], "stories"):
         assert str(fact) in caption
     assert head == "| | greedy | tokens a pass | speedup, 90 % |" and line.count("|") == head.count("|")
     assert plain.startswith("| `plain` | 67 tokens/s |")
     assert others[0] == "| `eagle` | γ=4 | 2.25 | 2.45× (2.29–2.62) |", "on two stories: it can be counted on"
     assert "| transformers' `draft_model` | γ=4 |  | 1.25×" in others[-1]
-    assert bench_markdown(json.loads(json.dumps(asdict(greedy)))).count("\n| `") == len(modes(greedy))
-    for other in ("{}", "[]"):
-        (tmp_path / "other.json").write_text(other)
-        assert main(["bench", "--from", str(tmp_path / "other.json"), "--markdown", str(tmp_path / "bench.md")]) == 2
-        assert "--from: This is not a report of the benchmark" in capsys.readouterr().err
+    assert table(json.loads(json.dumps(asdict(greedy)))).count("\n| `") == len(modes(greedy))
 
 
 # Prompts of one's own

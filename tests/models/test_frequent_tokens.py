@@ -19,12 +19,12 @@ from tiny import (
 )
 
 import specviz
-from specviz.bench import lanes
 from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import SamplingParams
+from tools import trace_cost
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 3
 KEPT = 70
@@ -63,7 +63,7 @@ def test_what_is_proposed_is_the_drafts_softmax_over_the_tokens_it_kept():
 
 def test_the_bare_loop_reads_the_same_columns():
     pair = narrowed()
-    assert lanes.bare_drafting(pair, PROMPT, 40, 4) == generated(pair, PROMPT, 40)
+    assert trace_cost.bare_drafting(pair, PROMPT, 40, 4) == generated(pair, PROMPT, 40)
 
 
 def test_what_is_compiled_has_the_narrow_head():

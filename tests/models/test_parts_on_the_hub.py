@@ -115,7 +115,7 @@ def refusal() -> str:
 
 def test_what_does_not_run_is_refused_before_its_weights_are_fetched(hub_of):
     hub_of.publish({"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}, "model.safetensors")
-    assert "org/name holds an EAGLE-3 head with the latent attention" in refusal()
+    assert "org/name holds a trained part of the kind EAGLE-3 with latent attention" in refusal()
     assert hub_of.fetched == {"config.json"}
 
 

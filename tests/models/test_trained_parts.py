@@ -73,14 +73,18 @@ def test_two_that_draft_in_the_same_way_are_one_too_many(folders):
 
 #: Formats that are not run: what the sentence says, a configuration, and a tensor.
 REFUSED = [
-    ("Hydra heads", {"hydra_num_heads": 4}, None),
-    ("latent attention", {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}, None),
+    ("of the kind Hydra", {"hydra_num_heads": 4}, None),
+    (
+        "EAGLE-3 with latent attention",
+        {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"},
+        None,
+    ),
     ("further heads for parallel drafting", {}, "parallel_draft_heads.0.medusa_layers.0.linear.weight"),
     ("PARD-2 draft model as it is trained", {"spd_type": "pard2"}, "target_proj.weight"),
-    ("a LiLiCorr drafter", {"dflash_config": {"lilicorr_enabled": True}}, None),
-    ("a DFlare drafter", {"model_type": "qwen3", "num_target_layers": 3}, "layer_fusion_weights"),
-    ("of Gemma 4's own layers", {"architectures": ["Gemma4DSparkModel"]}, None),
-    ("a DSpark drafter inside it", {"model_type": "deepseek_v4", "dspark_target_layer_ids": [1]}, None),
+    ("of the kind LiLiCorr", {"dflash_config": {"lilicorr_enabled": True}}, None),
+    ("of the kind DFlare", {"model_type": "qwen3", "num_target_layers": 3}, "layer_fusion_weights"),
+    ("DSpark on Gemma's layers", {"architectures": ["Gemma4DSparkModel"]}, None),
+    ("DSpark in its target", {"model_type": "deepseek_v4", "dspark_target_layer_ids": [1]}, None),
     ("taken out of a checkpoint", {"model_type": "qwen3_next"}, "mtp.fc.weight"),
     ("is quantised", {"dflash_config": {}, "quantization_config": {"quant_method": "fp8"}}, None),
     ("that an earlier version trained", {"kind": "eagle"}, None),

@@ -30,7 +30,8 @@ from specviz.training.loop import (
     train,
     validate,
 )
-from specviz.training.models import add_units, join
+from tools import wider_target
+from tools.wider_target import add_units, join
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +156,9 @@ def test_units_side_by_side_are_one_feed_forward(target):
 
 def test_only_added_units_learn_where_the_rest_is_to_stay(target_folder, target, story, tmp_path):
     present = target.config.intermediate_size
-    start = ("--tokenizer", target_folder, "--start", target_folder, "--feed-forward", 2 * present, "--only-added")
+    start = ("--tokenizer", target_folder, "--start", target_folder, "--text", story, "--out", tmp_path)
     few = ("--batch", 1, "--tokens", 4 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
-    assert run("target", "--text", story, *few, *start, "--out", tmp_path) == 0
+    wider_target.main(*map(str, (2 * present, *start, *few)))
     after = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
     for name, before in target.to(torch.bfloat16).state_dict().items():
         kept = after[name][tuple(slice(size) for size in before.shape)]
@@ -165,25 +166,14 @@ def test_only_added_units_learn_where_the_rest_is_to_stay(target_folder, target,
     assert after["model.layers.0.mlp.down_proj.weight"][:, present:].abs().max() > 0
 
 
-def test_a_target_is_widened_trained_on_and_saved(target_folder, target, story, tmp_path, monkeypatch):
+def test_a_target_is_compiled_trained_on_and_saved(target_folder, target, story, tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: compiled.append(type(self)))
-    units = 2 * target.config.intermediate_size
-    start = ("--tokenizer", target_folder, "--start", target_folder, "--feed-forward", units, "--compile")
+    start = ("--tokenizer", target_folder, "--start", target_folder, "--compile")
     few = ("--batch", 1, "--tokens", 2 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
     assert run("target", "--text", story, *few, *start, "--out", tmp_path) == 0
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.intermediate_size == units
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.hidden_size == target.config.hidden_size
     assert compiled == [type(target)]
-
-
-def test_a_feed_forward_is_widened_of_a_model_that_is_there_only(target_folder, story, tmp_path, capsys):
-    given = ("--tokenizer", target_folder, "--text", story, "--out", tmp_path, "--device", "cpu", "--held-out", 512)
-    assert run("target", *given, "--feed-forward", 512) == 2
-    assert "name it with --start" in capsys.readouterr().err
-    assert run("target", *given, "--start", target_folder, "--feed-forward", 8) == 2
-    assert "only beyond its" in capsys.readouterr().err
-    assert run("target", *given, "--start", target_folder, "--only-added") == 2
-    assert "say how many units" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["eagle", "parallel"])
