@@ -320,19 +320,16 @@ def _bench(options: argparse.Namespace) -> int:
     if options.prompts:
         return _bench_work(options, pair)
     from specviz.bench.benchmark import Benchmark
+    from specviz.bench.report import bench_text, save
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
     plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens
     bench = Benchmark.of(pair, options.quick, _say, *plan)
 
     def text(interrupted: bool) -> str:
-        from specviz.bench.printed import bench_text
-
         return bench_text(bench.report(interrupted)) if bench.rows else ""
 
     def write(interrupted: bool) -> None:
-        from specviz.bench.report import save
-
         _write(options, "json", functools.partial(save, bench.report(interrupted)))
 
     with _keeping(text, write):

@@ -22,6 +22,5 @@ Checking
     check            everything else about a pair: distributions, trees, passes, memory, a race
 
 Reporting
-    report           rows, conclusions from them, and the JSON file
-    printed          the report as text
+    report           rows, conclusions from them, the JSON file, and all of it as text
 """

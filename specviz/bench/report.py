@@ -1,4 +1,4 @@
-"""The benchmark's report: its rows, conclusions from them, and the values of its JSON file, ``specviz.bench/1``."""
+"""The benchmark's report: rows, conclusions from them, the values of its JSON file, ``specviz.bench/1``, and text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 import operator
 import pathlib
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import pandas as pd
 
 from specviz.bench.advice import INTERRUPTED, WorkReport
 from specviz.bench.contestants import PLAIN, Figures
@@ -69,8 +71,6 @@ class BenchReport:
     failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
     interrupted: bool = False  # it was ended before it was over
     equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
-    overhead: list[Values] = field(init=False)  # a round's time outside the models' passes
-    formula: list[Values] = field(init=False)
     busy: str | None = field(init=False)  # a sentence where the machine was busy at the start
     unsteady: str | None = field(init=False)  # a sentence where it was disturbed meanwhile
     summary: list[Values] = field(init=False)
@@ -78,37 +78,16 @@ class BenchReport:
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
-        names = ("title", "preset", "temperature", "round_microseconds", "outside_microseconds")
-        self.overhead = [
-            {name: getattr(row, name) for name in names} | {"share": row.overhead_share}
-            for row in self.rows
-            if row.round_microseconds is not None
-        ]
-        self.formula = formula_checks(self.rows)
         self.busy = busy(self.machine)
         self.unsteady = unsteady(self.rows, self.settings, self.interrupted)
         self.summary = summaries(self.rows)
-        self.findings = findings(self.summary, self.formula)
+        self.findings = [*_best(self.summary), *_formula(self.rows)]
 
 
 def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:
     """Writes a report's values to a file, if one is named."""
     if path:
         path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def formula_checks(rows: Sequence[BenchRow]) -> list[Values]:
-    """A chain's measured speedup, the formula's (Leviathan et al. 2023, Thm 3.8) for its α and c, and their ratio.
-
-    Of the chains judged token by token: α is that rule's, another one keeps more or less of the same drafts.
-    """
-    return [
-        {name: getattr(row, name) for name in ("title", "mode", "preset", "temperature")}
-        | {"measured": row.speedup_measured, "formula": row.speedup_formula}
-        | {"ratio": row.speedup_measured / row.speedup_formula}
-        for row in rows
-        if row.speedup_formula and row.speedup_measured and row.rule == "token"
-    ]
 
 
 # Groups of presets
@@ -164,11 +143,6 @@ def _speed(rows: Sequence[BenchRow]) -> float:
 # Sentences
 
 
-def findings(groups: Sequence[Values], checks: Sequence[Values]) -> list[str]:
-    """The best drafter on each group of presets, and theory against measurement."""
-    return [*_best(groups), *_formula(checks)]
-
-
 def _best(groups: Sequence[Values]) -> Iterator[str]:
     best: dict[tuple[float, str], Values] = {}
     for one in groups:
@@ -182,18 +156,25 @@ def _best(groups: Sequence[Values]) -> Iterator[str]:
         )
 
 
-def _formula(checks: Sequence[Values]) -> Iterator[str]:
-    """Thm 3.8 leaves out reading the prompt, the engine's work between passes, and that a wide target pass takes longer
-    than one token's."""
-    by_mode: dict[tuple[float, str], list[Values]] = {}
-    for check in checks:
-        by_mode.setdefault((check["temperature"], check["mode"]), []).append(check)
+def _formula(rows: Sequence[BenchRow]) -> Iterator[str]:
+    """Chains' measured speedups over the formula's (Leviathan et al. 2023, Thm 3.8) for their α and c, which leaves out
+    reading the prompt, the engine's work between passes, and that a wide target pass takes longer than one token's.
+
+    Of those judged token by token: α is that rule's, another one keeps more or less of the same drafts.
+    """
+
+    def ratio(row: BenchRow) -> float:
+        return row.speedup_measured / row.speedup_formula
+
+    by_mode: dict[tuple[float, str], list[BenchRow]] = {}
+    for row in rows:
+        if row.speedup_formula and row.speedup_measured and row.rule == "token":
+            by_mode.setdefault((row.temperature, row.mode), []).append(row)
     for (temperature, mode), found in by_mode.items():
-        least = min(found, key=operator.itemgetter("ratio"))
-        median = statistics.median(check["ratio"] for check in found)
+        least = min(found, key=ratio)
         yield (
-            f"Measured / formula at temperature {temperature:g}, chains of {mode}: median {median:.2f}, "
-            f"least {least['ratio']:.2f} ({least['title']} on {least['preset']})."
+            f"Measured / formula at temperature {temperature:g}, chains of {mode}: median "
+            f"{statistics.median(map(ratio, found)):.2f}, least {ratio(least):.2f} ({least.title} on {least.preset})."
         )
 
 
@@ -221,3 +202,87 @@ def unsteady(rows: Sequence[BenchRow], settings: Values, interrupted: bool = Fal
     elif made != planned:
         parts.append(f"{made} of {planned} repeats fitted into the time of a quick run.")
     return " ".join(parts) or None
+
+
+# As text
+
+#: Field -> heading and format.
+CELLS: dict[str, tuple[str, str]] = {
+    "preset": ("preset", "{}"),
+    "group": ("group", "{}"),
+    "temperature": ("T", "{:g}"),
+    "title": ("contestant", "{}"),
+    "tokens_per_second": ("tok/s", "{:.0f}"),
+    "spread": ("spread", "{0[0]:.0f}–{0[1]:.0f}"),
+    "speedup_measured": ("speedup", "{:.2f}"),
+    "speedup_interval": ("90 %", "{0[0]:.2f}–{0[1]:.2f}"),
+    "speedup_formula": ("formula", "{:.2f}"),
+    "acceptance_rate": ("α", "{:.2f}"),
+    "acceptance_length": ("len", "{:.2f}"),
+    "cost_coefficient": ("c", "{:.2f}"),
+    "phase_share.draft": ("draft", "{:.0%}"),
+    "phase_share.verify": ("verify", "{:.0%}"),
+    "phase_share.rest": ("rest", "{:.0%}"),
+    "overhead_share": ("outside", "{:.1%}"),
+    "against_transformers": ("vs transformers", "{:.2f}"),
+}
+
+ROW_FIELDS = (
+    *("tokens_per_second", "spread", "speedup_measured", "speedup_interval", "speedup_formula"),
+    *("acceptance_rate", "acceptance_length", "cost_coefficient"),
+    *("phase_share.draft", "phase_share.verify", "phase_share.rest", "overhead_share"),
+)
+SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", "against_transformers")
+
+
+def bench_text(report: BenchReport) -> str:
+    """The benchmark: each contestant on each preset, then groups of presets, then everything else."""
+    parts: list[Iterable[str]] = [
+        [f"{key}: {value}" for key, value in report.machine.items() if value is not None],
+        filter(None, (report.busy, report.unsteady)),
+        [f"✗ {entry['title']}: {entry['reason']}" for entry in report.failed],
+        equality_lines(report.equality, str(report.machine.get("dtype"))),
+        _table(map(asdict, report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
+        _table(report.summary, ["group", "temperature", "title"], SUMMARY_FIELDS),
+        report.findings,
+        [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out],
+        [f"Peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
+    ]
+    return "\n\n".join(filter(None, ("\n".join(part) for part in parts)))
+
+
+def _table(entries: Iterable[dict[str, Any]], left: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """The lines of a table.
+
+    entries: its rows; a field of a field is named ``phase_share.draft``. left: fields at the left, each printed once
+    for the rows that share it. fields: the others.
+    """
+    frame = pd.json_normalize(list(entries))
+    shown = frame.assign(**{name: frame[name].map(CELLS[name][1].format) for name in left}).set_index([*left])
+    shown = shown.rename_axis([CELLS[name][0] for name in left]).reindex(columns=fields)
+    # None becomes NaN, which na_rep replaces.
+    headings, formatters = [CELLS[name][0] for name in shown], [CELLS[name][1].format for name in shown]
+    text = shown.mask(shown.isna()).to_string(header=headings, formatters=formatters, na_rep="–")
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]:
+    """One line for all that agree, one for each place where texts part."""
+    if not agreements:
+        yield "Equality: nothing was decoded greedily, so no text has to be equal."
+        return
+    same, presets = sum(one.identical for one in agreements), {one.preset for one in agreements}
+    yield (
+        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) are "
+        f"plain decoding's, token by token ({dtype})."
+    )
+    parted: dict[tuple[str, int, float], list[Agreement]] = {}
+    for one in agreements:
+        if not one.identical:
+            parted.setdefault((one.preset, one.place, one.margin), []).append(one)
+    for (preset, place, margin), found in parted.items():
+        yield (
+            f"  On {preset} token {place + 1} differs, where the target's best two lie {margin:.3f} apart in log "
+            f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
+            f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
+        )
