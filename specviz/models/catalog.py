@@ -1,5 +1,5 @@
 """Well-known pairs on the Hub: targets with draft models that share their tokenizer, and with published parts; and how
-much memory they need.
+much memory they need. They are listed in assets/catalog.json.
 
 Parameter counts of models are those of their cards (embeddings included, tied ones counted once).
 """
@@ -36,33 +36,17 @@ class HubPair:
         return 2 * self.draft_millions * 10**6
 
 
-_SMOLLM2, _QWEN25, _QWEN3 = "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen3-0.6B"
-_CODER, _LLAMA32 = "Qwen/Qwen2.5-Coder-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
+_KNOWN = json.loads((ASSETS / "catalog.json").read_text(encoding="utf-8"))
 
-CATALOG = (
-    HubPair("SmolLM2 360M + 135M", "HuggingFaceTB/SmolLM2-360M-Instruct", _SMOLLM2, 362, 135),
-    HubPair("SmolLM2 1.7B + 135M", "HuggingFaceTB/SmolLM2-1.7B-Instruct", _SMOLLM2, 1711, 135),
-    HubPair("Qwen2.5 1.5B + 0.5B", "Qwen/Qwen2.5-1.5B-Instruct", _QWEN25, 1544, 494),
-    HubPair("Qwen2.5 3B + 0.5B", "Qwen/Qwen2.5-3B-Instruct", _QWEN25, 3086, 494),
-    HubPair("Qwen2.5 7B + 0.5B", "Qwen/Qwen2.5-7B-Instruct", _QWEN25, 7616, 494),
-    HubPair("Qwen2.5 Coder 7B + 0.5B", "Qwen/Qwen2.5-Coder-7B-Instruct", _CODER, 7616, 494),
-    HubPair("Qwen3 1.7B + 0.6B", "Qwen/Qwen3-1.7B", _QWEN3, 1721, 596),
-    HubPair("Qwen3 4B + 0.6B", "Qwen/Qwen3-4B", _QWEN3, 4022, 596),
-    HubPair("Qwen3 8B + 0.6B", "Qwen/Qwen3-8B", _QWEN3, 8191, 596),
-    HubPair("Llama 3.2 3B + 1B", "meta-llama/Llama-3.2-3B-Instruct", _LLAMA32, 3213, 1236),
-    HubPair("Llama 3.1 8B + 3.2 1B", "meta-llama/Llama-3.1-8B-Instruct", _LLAMA32, 8030, 1236),
-    HubPair("Gemma 3 1B + 270M", "google/gemma-3-1b-it", "google/gemma-3-270m-it", 1000, 268),
-    HubPair("Gemma 2 9B + 2B", "google/gemma-2-9b-it", "google/gemma-2-2b-it", 9242, 2614),
-)
+CATALOG = tuple(HubPair(*pair) for pair in _KNOWN["pairs"])
 
 
 def _published() -> tuple[HubPair, ...]:
     """Each published part with each of its targets."""
-    known = json.loads((ASSETS / "published_parts.json").read_text(encoding="utf-8"))
     found = []
-    for part in known["parts"]:
+    for part in _KNOWN["parts"]:
         for target in part["targets"]:
-            name, millions = known["targets"][target]
+            name, millions = _KNOWN["targets"][target]
             pair = (f"{name} + {part['method']}", target, part["id"], millions, _millions(part), part["method"])
             found.append(HubPair(*pair))
     return tuple(found)

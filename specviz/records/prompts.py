@@ -1,5 +1,5 @@
-"""Prompts: those that come with the program and show something on the embedded pair, and those of a file, a text a line
-or JSON lines."""
+"""Prompts: those that come with the program (assets/presets.json) and show something on the embedded pair, and those of
+a file, a text a line or JSON lines."""
 
 import json
 import pathlib
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import RunSettings
 
@@ -28,51 +29,13 @@ class Preset:
 #: The page's temperature at the start: as the Llama 3 models are used by default (their generation_config.json).
 TEMPERATURE = 0.6
 
-PRESETS = (
-    # Ordinary prose: the draft model is right more often than not.
-    Preset("story", "Once upon a time there was a little girl who lived in a"),
-    Preset("story_king", "The King had three sons, and the youngest of them was"),
-    Preset("story_sea", "The captain looked at the sea for a long while. At last he said,"),
-    # Code: names come back, so copying from the text helps.
-    Preset("python", "def read_lines(path):\n    with open(path) as file:\n        for line in file:\n"),
-    # The text repeats itself: prompt lookup copies whole phrases for free.
-    Preset(
-        "repeats",
-        "The old man had a cow, and the cow said moo. The old man had a dog, and the dog said bow-wow. "
-        "The old man had a cat, and the cat said mew. The old man had a cow, and the cow said moo. "
-        "The old man had a dog, and the dog said",
-    ),
-    # A regular expression: about half of the sampled guesses are rejected, and speculation hardly pays.
-    Preset(
-        "hard",
-        "    (r'^\\s*(?P<key>[^=]+?)\\s*=\\s*(?P<val>.*)$', re.VERBOSE | re.M),\n    (",
-    ),
-)
+_GIVEN = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
 
-#: For models that answer: something to say at length, to copy from, to translate, and to repeat.
-CHAT_PRESETS = (
-    Preset("question", "Why is the sky blue at noon and red in the evening?", chat=True),
-    Preset(
-        "summary",
-        "Summarise this text in two sentences.\n\nThe lighthouse on the northern cape was built in 1871, after three "
-        "ships had been lost on its rocks in a single winter. Its keeper climbed the 212 steps of the tower twice a "
-        "night to wind the clockwork that turned the lamp. In 1934 a motor took over the winding, and in 1979 the last "
-        "keeper left. Today the lighthouse on the northern cape is a museum, and its lamp is lit on one night of the "
-        "year, in memory of the three ships.",
-        chat=True,
-    ),
-    Preset("code", "Write a Python function that counts how often each word occurs in a file.", chat=True),
-    Preset(
-        "translation",
-        "Translate into French: The library opens at nine, and the children are waiting at the door.",
-        chat=True,
-    ),
-    Preset(
-        "list",
-        "Write one line for each month of the year, like this: January is month 1 of 12. February is month 2 of 12.",
-        chat=True,
-    ),
-)
+#: For models that continue a text; the file says what each one shows.
+PRESETS = tuple(Preset(one["name"], one["prompt"]) for one in _GIVEN["continued"])
+
+#: For models that answer.
+CHAT_PRESETS = tuple(Preset(one["name"], one["prompt"], chat=True) for one in _GIVEN["answered"])
 
 #: The presets that are prose; speed over "the stories" is measured on these.
 STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))
