@@ -38,8 +38,7 @@ def main() -> None:
         }
         for contestant, loop in loops.items():
             base, own = runs_by_number([_lane(loop), lane(contestant, plain)], Plan(TOKENS, REPEATS))
-            ratio = speedup_of(own, base)
-            print(f"{preset.name}, {contestant.title}: {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")
+            print(f"{preset.name}, {contestant.title}: {speedup_of(own, base)}")
 
 
 def _lane(loop: Callable[[], list[int]]) -> Lane:

@@ -249,10 +249,8 @@ class ModelPair:
         )
 
     def _checked_ids(self, prompt: Any) -> tuple[int, ...]:
-        if isinstance(prompt, (bytes, bytearray)):
-            raise SpecvizError("A prompt is a text or a list of token ids, not bytes: decode them first.", "prompt")
         ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-        if not isinstance(ids, Sequence):
+        if isinstance(ids, (bytes, bytearray)) or not isinstance(ids, Sequence):
             raise SpecvizError(
                 "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
             )

@@ -18,6 +18,7 @@ from specviz.parts.published import (
     same_target,
     smaller_vocabulary,
 )
+from specviz.records.errors import SpecvizError
 
 #: Settings of drafters that compute more, and the values with which they do not.
 _FURTHER_SETTINGS = {
@@ -153,11 +154,13 @@ def _refuse_further(files: PartFiles, config: Qwen3Config, method: str) -> None:
     kinds |= {part.strip(".") for part in _FURTHER_TENSORS for name in files.shapes if part in name}
     kinds |= {file.name for file in files.folder.glob("mask_embedding.pt")}
     if kinds:
-        raise files.complaint(
-            "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
-            method=method,
-            kinds=", ".join(sorted(kinds)),
-        )
+        raise unknown_kind(files, method, ", ".join(sorted(kinds)))
+
+
+def unknown_kind(files: PartFiles, method: str, kinds: str) -> SpecvizError:
+    return files.complaint(
+        "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.", method=method, kinds=kinds
+    )
 
 
 def _from_speculators(files: PartFiles) -> bool:

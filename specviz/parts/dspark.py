@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from specviz.parts.block_files import unknown_kind
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -80,11 +81,7 @@ class DSparkHead(CorrectedHead):
         super().__init__(files, target)
         d, vocab, kind = self.config.hidden_size, self.config.vocab_size, files.setting("markov_head_type") or _KINDS[0]
         if kind not in _KINDS:
-            raise files.complaint(
-                "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
-                method=self.method,
-                kinds=kind,
-            )
+            raise unknown_kind(files, self.method, kind)
         embedded, proj = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
         rank = files.setting("markov_rank", default=files.size(embedded, 1) if embedded in files.shapes else 0)
         rows = vocab if self.lm_head is None else self.lm_head.out_features

@@ -176,14 +176,8 @@ def load_eagle3(kind: type[Eagle3Head], files: PartFiles, target: PreTrainedMode
     files = files.named(_eagle3_name)
     same_target(files, target, hidden_size=files.setting("target_hidden_size"), vocab_size=files.setting("vocab_size"))
     head = filled(lambda: kind(files, target), files, target, smaller_vocabulary(files, target))
-    width, targets = head.config.hidden_size, target.config.get_text_config().hidden_size
-    if width != targets and None in (head.embed_tokens, head.lm_head):
-        raise files.complaint(
-            "The head in {folder} has no embeddings or output head of its own, so it needs a target as wide as itself: "
-            "{width}, and this one is {target} wide.",
-            width=width,
-            target=targets,
-        )
+    if None in (head.embed_tokens, head.lm_head):  # the target's, which have to be as wide
+        same_target(files, target, hidden_size=head.config.hidden_size)
     return head
 
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
 
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, filled, read_as, same_target
+from specviz.parts.published import PublishedPart, Servers, another_target, filled, read_as, same_target
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import is_sharded
 from specviz.records.words import Sentence
@@ -177,9 +177,4 @@ def _check(files: PartFiles, config: PreTrainedConfig, target: PreTrainedModel) 
     for kind, own in zip(text.layer_types, text.per_layer_config):
         for name in ("head_dim", "num_key_value_heads"):
             if (size := getattr(own, name)) != (theirs := getattr(sources[kind], name)):
-                raise files.complaint(
-                    "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
-                    name=f"{name} ({kind})",
-                    size=size,
-                    own=theirs,
-                )
+                raise another_target(files, f"{name} ({kind})", size, theirs)

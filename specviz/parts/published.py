@@ -167,12 +167,17 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
     for name, size in sizes.items():
         own = getattr(config, name)
         if size is not None and size != own:
-            raise files.complaint(
-                "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
-                name=name,
-                size=size,
-                own=own,
-            )
+            raise another_target(files, name, size, own)
+
+
+def another_target(files: PartFiles, name: str, size: object, own: object) -> SpecvizError:
+    """Says that something has this size in a part's files, and its own in the target."""
+    return files.complaint(
+        "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
+        name=name,
+        size=size,
+        own=own,
+    )
 
 
 def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[int] | None) -> tuple[int, ...]:
@@ -205,12 +210,7 @@ def mask_token(files: PartFiles, rows: int) -> int:
     if there is none."""
     mask = files.needed("mask_token_id", "pard_token", "ptd_token_id")
     if mask >= rows:
-        raise files.complaint(
-            "The part in {folder} was made for another target: its mask is the token {mask}, and here the last is "
-            "{last}.",
-            mask=mask,
-            last=rows - 1,
-        )
+        raise another_target(files, "mask_token_id", mask, f"< {rows}")
     return mask
 
 

@@ -56,7 +56,7 @@ class CachedModel:
         self.stopwatch = stopwatch
         self.feature_layers = feature_layers  # hidden states each pass leaves in `features`: indices of transformers'
         self.features: Tensor | None = None  # [tokens of the last pass, layers · d], side by side
-        self.slides = has_sliding_windows(model)
+        self.reads_chains_only = has_sliding_windows(model)
         self.length = 0  # tokens held
         self.read_again = 0  # tokens of the last target pass that an earlier one had read
         self._empty()
@@ -155,10 +155,8 @@ class CachedModel:
         return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device), inputs)
 
     def _refuse_trees(self) -> None:
-        if self.slides:
-            raise SpecvizError(
-                "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
-            )
+        if self.reads_chains_only:
+            raise SpecvizError("This model reads chains only: set branches to 1.", "branches")
 
     @property
     def chain_width(self) -> int | None:
@@ -229,6 +227,7 @@ class StatefulModel(CachedModel):
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         super().__init__(model, stopwatch, feature_layers)
+        self.reads_chains_only = True
         self._kept: list[KeptStates] = []  # by length
         self._again = 0  # of the next tokens, how many have been read before
         # Not all of these models count by themselves how far a text has been read: Bamba begins at 0 in each pass.
@@ -277,9 +276,6 @@ class StatefulModel(CachedModel):
         if len(parents) == tokens.shape[0]:  # all before them is text, and stays
             self._kept.append(KeptStates(self.cache, self.length))
         return super().extend(tokens, parents, inputs)
-
-    def _refuse_trees(self) -> None:
-        raise SpecvizError("A model with a running state takes chains only: set branches to 1.", "branches")
 
     def rewind(self, length: int) -> None:
         """Forgets all tokens after the first `length`. Fewer may be held then: see `unread`."""

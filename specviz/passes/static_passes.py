@@ -183,11 +183,7 @@ def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -
                 kind=type(layer).__name__,
                 **facts,
             )
-    if hides_far_places(model):
-        return SpecvizError(
-            "{name} hides what lies far back in its cache by itself, so it has no fast passes.", "passes", **facts
-        )
-    if counts_its_cache(model):
+    if hides_far_places(model) or counts_its_cache(model):
         return SpecvizError(
             "{name} counts the places in its cache by itself, so it has no fast passes.", "passes", **facts
         )

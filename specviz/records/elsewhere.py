@@ -24,6 +24,7 @@ from specviz.records.runs import (
     Round,
     Run,
     Seconds,
+    check_schema,
     read_json,
 )
 from specviz.records.settings import MAX_SEED, SamplingParams
@@ -67,13 +68,7 @@ def show(
     and the rest. texts: by id, or a tokenizer's ``decode``. greedy: at temperature 0 tokens are compared, and neither p
     nor q nor u is needed. Raises SpecvizError (field ``trace``) that names the place.
     """
-    if schema != SCHEMA:
-        raise SpecvizError(
-            "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
-            "trace",
-            found=quoted(schema),
-            expected=quoted(SCHEMA),
-        )
+    check_schema(schema, SCHEMA)
     tokens = _listed_values("tokens", tokens)
     columns = {"kept": kept, "following": following, "parents": parents, "p": p, "q": q, "u": u}
     columns |= {"following_u": following_u, "seconds": seconds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 
 from specviz.records.words import fill
@@ -73,8 +74,4 @@ class SpecvizError(ValueError):
 
     def __reduce__(self) -> tuple:
         # ZeroGPU sends exceptions between processes, and they are pickled by their arguments.
-        return _rebuilt, (self.template, self.field, self.values)
-
-
-def _rebuilt(template: str, field: str | None, values: dict[str, object]) -> SpecvizError:
-    return SpecvizError(template, field, **values)
+        return functools.partial(SpecvizError, self.template, self.field, **self.values), ()

@@ -97,11 +97,8 @@ def file_stem(run: Run) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    return str(value)
+    whole = isinstance(value, bool) or (isinstance(value, float) and value == int(value))
+    return str(int(value) if whole else value)
 
 
 def _read(name: str, text: str) -> Any:

@@ -242,19 +242,7 @@ class Run:
     def from_dict(cls, data: Any) -> Run:
         """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is not a valid run."""
         schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            if not schema:
-                raise SpecvizError(
-                    "This is not a specviz trace: it names no schema, and {expected} is expected.",
-                    "trace",
-                    expected=quoted(SCHEMA),
-                )
-            raise SpecvizError(
-                "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
-                "trace",
-                found=quoted(schema),
-                expected=quoted(SCHEMA),
-            )
+        check_schema(schema, SCHEMA)
         try:
             run = _RUN.validate_python(data)
         except ValidationError as error:
@@ -288,6 +276,23 @@ class Run:
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         return cls.from_dict(read_json(path))
+
+
+def check_schema(found: Any, expected: str) -> None:
+    """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
+    if not found:
+        raise SpecvizError(
+            "This is not a specviz trace: it names no schema, and {expected} is expected.",
+            "trace",
+            expected=quoted(expected),
+        )
+    if found != expected:
+        raise SpecvizError(
+            "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
+            "trace",
+            found=quoted(found),
+            expected=quoted(expected),
+        )
 
 
 def read_json(path: str | pathlib.Path) -> Any:

@@ -94,25 +94,22 @@ class Words:
 
     def number(self, value: float, spec: str) -> str:
         """`value` by a format specification of Python, with this language's decimal sign."""
-        return self._written(format(value, spec))
+        return format(value, spec).replace(".", str(self.areas["common"]["decimal"]))
 
     def __contains__(self, key: str) -> bool:
         area, _, name = key.partition(".")
         return name in self.areas.get(area, ())
 
-    def error(self, error: Exception) -> str:
-        """The sentence of a SpecvizError, and of one that it quotes; in English if this language lacks it."""
-        known = {name: self.error(one) if isinstance(one, Exception) else one for name, one in error.values.items()}
-        return self._filled(str(self.areas["errors"].get(error.template, error.template)), known)
-
-    def step(self, step: Sentence) -> str:
-        """The same for a step of loading a pair or preparing its passes, and for sentences among its values."""
-        known = {name: self.step(one) if isinstance(one, Sentence) else one for name, one in step.values.items()}
-        return self._filled(str(self.areas["steps"].get(step.template, step.template)), known)
-
     def reason(self, given: Sentence | Exception) -> str:
-        """An observation, or a SpecvizError."""
-        return self.error(given) if isinstance(given, Exception) else self.step(given)
+        """A SpecvizError, a step or an observation, and those that it quotes; in English if this language lacks it."""
+        known = {
+            name: self.reason(one) if isinstance(one, (Sentence, Exception)) else one
+            for name, one in given.values.items()
+        }
+        texts = self.areas["errors" if isinstance(given, Exception) else "steps"]
+        return self._filled(str(texts.get(given.template, given.template)), known)
+
+    error = step = reason
 
     def texts(self, *areas: str) -> dict[str, Text]:
         """All texts of these areas by their keys, for the page's scripts."""
@@ -120,9 +117,6 @@ class Words:
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")
-
-    def _written(self, number: str) -> str:
-        return number.replace(".", str(self.areas["common"]["decimal"]))
 
 
 @functools.cache

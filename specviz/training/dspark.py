@@ -23,7 +23,7 @@ from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.loop import distillation, overlap
-from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states
+from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states, sizes_of
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
 _LAYERS, _BLOCK, _RANK = 2, 8, 128
@@ -61,7 +61,8 @@ class DSparkRecipe(PartRecipe):
 
     def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
-        settings = _settings(target, {"hidden_size": hidden_size_of(target)} if draft is None else _sizes_of(draft))
+        sizes = {"hidden_size": hidden_size_of(target)} if draft is None else sizes_of(draft, self.part.method)
+        settings = _settings(target, sizes)
         tensors = _tensors(settings) | _followers(target if draft is None else draft, settings)
         if draft is None:
             tensors["norm.weight"] = last_scale(target)
@@ -151,19 +152,6 @@ def _mask_of(target: PreTrainedModel) -> int:
     ends = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     found = (token for token in (config.pad_token_id, ends) if token is not None)
     return next(found, logit_width(target) - 1)
-
-
-def _sizes_of(draft: PreTrainedModel) -> dict[str, Any]:
-    """Of a draft model's layers. Raises SpecvizError (field ``start``) unless they are a Llama's with no biases."""
-    config = draft.config
-    if config.model_type != "llama" or config.attention_bias or config.mlp_bias:
-        raise SpecvizError(
-            "A DSpark head can start from a draft model that is a Llama without biases; leave out --start to train a "
-            "new one.",
-            "start",
-        )
-    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    return {name: getattr(config, name) for name in (*names, "hidden_act", "rms_norm_eps", "rope_parameters")}
 
 
 def _tensors(settings: dict[str, Any]) -> dict[str, Tensor]:

@@ -19,7 +19,6 @@ from specviz.parts.eagle import Eagle3Head
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.mtp import MtpFile, last_scale
 from specviz.parts.published import hidden_size_of, logit_width
-from specviz.records.errors import SpecvizError
 from specviz.training.parts import (
     Both,
     ChainRecipe,
@@ -27,11 +26,9 @@ from specviz.training.parts import (
     PartRecipe,
     layer_settings,
     read_states,
+    sizes_of,
     speculators_settings,
 )
-
-#: What a draft model is like that a head can start from.
-_LIKE_A_HEAD = {"num_hidden_layers": 1, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 
 #: How many tokens a server drafts where nobody says otherwise.
 _PROPOSED = 4
@@ -44,7 +41,7 @@ class Eagle3Recipe(ChainRecipe):
     name, part, grows = "eagle", Eagle3Head, True
 
     def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
-        layers = layer_settings(target, 1, **({} if draft is None else _sizes_of(draft)))
+        layers = layer_settings(target, 1, **({} if draft is None else sizes_of(draft, self.part.method, 1)))
         states, width = read_states(target), target.config.get_text_config().hidden_size
         tensors, vocab = new_head(layers, len(states) * width), layers["vocab_size"]
         if draft is None:
@@ -105,19 +102,6 @@ def known_to(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> 
         joined = f"layers.0.self_attn.{name}_proj.weight"
         own[joined] = torch.cat([own[joined], tensors[joined][:, own[joined].shape[1] :].to(own[joined])], -1)
     return own
-
-
-def _sizes_of(draft: PreTrainedModel) -> dict[str, Any]:
-    """Raises SpecvizError (field ``start``) for a draft model of a shape that a head cannot have."""
-    config = draft.config
-    if config.model_type != "llama" or any(getattr(config, name) != value for name, value in _LIKE_A_HEAD.items()):
-        raise SpecvizError(
-            "An EAGLE head can start from a draft model that is a one-layer Llama without biases; leave out --start to "
-            "train a new one.",
-            "start",
-        )
-    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    return {name: getattr(config, name) for name in (*names, "rms_norm_eps", "rope_parameters")}
 
 
 #: How many tokens its configuration says that it drafts, as FastMTP's does.

@@ -238,6 +238,26 @@ def layer_settings(target: PreTrainedModel, layers: int, **sizes: Any) -> dict[s
     } | sizes
 
 
+def sizes_of(draft: PreTrainedModel, method: str, layers: int | None = None) -> dict[str, Any]:
+    """`layer_settings` of a draft model's layers, to make a part of it.
+
+    layers: as many as the part has; None: any number. Raises SpecvizError (field ``start``) for another number of them,
+    and unless they are a Llama's with no biases.
+    """
+    config = draft.config
+    plain = config.model_type == "llama" and config.hidden_act == "silu" and not config.attention_bias | config.mlp_bias
+    if not plain or layers not in (None, config.num_hidden_layers):
+        raise SpecvizError(
+            "A part of the kind {method} can start from a draft model that is a Llama without biases{layers}; leave "
+            "out --start to train a new one.",
+            "start",
+            method=method,
+            layers="" if layers is None else f" ({layers} layers)",
+        )
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    return {name: getattr(config, name) for name in (*names, "rms_norm_eps", "rope_parameters")}
+
+
 def speculators_settings(
     target: PreTrainedModel, algorithm: str, architecture: str, proposed: int, layers: dict[str, Any]
 ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import as_text, element_view, fold_switch, verdicts
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
-from specviz.ui.orders import Order, whole_up_to
+from specviz.ui.orders import Order, require_at_most, whole_up_to
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.tabs import Action, Desk, Tab
@@ -276,13 +276,7 @@ def check_texts(pair: ModelPair | None, one: str, other: str, prompt: str, chat:
 
     texts, _ = cut(pair, one, other, prompt, chat)
     for name, ids in zip(("one", "other"), texts):
-        if len(ids) > most:
-            raise SpecvizError(
-                "Prompt and text have {value} tokens, more than the {most} that this page allows.",
-                name,
-                value=len(ids),
-                most=most,
-            )
+        require_at_most(most, name, len(ids))  # of prompt and text
 
 
 def judged(pair: ModelPair, *given: Any) -> Iterator[tuple[Parting | None]]:

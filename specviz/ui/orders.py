@@ -96,8 +96,6 @@ def _whole(name: str, value: Any) -> int | str | None:
         return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)
-    if value is None:
-        raise SpecvizError("Give a whole number here.", name)
     raise SpecvizError("Give a whole number here, not {value}.", name, value=quoted(value))
 
 
@@ -147,26 +145,19 @@ class Order:
 
 
 def _check_limits(request: Request, deployment: Deployment) -> None:
-    if len(request.prompt.ids) > deployment.max_prompt_tokens:
+    for name, count, most in (
+        ("prompt", len(request.prompt.ids), deployment.max_prompt_tokens),
+        ("max_new_tokens", request.settings.max_new_tokens, deployment.max_new_tokens),
+        ("num_draft_tokens", request.num_draft_tokens, deployment.max_draft_tokens),
+    ):
+        require_at_most(most, name, count)
+
+
+def require_at_most(most: int, name: str, count: int) -> None:
+    """Raises SpecvizError with the field's name for more tokens than a page allows there."""
+    if count > most:
         raise SpecvizError(
-            "{value} tokens in the prompt are more than the {most} that this page allows.",
-            "prompt",
-            value=len(request.prompt.ids),
-            most=deployment.max_prompt_tokens,
-        )
-    if request.settings.max_new_tokens > deployment.max_new_tokens:
-        raise SpecvizError(
-            "{value} new tokens are more than the {most} that this page allows.",
-            "max_new_tokens",
-            value=quoted(request.settings.max_new_tokens),
-            most=deployment.max_new_tokens,
-        )
-    if request.num_draft_tokens > deployment.max_draft_tokens:
-        raise SpecvizError(
-            "{value} draft tokens a round are more than the {most} that this page allows.",
-            "num_draft_tokens",
-            value=request.num_draft_tokens,
-            most=deployment.max_draft_tokens,
+            "{value} tokens are more than the {most} that this page allows here.", name, value=quoted(count), most=most
         )
 
 

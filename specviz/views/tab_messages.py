@@ -46,16 +46,9 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
-    return message(
-        "contest",
-        phase=phase,
-        text=text,
-        fraction=fraction,
-        repeats=repeats,
-        rows=[_row(row, best=row is best) for row in rows],
-        texts=texts,
-        domains=domains,
-    )
+    told = [_row(row, best=row is best) for row in rows]
+    shared = {"phase": phase, "text": text, "fraction": fraction}
+    return message("contest", **shared, repeats=repeats, rows=told, texts=texts, domains=domains)
 
 
 def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
@@ -95,18 +88,9 @@ class Replayed:
 
 def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float) -> str:
     """The rules' totals; the rounds in which they differ are sent once it is over."""
-    return message(
-        "replay",
-        phase=phase,
-        text=text,
-        fraction=fraction,
-        rounds=counts.rounds,
-        drafted=counts.drafted,
-        kept=counts.kept,
-        ahead=counts.ahead,
-        behind=counts.behind,
-        differing=[] if phase == "running" else counts.differing,
-    )
+    totals = {name: getattr(counts, name) for name in ("rounds", "drafted", "kept", "ahead", "behind")}
+    differing = [] if phase == "running" else counts.differing
+    return message("replay", phase=phase, text=text, fraction=fraction, **totals, differing=differing)
 
 
 def _differing(token: Round, block: Round) -> dict[str, Any]:
@@ -156,13 +140,9 @@ def why_message(
     story: the controls' settings for a first run. runs: all that are kept, latest last. passes, batches, forced: of one
     text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
-    sections = {
-        "story": story,
-        "runs": None if runs is None else [_run(run) for run in runs],
-        "passes": None if passes is None else _measuring(passes),
-        "batches": None if batches is None else _measuring(batches),
-        "forced": None if forced is None else _measuring(forced),
-    }
+    measured = {"passes": passes, "batches": batches, "forced": forced}
+    sections = {name: one and _measuring(one) for name, one in measured.items()}
+    sections |= {"story": story, "runs": None if runs is None else [_run(run) for run in runs]}
     return message("why", **{name: section for name, section in sections.items() if section is not None})
 
 
@@ -173,19 +153,10 @@ def _measuring(one: Measuring) -> dict[str, Any]:
 
 def pass_values(passes: PassTimes) -> dict[str, Any]:
     """Measured passes, with their pair and device."""
-    return {
-        "target": passes.target,
-        "draft": passes.draft,
-        "context": passes.context,
-        "device": passes.device,
-        "dtype": passes.dtype,
-        "passes": passes.kind,
-        "threads": passes.threads,
-        "fraction": passes.fraction,
-        "limit": ABOUT_ONE,
-        "cost_coefficient": passes.cost_coefficient,
-        "curves": [_curve(curve, passes.limits_hold) for curve in passes.curves],
-    }
+    names = ("target", "draft", "context", "device", "dtype", "threads", "fraction", "cost_coefficient")
+    curves = [_curve(curve, passes.limits_hold) for curve in passes.curves]
+    own = {name: getattr(passes, name) for name in names}
+    return own | {"passes": passes.kind, "limit": ABOUT_ONE, "curves": curves}
 
 
 def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:

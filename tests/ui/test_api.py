@@ -156,7 +156,7 @@ def test_curl_gets_the_trace_as_an_event(url):
 
 def test_a_caller_is_refused_and_hears_what_comes_before(url, runner):
     client = Client(url, verbose=False)
-    with pytest.raises(AppError, match=r"^max_new_tokens: 129 new tokens are more than the 128"):
+    with pytest.raises(AppError, match=r"^max_new_tokens: 129 tokens are more than the 128"):
         client.predict("ab", max_new_tokens=129, api_name="/race")
     with runner.line.joined("race") as turn:  # tells how long a race takes
         runner.line.reached(turn)
