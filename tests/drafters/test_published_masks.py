@@ -386,7 +386,12 @@ def with_tensor(name, tensor):
             "hidden states 1, 4, and",
         ),
         ("DFlash z-lab", {"hidden_size": "wide"}, None, "does not describe a part of its kind .*hidden_size"),
-        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "mask_token_id is 999"),
+        (
+            "DFlash z-lab",
+            {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}},
+            None,
+            "mask_token_id is 999",
+        ),
         ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
         ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
