@@ -34,6 +34,7 @@ AREAS = {
     "beside": ("beside", "rounds"),
     "tour": ("tour",),
     "challenges": ("challenges", "rounds"),
+    "quiz": ("quiz",),
     "share": ("share",),
     "gallery": ("gallery",),
     "charts": ("traces", "charts"),

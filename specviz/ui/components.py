@@ -21,6 +21,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import AREAS, Words
+from specviz.ui.lessons import Lessons, lesson_routes
+from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
 
@@ -76,7 +78,11 @@ async def _qr_code(request: Request) -> Response:
 
 
 #: For `launch(app_kwargs={"routes": ROUTES})`.
-ROUTES = [Route(f"/{ADDRESS}/{{name:path}}", _web_file), Route("/gradio_api/specviz/qr", _qr_code)]
+ROUTES = [
+    Route(f"/{ADDRESS}/{{name:path}}", _web_file),
+    Route("/gradio_api/specviz/qr", _qr_code),
+    *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
+]
 
 
 #: Events of the page itself are not part of its API.
@@ -145,6 +151,11 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
         "long_draft": min(LONG_DRAFT, most_draft_tokens),
     }
     return element_view("tour", say, join="gradio/tour.js", value=json.dumps(plan))
+
+
+def quiz_view(say: Words) -> gr.HTML:
+    """The five questions, and the button that opens them (element id ``quiz-view``)."""
+    return element_view("quiz", say, value=json.dumps(quiz_message()))
 
 
 def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:

@@ -89,6 +89,7 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
     """The page without models: recorded runs and traces."""
     with gr.Row(elem_classes=["sv-head"]):  # no tour, no passes
         components.brand(say)
+        components.quiz_view(say)
         _languages_and_line(say("traces.no_model_line"), say)
     why = say("traces.no_model_asked" if runner.deployment.without_models else "traces.no_model_found")
     gr.Markdown(why, elem_classes=["sv-warning"])
@@ -109,6 +110,7 @@ def _head(runner: Runner, say: Words) -> Head:
         components.brand(say, runner.line.now)
         components.tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
         components.element_view("challenges", say)
+        components.quiz_view(say)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
         return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))

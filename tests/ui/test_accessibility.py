@@ -17,6 +17,14 @@ def first_tab(page: Page) -> Iterator[str]:
     page.locator('specviz-tour [part="opener"]').press("Enter")
     yield "tour"
     page.keyboard.press("Escape")
+    page.locator('specviz-quiz [part="opener"]').press("Enter")
+    page.locator('specviz-quiz [part="teach"]').press("Enter")
+    page.locator('specviz-quiz [part="counted"]').first.wait_for()
+    yield "a class's answers"
+    page.locator('specviz-quiz [part="end"]').press("Enter")
+    page.locator('specviz-quiz [part="begin"]').press("Enter")
+    yield "a question of five"
+    page.keyboard.press("Escape")
     page.locator('specviz-run [part="present"]').press("Enter")
     page.keyboard.press("Home")
     for _ in range(8):

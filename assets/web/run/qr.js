@@ -2,13 +2,10 @@
 // (specviz/ui/files.py), so that it needs no network and no link leaves the room for it.
 
 import { make, setText } from "../shared/dom.js";
-import { linkTo } from "../shared/spot.js";
+import { isOwnName, linkTo } from "../shared/spot.js";
 import { lastPlace } from "./place.js";
 
 /** @typedef {import("./view.js").View} View */
-
-/** Names of a machine for itself: no other one can follow them. */
-const OWN_NAMES = ["localhost", "127.0.0.1", "[::1]", "0.0.0.0"];
 
 /** The button, and the panel that it opens. @param {View} view */
 export function qrParts(view) {
@@ -26,7 +23,7 @@ export function qrParts(view) {
     if (query === null) setText(told, say("playback.qr_none"));
     else {
       const { round } = view.playback.at ?? lastPlace(view);
-      setText(told, OWN_NAMES.includes(location.hostname) ? say("playback.qr_own", { host: location.host }) : say("playback.qr_told", { round: round + 1 }));
+      setText(told, isOwnName(location.hostname) ? say("playback.qr_own", { host: location.host }) : say("playback.qr_told", { round: round + 1 }));
       picture.src = new URL(`../../qr?${new URLSearchParams({ text: linkTo(query, { round }) })}`, import.meta.url).href;
     }
     panel.showPopover();

@@ -27,5 +27,11 @@ export function linkedSpot() {
   return { round: Number(round) - 1, index };
 }
 
+/** Names of a machine for itself: no other one can follow them. */
+const OWN_NAMES = ["localhost", "127.0.0.1", "[::1]", "0.0.0.0"];
+
+/** @param {string} host */
+export const isOwnName = (host) => OWN_NAMES.includes(host);
+
 /** The recorded run that the page's own address names. */
 export const linkedRecording = () => new URLSearchParams(location.search).get("recording");

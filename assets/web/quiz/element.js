@@ -1,0 +1,267 @@
+// <specviz-quiz>: five questions on recorded rounds, once before a lesson and once after it, for one reader or a class.
+//
+// Takes { kind: "quiz", forms } of specviz/views/quiz.py: two forms of the same questions. Chance decides which of them
+// comes before, and the order of questions and options. What was right is said after the second time only. A teacher's
+// page shows a class what to scan, and its answers side by side; `?lesson=CODE` in the address opens a phone's.
+
+import { make, setText } from "../shared/dom.js";
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { keep, kept } from "../shared/kept.js";
+import { isOwnName } from "../shared/spot.js";
+import { quoted, showToken } from "../shared/tokens.js";
+import { endLesson, leaveAnswers, linkedLesson, linkToLesson, openLesson, pictureOf, readCounts, takeSeat } from "./lesson.js";
+
+/** @typedef {{ key: string, [value: string]: any }} Option */
+/** @typedef {{ name: string, values: Record<string, any>, options: Option[], truth: number }} Question */
+/** @typedef {"before" | "after"} Phase */
+/** @typedef {{ form: number, chosen: number[] }} Answers by question, the index of the option */
+/** @typedef {{ first: number, before?: Answers, after?: Answers, seat?: { code: string, seat: string }, taught?: import("./lesson.js").Taught }} State */
+
+const LOOK_EVERY = 2000; // ms between a teacher's looks at the counts
+/** @type {Phase[]} */
+const PHASES = ["before", "after"];
+
+const sheets = [await sheet(new URL("quiz.css", import.meta.url))];
+
+/** @template T @param {T[]} list @returns {T[]} */
+function shuffled(list) {
+  const left = [...list];
+  return list.map(() => left.splice(Math.floor(Math.random() * left.length), 1)[0]);
+}
+
+const newState = () => ({ first: Math.random() < 0.5 ? 0 : 1 });
+
+class SpecvizQuiz extends SpecvizElement {
+  static sheets = sheets;
+
+  /** @type {State} */
+  state = kept("quiz") ?? newState();
+  /** @type {Question[][]} */
+  forms = [];
+  /** @type {any} the nodes drawn into */
+  ui = {};
+
+  build() {
+    const { ui, say } = this;
+    ui.opener = make("button", { class: "opener", type: "button", part: "opener", "aria-haspopup": "dialog",
+      "aria-label": say("quiz.title"), title: say("quiz.title"), on: { click: () => this.open() } }, "? ", make("span", { text: say("quiz.title") }));
+    ui.body = make("div", { part: "body" });
+    ui.note = make("p", { class: "note", role: "status", part: "note" });
+    ui.dialog = make("dialog", { part: "dialog", "aria-labelledby": "title" },
+      make("div", { class: "top" }, make("h2", { id: "title", tabindex: "-1", text: say("quiz.title") }),
+        make("button", { class: "close", type: "button", part: "close", "aria-label": say("quiz.close"), text: "×", on: { click: () => ui.dialog.close() } })),
+      ui.body, ui.note);
+    ui.dialog.addEventListener("click", (/** @type {Event} */ event) => event.target === ui.dialog && ui.dialog.close());
+    this.shadow.append(ui.opener, ui.dialog);
+    setInterval(() => this.look(), LOOK_EVERY);
+  }
+
+  get handlers() {
+    return {
+      /** @param {any} message */
+      quiz: ({ forms }) => {
+        this.forms = forms;
+        const code = linkedLesson();
+        if (code && this.state.seat?.code !== code) this.join(code);
+        if (code) this.open();
+      },
+    };
+  }
+
+  open() {
+    if (!this.ui.dialog.open) this.ui.dialog.showModal();
+    this.show();
+  }
+
+  /** @param {Partial<State>} changes */
+  change(changes) {
+    Object.assign(this.state, changes);
+    keep("quiz", this.state);
+    this.show();
+  }
+
+  /** Draws where the reader is, and leaves the focus at its beginning. */
+  show() {
+    const { before, after, taught } = this.state;
+    this.note("");
+    this.draw(...(taught ? this.lesson() : after ? this.result() : before ? this.pause() : this.start()));
+    this.look();
+  }
+
+  /** @param {...Node} nodes */
+  draw(...nodes) {
+    this.ui.body.replaceChildren(...nodes);
+    this.shadow.getElementById("title")?.focus();
+  }
+
+  /** @param {string} text */
+  note(text) {
+    setText(this.ui.note, text);
+  }
+
+  /** @param {string} key @param {() => void} click @param {string} [kind] */
+  button(key, click, kind = "go") {
+    return make("button", { type: "button", class: kind, part: key, text: this.say(`quiz.${key}`), on: { click } });
+  }
+
+  /** @param {string} key @param {Record<string, unknown>} [values] */
+  line(key, values) {
+    return make("p", { text: this.say(`quiz.${key}`, values) });
+  }
+
+  start() {
+    const alone = this.state.seat ? [] : [this.button("teach", () => this.teach(), "plain")];
+    return [this.line(this.state.seat ? "lead_class" : "lead"), make("div", { class: "buttons" }, this.button("begin", () => this.ask("before")), ...alone)];
+  }
+
+  pause() {
+    return [this.line("noted"), make("div", { class: "buttons" }, this.button("again", () => this.ask("after")))];
+  }
+
+  // Asking.
+
+  /** @param {Phase} phase */
+  ask(phase) {
+    const form = phase === "before" ? this.state.first : 1 - this.state.first;
+    /** @type {number[]} */
+    const chosen = [];
+    this.next(phase, form, shuffled([...this.forms[form].keys()]), chosen);
+  }
+
+  /** @param {Phase} phase @param {number} form @param {number[]} left the questions that are still to be asked @param {number[]} chosen */
+  next(phase, form, left, chosen) {
+    if (!left.length) {
+      this.change({ [phase]: { form, chosen } });
+      this.leave(phase);
+      return;
+    }
+    const [number, ...rest] = left;
+    const question = this.forms[form][number];
+    const n = this.forms[form].length;
+    const options = shuffled([...question.options.keys()]).map((index) =>
+      make("button", { type: "button", class: "option", "data-option": index, on: { click: () => {
+        chosen[number] = index;
+        this.next(phase, form, rest, chosen);
+      } } }, this.option(question, index)));
+    this.draw(make("p", { class: "count", text: this.say("quiz.count", { i: n - rest.length, n }) }),
+      make("p", { class: "question", part: "question", "data-question": question.name, text: this.said(question, "ask") }),
+      make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options));
+  }
+
+  /** A sentence of a question, with its values; a model's own text is quoted. @param {Question} question @param {string} key @param {Record<string, any>} [values] */
+  said({ name, values: own }, key, values = own) {
+    const written = Object.entries(values).map(([field, value]) => [field, value?.token === undefined ? value : quoted(this.say, value.token)]);
+    return this.say(`quiz.${name}_${key}`, Object.fromEntries(written));
+  }
+
+  /** @param {Question} question @param {number} index */
+  option(question, index) {
+    const { key, ...values } = question.options[index];
+    const text = make("span", { text: this.said(question, key, values) });
+    return values.token ? make("span", { class: "pick" }, showToken(this.say, make("b"), values.token.token), text) : text;
+  }
+
+  // What came of it.
+
+  result() {
+    const [before, after] = PHASES.map((phase) => this.right(phase));
+    const rows = this.forms[0].map(({ name }, i) => make("li", { part: "answered" },
+      make("b", { text: this.say(`quiz.${name}_title`) }),
+      make("span", { text: this.say("quiz.marks", { before: mark(before[i]), after: mark(after[i]) }) }),
+      ...PHASES.map((phase) => this.explained(phase, i))));
+    const total = this.say("quiz.total", { before: before.filter(Boolean).length, after: after.filter(Boolean).length, n: rows.length });
+    return [make("p", { class: "total", part: "total", text: total }), make("ol", {}, ...rows),
+      make("div", { class: "buttons" }, this.button("forget", () => this.restart(), "plain"))];
+  }
+
+  /** @param {Phase} phase @returns {boolean[]} by question */
+  right(phase) {
+    const { form, chosen } = /** @type {Answers} */ (this.state[phase]);
+    return this.forms[form].map(({ truth }, i) => chosen[i] === truth);
+  }
+
+  /** @param {Phase} phase @param {number} i */
+  explained(phase, i) {
+    const { form } = /** @type {Answers} */ (this.state[phase]);
+    const question = this.forms[form][i];
+    const why = question.values.why ? `why_${question.values.why}` : "why";
+    return make("details", {}, make("summary", { text: this.said(question, "ask") }),
+      make("p", {}, this.option(question, question.truth)), make("p", { text: this.said(question, why) }));
+  }
+
+  restart() {
+    this.state = newState();
+    this.change({});
+  }
+
+  // A class: a phone's side.
+
+  /** @param {string} code */
+  join(code) {
+    this.state = newState();
+    takeSeat(code).then((seat) => this.change({ seat: { code, seat } }), (status) => this.note(this.say(status === 404 ? "quiz.over" : "quiz.full")));
+  }
+
+  /** @param {Phase} phase */
+  leave(phase) {
+    const { seat, [phase]: answers } = this.state;
+    if (!seat || !answers) return;
+    const told = () => this.note(this.say("quiz.sent"));
+    leaveAnswers(seat.code, { seat: seat.seat, phase, ...answers }).then(told, (status) => this.note(this.say(status === 404 ? "quiz.over" : "quiz.unsent")));
+  }
+
+  // A class: the teacher's side.
+
+  teach() {
+    openLesson().then((taught) => this.change({ taught }), (status) => this.note(this.say(status === 429 ? "quiz.full" : "quiz.no_server")));
+  }
+
+  lesson() {
+    const { taught } = this.state;
+    const link = linkToLesson(/** @type {import("./lesson.js").Taught} */ (taught).code);
+    this.ui.seats = make("p", { class: "count", part: "seats" });
+    this.ui.counts = make("ol", { part: "counts" });
+    const own = isOwnName(location.hostname) ? [this.line("own_name", { host: location.host })] : [];
+    return [make("div", { class: "class" }, make("img", { part: "qr", src: pictureOf(link), alt: this.say("quiz.qr") }),
+      make("div", {}, this.line("lead_teacher"), make("p", {}, make("a", { href: link, text: link })), ...own, this.ui.seats)),
+    this.ui.counts, make("div", { class: "buttons" }, this.button("end", () => this.end(), "plain"))];
+  }
+
+  /** Reads the counts while they are on the screen. */
+  look() {
+    const { taught } = this.state;
+    if (!taught || !this.ui.dialog.open) return;
+    readCounts(taught).then((counts) => taught === this.state.taught && this.count(counts), (status) => {
+      if (status !== 404 || taught !== this.state.taught) return;
+      this.change({ taught: undefined });
+      this.note(this.say("quiz.over"));
+    });
+  }
+
+  /** @param {import("./lesson.js").Counts} counts */
+  count(counts) {
+    setText(this.ui.seats, this.say("quiz.seats", { n: counts.seats }));
+    this.ui.counts.replaceChildren(...this.forms[0].map(({ name }, i) => make("li", { part: "counted", "data-question": name },
+      make("b", { text: this.say(`quiz.${name}_title`) }), ...PHASES.map((phase) => this.bar(phase, counts[phase], i)))));
+  }
+
+  /** @param {Phase} phase @param {number[][][]} counts by form, question and option @param {number} i the question */
+  bar(phase, counts, i) {
+    const chosen = counts.map((form) => form[i]);
+    const n = chosen.flat().reduce((sum, one) => sum + one, 0);
+    const right = chosen.reduce((sum, form, which) => sum + form[this.forms[which][i].truth], 0);
+    const bar = make("span", { class: "bar", "aria-hidden": "true" }, make("i", { style: `width: ${n ? (100 * right) / n : 0}%` }));
+    return make("span", { class: "phase" }, make("span", { text: this.say(`quiz.${phase}`, { right, n }) }), bar);
+  }
+
+  end() {
+    const { taught } = this.state;
+    if (taught) endLesson(taught).catch(() => this.note(this.say("quiz.over")));
+    this.change({ taught: undefined });
+  }
+}
+
+/** @param {boolean} right */
+const mark = (right) => (right ? "✓" : "✗");
+
+customElements.define("specviz-quiz", SpecvizQuiz);

@@ -1,0 +1,109 @@
+"""Five questions on recorded rounds, in two forms of the same difficulty: one before a lesson, one after it."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specviz.records.metrics import tally
+from specviz.records.recordings import recording_named
+from specviz.records.runs import Round, Run
+from specviz.theory.formulas import expected_speedup, expected_tokens
+
+#: The questions, in the order in which a class's answers are shown; each has `CHOICES` options.
+QUESTIONS = ("kept", "replaced", "law", "cost", "pays")
+CHOICES = 3
+
+#: A token is asked about if its coin is at least this far from its bound, and options if their p is at least that:
+#: figures are shown with two decimals.
+_APART, _LEAST = 0.04, 0.02
+
+#: What leaves the text's distribution as it is, and last what does not, for each form.
+_CHANGES = (("worse", "longer", "threshold"), ("copying", "block", "from_p"))
+
+#: α, c and γ of three pairs; one of them loses.
+_PAIRS = (((0.8, 0.1, 4), (0.5, 0.05, 3), (0.4, 0.3, 4)), ((0.6, 0.2, 2), (0.3, 0.02, 2), (0.7, 0.8, 5)))
+
+#: The recorded run of each form's question about cost.
+_COSTS = ("greedy", "mismatch")
+
+
+def quiz_message() -> dict[str, Any]:
+    """The message of the quiz: two forms of `QUESTIONS`.
+
+    A question has the values of its sentences, in which {"token": text} is a model's own text, `CHOICES` options with a
+    key and values each, and `truth`, the index of the right one.
+    """
+    run, *others = (recording_named(name).load() for name in ("sampled", *_COSTS))
+    kept = _kept(run, "rejected"), _kept(run, "accepted")
+    forms = zip(kept, itertools.islice(_replaced(run), 2), _CHANGES, others, _PAIRS, strict=True)
+    return {
+        "kind": "quiz",
+        "forms": [[*asked, _law(changes), _cost(timed), _pays(pairs)] for *asked, changes, timed, pairs in forms],
+    }
+
+
+def _question(name: str, values: Mapping[str, Any], options: list[dict[str, Any]], truth: int) -> dict[str, Any]:
+    return {"name": name, "values": values, "options": options, "truth": truth}
+
+
+def _kept(run: Run, outcome: str) -> dict[str, Any]:
+    """Asks about the token of that outcome that was nearest to the other one, of those whose p is below q."""
+    tokens = [
+        token
+        for one in run.rounds
+        for token in one.drafted
+        if token.outcome == outcome and _LEAST <= token.p < token.q and abs(token.u - token.accept_prob) >= _APART
+    ]
+    token = min(tokens, key=lambda one: abs(one.u - one.accept_prob))
+    values = {"token": {"token": token.text}, "p": token.p, "q": token.q, "u": token.u, "bound": token.accept_prob}
+    options = ["accepted", "rejected", "depends"]
+    return _question("kept", values | {"why": outcome}, [{"key": key} for key in options], options.index(outcome))
+
+
+def _replaced(run: Run) -> Iterator[dict[str, Any]]:
+    """Asks which of three tokens cannot take a refused one's place: that of which the drafter left nothing."""
+    for one in run.rounds:
+        refused = next((token for token in one.drafted if token.outcome == "rejected"), None)
+        if refused is None or refused.q < _LEAST:
+            continue
+        row = one.top[refused.parent + 1]
+        p, q = dict(row.p), dict(row.q)
+        known = [id for id in p if id != refused.id and p[id] >= _LEAST and abs(p[id] - q.get(id, 0)) >= _LEAST / 2]
+        covered = [id for id in known if p[id] < q.get(id, 0)]
+        left = [id for id in known if id not in covered]
+        if covered and len(left) >= CHOICES - 1:
+            chosen = [*left[: CHOICES - 1], covered[0]]
+            options = [{"key": "token", **_token(run, id), "p": p[id], "q": q.get(id, 0.0)} for id in chosen]
+            values = {"token": {"token": refused.text}, "p": refused.p, "q": refused.q, "none": options[-1]["token"]}
+            yield _question("replaced", values, options, CHOICES - 1)
+
+
+def _token(run: Run, id: int) -> dict[str, Any]:
+    return {"token": {"token": run.vocabulary[id]}}
+
+
+def _law(changes: tuple[str, ...]) -> dict[str, Any]:
+    return _question("law", {}, [{"key": key} for key in changes], len(changes) - 1)
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    """Asks for a recorded run's speedup by the formula, with the tokens and times of its rounds."""
+    total, gamma = tally(run.rounds), max(len(one.drafted) for one in run.rounds)
+    cost = _seconds(run.rounds, "draft") / total.levels / (_seconds(run.rounds, "verify") / total.rounds)
+    length = total.acceptance_length
+    speedups = {"right": length / (gamma * cost + 1), "free": length, "all": float(gamma + 1)}
+    options = [{"key": "speedup", "speedup": each} for each in speedups.values()]
+    return _question("cost", {"gamma": gamma, "c": cost, "length": length} | speedups, options, 0)
+
+
+def _seconds(rounds: tuple[Round, ...], phase: str) -> float:
+    return sum(getattr(one.seconds, phase) for one in rounds)
+
+
+def _pays(pairs: tuple[tuple[float, float, int], ...]) -> dict[str, Any]:
+    speedups = [expected_speedup(alpha, gamma, c) for alpha, c, gamma in pairs]
+    truth = speedups.index(min(speedups))
+    alpha, c, gamma = pairs[truth]
+    values = {"tokens": expected_tokens(alpha, gamma), "passes": gamma * c + 1, "speedup": speedups[truth]}
+    options = [{"key": "pair", "alpha": alpha, "c": c, "gamma": gamma} for alpha, c, gamma in pairs]
+    return _question("pays", values, options, truth)

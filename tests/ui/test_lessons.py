@@ -1,0 +1,131 @@
+"""A class's answers: counted, bounded, forgotten."""
+
+import pytest
+from playwright.sync_api import expect
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from specviz.ui.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
+from specviz.views.quiz import QUESTIONS
+
+NOTHING = [[[0, 0, 0]] * 5] * 2
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def class_room(clock):
+    """A client of a server of lessons, and the lessons themselves."""
+    lessons = Lessons(clock)
+    return TestClient(Starlette(routes=lesson_routes("/lessons", lessons))), lessons
+
+
+def opened(client) -> tuple[str, str]:
+    made = client.post("/lessons").json()
+    return f"/lessons/{made['code']}", f"/lessons/{made['code']}?key={made['key']}"
+
+
+def answers(seat: str, **changes) -> dict:
+    return {"seat": seat, "phase": "before", "form": 0, "chosen": [0, 1, 2, 0, 1]} | changes
+
+
+def test_answers_are_counted_by_phase_and_form_and_a_phone_counts_once(class_room):
+    client, _ = class_room
+    lesson, counts = opened(client)
+    first, second = (client.post(lesson).json()["seat"] for _ in range(2))
+    for sent in (answers(first), answers(first, chosen=[2] * 5), answers(second, phase="after", form=1)):
+        assert client.post(lesson, json=sent).status_code == 204
+    told = client.get(counts).json()
+    assert told["seats"] == 2
+    assert told["before"] == [[[0, 0, 1]] * 5, [[0, 0, 0]] * 5]
+    assert told["after"] == [[[0, 0, 0]] * 5, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]]
+    assert first not in str(told) and second not in str(told)
+
+
+def test_only_the_key_reads_or_ends_a_lesson_and_then_nothing_is_left(class_room):
+    client, lessons = class_room
+    lesson, counts = opened(client)
+    for asked in (lesson, f"{lesson}?key=", f"{lesson}?key=ä", "/lessons/none?key=x"):
+        assert client.get(asked).status_code == client.delete(asked).status_code == 404
+    assert client.delete(counts).status_code == 204 and not lessons.lessons
+    assert client.get(counts).status_code == client.post(lesson).status_code == 404
+
+
+@pytest.mark.parametrize("looking, lasts", [(False, UNREAD), (True, LONGEST)])
+def test_a_lesson_ends_by_itself(class_room, clock, looking, lasts):
+    client, lessons = class_room
+    _, counts = opened(client)
+    while clock.now + UNREAD / 2 < lasts:
+        clock.now += UNREAD / 2
+        assert not looking or client.get(counts).status_code == 200
+    clock.now = lasts + 1
+    assert client.get(counts).status_code == 404 and not lessons.lessons
+
+
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        ({"seat": "nobody's"}, 404),
+        ({"phase": "later"}, 422),
+        ({"form": 2}, 422),
+        ({"chosen": [0] * 4}, 422),
+        ({"chosen": [0, 0, 0, 0, 3]}, 422),
+        ({"chosen": [0, 0, 0, 0, True]}, 422),
+        ({"name": "Ada"}, 422),
+        ({"seat": "x" * MOST_BYTES}, 413),
+    ],
+)
+def test_what_is_no_answer_changes_nothing(class_room, body, status):
+    client, _ = class_room
+    lesson, counts = opened(client)
+    assert client.post(lesson, json=answers(client.post(lesson).json()["seat"]) | body).status_code == status
+    told = client.get(counts).json()
+    assert told["before"] == told["after"] == NOTHING
+
+
+def test_a_flood_takes_no_memory_and_no_lesson_away(class_room, clock):
+    client, lessons = class_room
+    lesson, counts = opened(client)
+    statuses = {client.post(path).status_code for _ in range(3 * MOST_SEATS) for path in ("/lessons", lesson)}
+    assert statuses == {200, 429} and len(lessons.lessons) < MOST_LESSONS
+    for _ in range(20 * MOST_LESSONS):
+        clock.now += 1
+        client.get(counts)
+        client.post("/lessons")
+        client.post(lesson)
+    assert len(lessons.lessons) <= MOST_LESSONS
+    assert client.get(counts).json()["seats"] == MOST_SEATS
+
+
+def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(visit, new_page):
+    teacher = visit()
+    teacher.locator("specviz-quiz [part=opener]").click()
+    teacher.locator("specviz-quiz [part=teach]").click()
+    link = teacher.locator("specviz-quiz a").get_attribute("href")
+    assert teacher.locator("specviz-quiz [part=qr]").evaluate(
+        "picture => picture.decode().then(() => picture.naturalWidth)"
+    )
+    phone = new_page(viewport={"width": 390, "height": 844})
+    phone.goto(link)
+    for button, seen in (("begin", "before"), ("again", "after")):
+        phone.locator(f"specviz-quiz [part={button}]").click(timeout=60_000)
+        for _ in QUESTIONS:
+            phone.locator("specviz-quiz [data-option='2']").click()
+        expect(phone.locator("specviz-quiz [part=note]")).to_contain_text("counted")
+        law = teacher.locator("specviz-quiz [data-question=law]")
+        expect(law).to_contain_text(f"{seen}: 1 of 1 right")
+    expect(teacher.locator("specviz-quiz [part=seats]")).to_have_text("1 phone")
+    teacher.locator("specviz-quiz [part=end]").click()
+    phone.goto(link)
+    expect(phone.locator("specviz-quiz [part=total]")).to_contain_text("of 5 right before")
