@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
@@ -44,39 +45,24 @@ def painted_pieces(text):
 TREES = tuple(a_tree((-1, -1, 0, 0, 1), seed=seed) for seed in range(6))
 
 
-@pytest.mark.parametrize("one", [*map(a_round, ["aaa", "aard", "r", ""]), *TREES, a_typical()])
-def test_each_token_has_the_colour_of_the_source_the_page_gives_it(one):
+@pytest.mark.parametrize(
+    "one",
+    [*map(a_round, ["aaa", "aard", "r", ""]), a_round("aaa", emit=2, stop_reason="length"), *TREES, a_typical()],
+)
+def test_each_token_has_the_colour_of_the_source_the_page_gives_it_and_without_colour_only_text_is_left(one):
     expected = [(COLOURS[source], piece) for source, piece in zip(token_sources(one), one.pieces)]
     assert painted_pieces(terminal.paint_round(one, True)) == expected
+    assert terminal.paint_round(one, False) == "".join(one.pieces)
 
 
-def test_truncated_rounds_keep_the_colours_of_what_is_left():
-    one = a_round("aaa", emit=2, stop_reason="length")
-    assert [colour for colour, _ in painted_pieces(terminal.paint_round(one, True))] == [terminal.ACCEPTED] * 2
-
-
-def test_the_four_sources_have_four_colours_and_signs():
-    assert len(set(COLOURS.values())) == 4
+def test_the_four_sources_have_four_colours_for_terminals_and_four_signs(monkeypatch):
     legend = terminal.legend(False)
-    assert all(sign in legend for sign in "✓↻★○") and "\x1b" not in legend
-
-
-def test_without_colour_only_the_text_is_left():
-    for one in rounds_of("aaa", "ard", ""):
-        assert terminal.paint_round(one, False) == "".join(one.pieces)
-
-
-class Screen(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_colour_is_for_terminals_and_no_color_is_heeded(monkeypatch):
+    assert len(set(COLOURS.values())) == 4 and all(sign in legend for sign in "✓↻★○") and "\x1b" not in legend
+    screen, pipe = (types.SimpleNamespace(isatty=lambda known=known: known) for known in (True, False))
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert terminal.wants_colour(Screen())
-    assert not terminal.wants_colour(io.StringIO())
+    assert terminal.wants_colour(screen) and not terminal.wants_colour(pipe)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not terminal.wants_colour(Screen())
+    assert not terminal.wants_colour(screen)
 
 
 @pytest.mark.parametrize(
@@ -108,33 +94,17 @@ def test_the_summary_states_the_tallys_figures():
     plain = terminal.summary(tally(rounds_of("", "")), "length", "token")
     assert "judged" not in plain and "rule" not in plain
     assert terminal.summary(tally([]), "stopped", "token") == "0 tokens in 0 target passes · stopped: stopped"
-
-
-def test_the_summary_of_trees_says_how_wide_they_were():
     assert "2.5 draft tokens per depth" in terminal.summary(tally(TREES), "length", "tree")
-
-
-def test_the_summary_calls_a_lossy_rule_lossy_and_says_how_far_off_it_was():
-    summary = terminal.summary(tally([a_typical()]), "length", "typical")
-    assert "LOSSY" in summary and "0.370 away" in summary
-
-
-def command(*arguments):
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "specviz", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    lossy = terminal.summary(tally([a_typical()]), "length", "typical")
+    assert "LOSSY" in lossy and "0.370 away" in lossy
 
 
 def test_run_prints_the_text_and_writes_its_trace(tmp_path):
     path = tmp_path / "trace.json"
-    done = command(
-        "run", "Once upon a time\x1b[2J", "--max-new-tokens", "12", "--dtype", "float32", "--json", str(path)
+    order = ["run", "Once upon a time\x1b[2J", "--max-new-tokens", "12", "--dtype", "float32", "--json", str(path)]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "specviz", *order], cwd=ROOT, env=environment, capture_output=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
     run = Run.load(path)
@@ -290,18 +260,12 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --temperature -1", "specviz: --temperature: Temperature must be 0 (greedy decoding) or"),
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
         ("run text --branches 9", "--branches: branches must be a whole number from 1 to 8"),
-        (
-            f"run text --target {EMBEDDED / 'target'} --draft no/such/folder",
-            "--draft: There is no folder or file no/such/folder",
-        ),
+        (f"run text --target {EMBEDDED / 'target'} --draft no/such/x", "--draft: There is no folder or file no/such/x"),
         ("run text --draft no/such/folder", "--target: Name a target too"),
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
-        (
-            "run text --temperature 1e400",
-            "an ordinary number from 0.01 up, not inf",
-        ),
+        ("run text --temperature 1e400", "an ordinary number from 0.01 up, not inf"),
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from specviz.bench.printed import bench_markdown
+from tools.bench_table import table
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,11 +41,7 @@ def test_the_space_runs_the_gradio_that_is_required():
     head = front_matter()
     assert head["sdk"] == "gradio"
     assert head["sdk_version"] == pin[1]
-    assert (ROOT / head["app_file"]).is_file()
-
-
-def test_the_short_description_is_one_that_a_space_takes():
-    assert len(front_matter()["short_description"]) <= 60
+    assert (ROOT / head["app_file"]).is_file() and len(head["short_description"]) <= 60
 
 
 def test_the_image_is_what_spaces_expect():
@@ -54,19 +50,13 @@ def test_the_image_is_what_spaces_expect():
     assert re.search(r"^HEALTHCHECK ", DOCKERFILE, re.MULTILINE)
     assert "GRADIO_SERVER_PORT=7860" in DOCKERFILE and "GRADIO_SERVER_NAME=0.0.0.0" in DOCKERFILE
     assert re.search(r"^ARG DEVICE=cpu$", DOCKERFILE, re.MULTILINE)
-
-
-def test_the_image_for_a_cpu_can_compile_passes():
+    # The one for a CPU can compile passes, and whoever runs in it may keep them.
     installs = r"^RUN if \[ \"\$DEVICE\" = cpu \].*apt-get install .* g\+\+ "
     assert re.search(installs, DOCKERFILE, re.MULTILINE | re.DOTALL)
-    # Whoever runs in it may keep them.
     assert DOCKERFILE.index("g++") < DOCKERFILE.index("USER user")
-
-
-def test_everything_the_image_copies_is_there():
-    for sources in re.findall(r"^COPY --chown=user (.+) \S+$", DOCKERFILE, re.MULTILINE):
-        for name in sources.split():
-            assert (ROOT / name).exists(), name
+    # What it copies is there.
+    copied = re.findall(r"^COPY --chown=user (.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert [name for sources in copied for name in sources.split() if not (ROOT / name).exists()] == []
 
 
 def test_no_file_is_too_large_for_git():
@@ -111,5 +101,5 @@ def test_no_file_names_a_folder_of_the_machine_that_made_it():
 
 def test_the_tables_of_figures_are_those_of_the_reports():
     reports = sorted((ROOT / "docs" / "figures").glob("bench-*.json"))
-    tables = [bench_markdown(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]
-    assert tables and [table for table in tables if table not in DOCUMENTS[ROOT / "docs" / "measuring.md"]] == []
+    tables = [table(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]
+    assert tables and [one for one in tables if one not in DOCUMENTS[ROOT / "docs" / "measuring.md"]] == []

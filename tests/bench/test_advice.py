@@ -67,30 +67,23 @@ def test_what_can_be_counted_on_comes_first():
     assert ranked([lucky, unknown, slower, steady]) == [steady, slower, lucky, unknown]
 
 
+SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2), (1.55, 4), (1.45, 6), (1.0, 8))]
+
+
 @pytest.mark.parametrize(
-    ("offers", "said"),
+    ("offers", "says", "never", "flags"),
     [
-        ([offer("eagle", 1.5, 1.4)], "Use “EAGLE” with γ = 4"),
-        ([offer("eagle", 1.5, 1.4)], "1.40–1.61"),
-        ([offer("eagle", 1.5, 0.9)], "0.90–2.50"),
-        ([offer("eagle", 0.9, 0.8)], "Nothing beats plain decoding"),
+        ([offer("eagle", 1.5, 1.4)], ("Use “EAGLE” with γ = 4", "1.40–1.61"), "cannot", 3),
+        ([offer("eagle", 1.5, 0.9)], ("0.90–2.50",), "Use ", 3),  # it does not pay for certain
+        ([offer("eagle", 0.9, 0.8)], ("Nothing beats plain decoding",), "Use ", 0),
+        (SAME, ("γ from 2 to 6 cannot",), "Nothing", 3),
+        (SAME[1::2], ("γ = 4",), "cannot be told apart", 3),
     ],
 )
-def test_the_sentence_says_no_more_than_was_measured(offers, said):
-    assert said in told(*offers).sentence
-
-
-def test_only_what_pays_for_certain_is_recommended_and_lengths_as_good_are_named():
-    sentences = {told(offer("eagle", 1.5, low)).sentence.split(" ")[0] for low in (1.4, 0.9)}
-    assert len(sentences) == 2
-    same = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2), (1.55, 4), (1.45, 6), (1.0, 8))]
-    assert "γ from 2 to 6 cannot" in told(*same).sentence
-    assert "cannot be told apart" not in told(same[1], same[3]).sentence
-
-
-def test_where_nothing_pays_no_flags_are_given():
-    assert told(offer("eagle", 0.9, 0.8)).flags == []
-    assert len(told(offer("eagle", 1.5, 1.4)).flags) == 3
+def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays(offers, says, never, flags):
+    said = told(*offers)
+    assert all(one in said.sentence for one in says) and not said.sentence.startswith(never)
+    assert never not in said.sentence and len(said.flags) == flags
 
 
 def test_every_drafter_has_flags_or_is_said_to_have_none():
@@ -105,24 +98,19 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
             assert sglang.flags.endswith("--speculative-num-draft-tokens 4")
         assert llama.flags is None or "--spec-type" in llama.flags
     assert [one.flags for one in server_flags(offer("lookahead", 2.0))] == [None] * 3
-
-
-def test_a_published_part_has_the_flags_of_its_own_format():
-    pair = with_heads(tiny_pair("llama"))
-    part = object.__new__(PEagleHead)
-    servers = servers_of(replace(pair, parts=pair.parts | {"parallel": part}), ["eagle", "parallel"])
-    flags = {name: server_flags(replace(offer(name, 1.5, gamma=3), servers=one)) for name, one in servers.items()}
-    (vllm, *_), (ours, *_) = flags["parallel"], flags["eagle"]
-    config = json.loads(shlex.split(vllm.flags)[1])
-    assert config["method"] == "eagle3" and config["parallel_drafting"] and json.loads(shlex.split(ours.flags)[1])
-
-
-def test_a_models_name_is_one_word_for_a_shell_and_no_markdown():
+    # A model's name is one word for a shell.
     vllm, sglang, llama = server_flags(offer("draft_model", 1.5, draft=HOSTILE))
     assert json.loads(shlex.split(vllm.flags)[1])["model"] == HOSTILE
     assert HOSTILE in shlex.split(sglang.flags) and f"{HOSTILE}.gguf" in shlex.split(llama.flags)
     (other,) = {one.note for one in server_flags(replace(offer("draft_model", 1.5), translated=True))}
     assert other == "tokenizers"
+    # A published part has the flags of its own format.
+    pair = with_heads(tiny_pair("llama"))
+    parts = pair.parts | {"parallel": object.__new__(PEagleHead)}
+    servers = servers_of(replace(pair, parts=parts), ["eagle", "parallel"])
+    flags = {name: server_flags(replace(offer(name, 1.5, gamma=3), servers=one)) for name, one in servers.items()}
+    published, own = (json.loads(shlex.split(flags[name][0].flags)[1]) for name in ("parallel", "eagle"))
+    assert published["method"] == "eagle3" and published["parallel_drafting"] and own
 
 
 @pytest.fixture
@@ -240,7 +228,7 @@ def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing")
     return lines
 
 
-def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
+def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pair, monkeypatch):
     monkeypatch.setattr(pair.draft, "name_or_path", HOSTILE)
     chains = [
         one for one in advised_chains(pair) if one.mode in ("draft_model", "suffix") and one.num_draft_tokens == 4
@@ -250,11 +238,6 @@ def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
     assert any(line.startswith("100 % · about 0 s left") for line in going)
     assert "| drafter | γ |" in last and last.count("\n| ") == len(chains) + 2
     assert "<b>" not in last and "*x*" not in last
-
-
-def test_stopped_it_says_so(runner, pair, monkeypatch):
-    chains = [one for one in advised_chains(pair) if one.mode == "suffix"]
-    monkeypatch.setattr(benchmark, "advised_chains", lambda pair: chains)
     assert page_advice(runner, threading.Event(), stop_at=" s left")[-1].startswith("Stopped ")
 
 

@@ -105,11 +105,13 @@ def test_the_fastest_meet_again_and_what_comes_of_that_takes_the_place_of_the_he
     assert sorted(told, key=str) == sorted(((domain, one) for domain in (ALL, "a", "b") for one in CHAINS), key=str)
 
 
-def test_where_the_heat_took_all_of_the_time_there_is_no_final(requests, monkeypatch, others):
+def test_where_the_heat_took_all_of_the_time_there_is_no_final_and_with_nobody_no_heat(requests, monkeypatch, others):
     machine = Machine(monkeypatch, 0.01, lambda settings: 0.2 if settings.drafter else 1.0)
     *_, last = (one for one in advise(requests, ["", ""], [Contestant(PLAIN), *CHAINS], 60) if one)
     assert {len(lanes) for _, lanes in machine.plans} == {1 + len(CHAINS)}
     assert {row.contestant for row in last.rows} == set(CHAINS)
+    with pytest.raises(SpecvizError, match="nothing that could draft"):
+        advising.require_chains([Contestant(PLAIN)])
 
 
 def test_on_prompts_of_ones_own_everybody_decodes_all_of_them_once(requests, monkeypatch, others):
@@ -127,8 +129,3 @@ def test_a_real_pair_is_advised_on(requests):
     *_, last = (one for one in shown if isinstance(one, Course))
     assert {row.contestant for row in last.rows} == set(contestants[1:])
     assert all(row.ratio.value > 0 and row.tokens_a_pass.value >= 1 for row in last.rows)
-
-
-def test_with_nobody_to_compete_it_is_refused():
-    with pytest.raises(SpecvizError, match="nothing that could draft"):
-        advising.require_chains([Contestant(PLAIN)])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pathlib
 import statistics
 from dataclasses import asdict, replace
 
@@ -32,7 +33,6 @@ GREEDY = specviz.SamplingParams(temperature=0)
 
 #: Drafters that need a trained part, which the tiny pairs have not.
 TRAINED = {"medusa", "eagle", "mtp", "parallel"}
-
 
 #: The quick plan, quicker still.
 SMALL = {"max_new_tokens": 6, "repeats": 3}
@@ -89,83 +89,56 @@ def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_
     yardsticks = {row.mode for row in report.rows if row.engine == "transformers"}
     assert yardsticks == {"plain", "draft_model", "prompt_lookup"}
     assert {row.temperature for row in report.rows} == {0.0, 1.0}
+    # Greedy decoding leaves no choice of rules.
+    assert not any(row.rule == "block" for row in report.rows if row.temperature == 0)
 
 
 def row_of(report, title):
     return next(row for row in report.rows if row.title == title)
 
 
-def test_one_question_can_be_measured_alone(sampled):
-    assert modes(sampled) == {"plain", "draft_model"}
-    assert {row.temperature for row in sampled.rows} == {1.0}
+def test_one_question_can_be_measured_alone_and_its_rows_say_how_they_were_run(sampled):
+    assert modes(sampled) == {"plain", "draft_model"} and {row.temperature for row in sampled.rows} == {1.0}
     assert sampled.left_out == [] and sampled.settings["only"] == ["draft_model"]
-
-
-def test_a_row_says_how_it_was_run_with_defaults_filled_in(sampled):
     chain, block, tree = (row_of(sampled, f"draft_model γ=4{ending}") for ending in ("", " block", " ×3"))
     assert [(row.rule, row.branches) for row in (chain, block, tree)] == [("token", 1), ("block", 1), ("tree", 3)]
     plain = row_of(sampled, "plain")
     assert (plain.rule, plain.branches, plain.speedup_measured) == (None, None, None)
-
-
-def test_figures_of_a_row_hang_together(sampled):
-    row = row_of(sampled, "draft_model γ=4")
-    assert row.spread[0] <= row.tokens_per_second <= row.spread[1]
-    low, high = row.speedup_interval
-    assert low <= row.speedup_measured <= high
-    assert row.repeats == 3 and row.tokens == 3 * 6 and 3 <= row.rounds <= 18
-    assert row.cost_coefficient > 0 and row.speedup_formula > 0
-    assert sum(row.phase_share.values()) == pytest.approx(1)
-    tree = row_of(sampled, "draft_model γ=4 ×3")
+    # Its figures hang together.
+    assert chain.spread[0] <= chain.tokens_per_second <= chain.spread[1]
+    assert chain.speedup_interval[0] <= chain.speedup_measured <= chain.speedup_interval[1]
+    assert chain.repeats == 3 and chain.tokens == 3 * 6 and 3 <= chain.rounds <= 18
+    assert chain.cost_coefficient > 0 and chain.speedup_formula > 0
+    assert sum(chain.phase_share.values()) == pytest.approx(1)
     assert tree.speedup_formula is None and tree.drafted_per_round > tree.levels_per_round
 
 
-def test_two_rules_are_compared_over_at_least_the_rounds_asked_for(pair):
-    row = two_rules.replay_rules(pair, PRESETS, 4, 1.0, 6, 12)
-    assert row.rounds >= 12 and row.accepted_block - row.accepted_token == pytest.approx(row.rounds * row.difference)
-
-
-def test_greedy_decoding_leaves_no_choice_of_rules(greedy):
-    assert all(row.rule != "block" for row in greedy.rows)
-
-
-def test_a_target_that_reads_chains_only_is_measured_on_chains():
+def test_a_pair_is_measured_on_what_it_can_do_and_on_the_preset_asked_for(pair):
     report = measured(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
     assert {row.branches for row in report.rows if row.mode == "draft_model" and row.engine == "specviz"} == {1}
     assert any("chains only" in entry["reason"] for entry in report.left_out)
-
-
-@pytest.mark.parametrize("name, field", [("oracle", "only"), ("medusa", "drafter")])
-def test_a_drafter_that_was_named_and_cannot_run_is_refused(pair, name, field):
-    with refused(field):
-        measured(pair, quick=True, only=[name])
-
-
-def test_a_pair_without_a_draft_model_can_be_measured(pair):
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
-    report = measured(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
-    assert modes(report) == {"plain", "prompt_lookup"}
+    report = measured(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
+    assert modes(report) == {"plain", "prompt_lookup"} and {row.preset for row in report.rows} == {"repeats"}
 
 
-def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
-    save(sampled, tmp_path / "bench.json")
-    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert data["schema"] == "specviz.bench/1"
-    promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
-    promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
-    promised += "branches rule exit_layer bits speedup_interval busy repeats"
-    assert set(promised.split()) <= set(data["rows"][0])
-    assert data["summary"] and data["findings"]
-
-
-def test_the_table_names_every_contestant_and_every_finding(sampled):
-    said = bench_text(sampled)
-    for text in [row.title for row in sampled.rows] + sampled.findings:
-        assert text in said
+@pytest.mark.parametrize(
+    "asked, field, said",
+    [
+        ({"only": ["oracle"]}, "only", "oracle"),
+        ({"only": ["medusa"]}, "drafter", "medusa"),
+        ({"presets": ["sonnet"]}, "preset", "story, story_king"),
+    ],
+)
+def test_what_is_named_and_cannot_be_measured_is_refused(pair, asked, field, said):
+    with refused(field, said):
+        measured(pair, quick=True, **asked)
 
 
 def test_the_table_has_a_line_for_each_row_with_its_figures_and_a_dash_where_one_does_not_apply(sampled):
-    said = bench_text(sampled).splitlines()
+    text = bench_text(sampled)
+    assert sampled.findings and all(finding in text for finding in sampled.findings)
+    said = text.splitlines()
     start = next(index for index, line in enumerate(said) if line.split()[-2:] == ["rest", "outside"])
     lines = said[start + 2 : start + 2 + len(sampled.rows)]
     assert max(map(len, lines)) <= 160
@@ -213,23 +186,15 @@ ROWS = [
 ]
 
 
-def group(title, name="stories"):
-    return next(entry for entry in summaries(ROWS) if entry["title"] == title and entry["group"] == name)
-
-
-def test_stories_are_one_group_and_speeds_are_taken_together_as_of_equally_long_texts():
-    eagle = group("eagle γ=4")
-    assert eagle["tokens_per_second"] == pytest.approx(2 / (1 / 300 + 1 / 100))
+def test_stories_are_one_group_and_each_library_is_compared_with_its_own_plain_decoding():
+    stories = {entry["title"]: entry for entry in summaries(ROWS) if entry["group"] == "stories"}
+    eagle = stories["eagle γ=4"]
+    assert eagle["tokens_per_second"] == pytest.approx(2 / (1 / 300 + 1 / 100)), "as of equally long texts"
     assert eagle["speedup_measured"] == pytest.approx(6**0.5), "the geometric mean of ratios measured in turn"
-    assert eagle["acceptance_length"] == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), (
-        "tokens over passes, not a mean of means"
-    )
-
-
-def test_each_library_is_compared_with_its_own_plain_and_ours_with_its_counterpart():
-    assert group("transformers draft_model γ=4")["speedup_measured"] == pytest.approx(1.25)
-    assert group("draft_model γ=4")["against_transformers"] == pytest.approx(150 / 100)
-    assert group("plain")["speedup_measured"] is group("eagle γ=4")["against_transformers"] is None
+    assert eagle["acceptance_length"] == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), "tokens over passes"
+    assert stories["transformers draft_model γ=4"]["speedup_measured"] == pytest.approx(1.25)
+    assert stories["draft_model γ=4"]["against_transformers"] == pytest.approx(150 / 100)
+    assert stories["plain"]["speedup_measured"] is eagle["against_transformers"] is None
 
 
 def test_findings_answer_what_people_ask():
@@ -238,16 +203,13 @@ def test_findings_answer_what_people_ask():
     assert "Best at temperature 0 on stories: eagle γ=4 ×3" in text
     assert "Best at temperature 0 on python: draft_model γ=4, 4.00 × plain" in text
     assert "chains of eagle: median 1.00, least 0.80 (eagle γ=4 on story_sea)" in text
-
-
-def test_the_block_rule_has_no_place_in_the_theorems_check():
     block = a_row("draft_model γ=4 block", "story", 100.0, speedup=1.0, speedup_formula=2.0, rule="block")
-    assert not any(
-        "formula" in line for line in BenchReport({}, {}, {}, [a_row("plain", "story", 100.0), block]).findings
-    )
+    assert "formula" not in "".join(replace(report, rows=[ROWS[0], block]).findings), "the theorem is about chains"
 
 
-def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
+def test_two_rules_are_compared_over_the_rounds_asked_for_with_the_error_of_the_mean(pair):
+    row = two_rules.replay_rules(pair, PRESETS, 4, 1.0, 6, 12)
+    assert row.rounds >= 12 and row.accepted_block - row.accepted_token == pytest.approx(row.rounds * row.difference)
     row = two_rules.RulesRow.of("draft_model", 4, 1.0, [(0, 2), (3, 3), (2, 1), (1, 2)])
     assert (row.rounds, row.accepted_token, row.accepted_block) == (4, 6, 8)
     assert (row.block_longer, row.token_longer) == (2, 1)
@@ -255,32 +217,7 @@ def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
     assert row.standard_error == pytest.approx(statistics.stdev([2, 0, -1, 1]) / 2)
 
 
-def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
-    pair = tiny_pair("llama")
-    report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
-    assert {row.preset for row in report.rows} == {"repeats"}
-    with refused("preset", "story, story_king"):
-        measured(pair, quick=True, presets=["sonnet"])
-
-
 # Equal texts before any time
-
-
-def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypatch):
-    honest = lanes._by_transformers
-
-    def broken(contestant, plain):
-        tokens = honest(contestant, plain)
-        return tokens if contestant.mode == "plain" else [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
-
-    monkeypatch.setattr(lanes, "_by_transformers", broken)
-    report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
-    (failed,) = report.failed
-    assert (
-        failed["title"] == "transformers prompt_lookup γ=4" and "wrong on story: its greedy token 3" in failed["reason"]
-    )
-    assert {"plain", "prompt_lookup γ=4"} <= {row.title for row in report.rows}
-    assert f"✗ {failed['title']}: {failed['reason']}" in bench_text(report)
 
 
 @pytest.mark.parametrize(
@@ -325,13 +262,24 @@ def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch)
     assert INTERRUPTED in bench_text(report)
 
 
-def test_a_wrong_text_ends_the_command_with_status_1(pair, monkeypatch, capsys):
-    monkeypatch.setattr(lanes, "_by_transformers", lambda contestant, plain: [0])
+def test_who_writes_another_text_is_not_timed_and_ends_the_command_with_status_1(pair, monkeypatch, capsys, tmp_path):
+    honest = lanes._by_transformers
+
+    def broken(contestant, plain):
+        tokens = honest(contestant, plain)
+        return tokens if contestant.mode == "plain" else [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
+
+    monkeypatch.setattr(lanes, "_by_transformers", broken)
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 1
+    order = ["bench", "--quick", "--only=prompt_lookup", "--temperature=0", "--passes=plain"]
+    assert main([*order, f"--json={tmp_path / 'bench.json'}"]) == 1
+    report = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    (failed,) = report["failed"]
+    assert failed["title"] == "transformers prompt_lookup γ=4"
+    assert "wrong on story: its greedy token 3" in failed["reason"]
+    assert {"plain", "prompt_lookup γ=4"} <= {row["title"] for row in report["rows"]}
     out, err = capsys.readouterr()
-    wrong = "transformers plain is wrong on story"
-    assert wrong in err and f"✗ transformers plain: {wrong}" in out
+    assert failed["reason"] in err and f"✗ {failed['title']}: {failed['reason']}" in out
 
 
 def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):
@@ -362,42 +310,30 @@ def other_text(request, plain, place, choice):
     return [*tokens, *rest.token_ids]
 
 
-def places_by_margin(plain):
-    return sorted(range(len(plain.rounds) - 10), key=lambda place: margin(plain, place))
-
-
-def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
+def test_in_half_precision_a_near_tie_may_part_and_nothing_else(half):
+    """Neither a clear choice, nor what comes after a near-tie, nor a text that ends too soon."""
     request, plain = half
-    place = places_by_margin(plain)[0]
-    verdict = agreement(
-        Contestant("draft_model", 4), other_text(request, plain, place, choice=1), plain, request, "story"
-    )
-    assert not verdict.identical and verdict.place == place
-    assert verdict.margin == margin(plain, place) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
+    near, *_, clear = sorted(range(len(plain.rounds) - 10), key=lambda place: margin(plain, place))
+    tied = other_text(request, plain, near, choice=1)
+
+    def judged(tokens):
+        return agreement(Contestant("draft_model", 4), tokens, plain, request, "story")
+
+    verdict = judged(tied)
+    assert not verdict.identical and verdict.place == near
+    assert verdict.margin == margin(plain, near) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
     said = "\n".join(equality_lines([verdict], "bfloat16"))
-    assert f"token {place + 1} differs" in said and f"{verdict.margin:.3f}" in said
-
-
-def test_in_half_precision_a_clear_choice_may_not_part(half):
-    request, plain = half
-    place = places_by_margin(plain)[-1]
-    with pytest.raises(SpecvizError, match=f"draft_model γ=4 is wrong on story: its greedy token {place + 1} is"):
-        agreement(Contestant("draft_model", 4), other_text(request, plain, place, choice=1), plain, request, "story")
-
-
-def test_after_a_near_tie_every_token_is_still_the_targets_own(half):
-    request, plain = half
-    place = places_by_margin(plain)[0]
-    tokens = other_text(request, plain, place, choice=1)
-    tokens[-1] = (tokens[-1] + 1) % 128
-    with pytest.raises(SpecvizError, match=f"its greedy token {len(tokens)} lies .* below the target's best"):
-        agreement(Contestant("draft_model", 4), tokens, plain, request, "story")
-
-
-def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
-    request, plain = half
-    with pytest.raises(SpecvizError, match="its greedy token 4 is ∅"):
-        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, request, "story")
+    assert f"token {near + 1} differs" in said and f"{verdict.margin:.3f}" in said
+    for tokens, fault in (
+        (
+            other_text(request, plain, clear, choice=1),
+            f"draft_model γ=4 is wrong on story: its greedy token {clear + 1} is",
+        ),
+        ([*tied[:-1], (tied[-1] + 1) % 128], f"its greedy token {len(tied)} lies .* below the target's best"),
+        (plain.token_ids[:3], "its greedy token 4 is ∅"),
+    ):
+        with pytest.raises(SpecvizError, match=fault):
+            judged(tokens)
 
 
 def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
@@ -420,32 +356,21 @@ def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
-def test_the_bare_loops_are_greedy_decoding(architecture):
+def test_the_bare_loops_are_greedy_decoding_and_stop_at_an_end_token(architecture):
     pair = tiny_pair(architecture)
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
     due = generated(pair, prompt, 40)
-    assert trace_cost.bare_plain(pair, prompt, 40) == due
-    assert [trace_cost.bare_drafting(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
-
-
-def test_the_bare_loops_stop_at_an_end_token(pair):
-    prompt = list(pair.encode(PRESETS[0].prompt).ids)
-    text = trace_cost.bare_plain(pair, prompt, 40)
-    ending = replace(pair, eos_ids=frozenset({text[20]}))
-    due = text[: text.index(text[20]) + 1]
-    assert trace_cost.bare_plain(ending, prompt, 40) == trace_cost.bare_drafting(ending, prompt, 40, 4) == due
+    ends = due.index(due[20]) + 1
+    for one, text in ((pair, due), (replace(pair, eos_ids=frozenset({due[20]})), due[:ends])):
+        assert trace_cost.bare_plain(one, prompt, 40) == text
+        assert [trace_cost.bare_drafting(one, prompt, 40, gamma) for gamma in (1, 4)] == [text, text]
 
 
 # The sections
 
 
-@pytest.fixture(scope="module")
-def limits(pair):
-    return bandwidth_limit.measure_limits(pair, context=20)
-
-
-def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(limits, pair):
-    target, draft = limits
+def test_the_limit_is_bytes_over_bandwidth_and_nothing_is_a_share_of_one_that_was_beaten(pair):
+    target, draft = limits = bandwidth_limit.measure_limits(pair, context=20)
     assert (target.role, draft.role) == ("target", "draft")
     assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
     for one in limits:
@@ -456,15 +381,10 @@ def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(limits, pair):
     slow = replace(target, pass_seconds=1e3, plain_tokens_per_second=1e-3)
     assert slow.share_of_plain == pytest.approx(1e-3 * slow.limit_seconds)
     assert draft.share_of_plain is None
-
-
-def test_a_limit_that_was_beaten_is_not_known_and_nothing_is_a_share_of_it(limits):
-    target, draft = limits
-    beaten = replace(target, pass_seconds=0.5 * (target.limit_seconds or target.pass_seconds))
+    beaten = replace(target, pass_seconds=0.5 * slow.limit_seconds)
     outrun = replace(draft, pass_seconds=1.0, plain_tokens_per_second=1e12)
     for one in (beaten, outrun):
-        assert one.limit_seconds is one.share_of_pass is one.share_of_plain is None
-        assert one.bandwidth > 0
+        assert one.limit_seconds is one.share_of_pass is one.share_of_plain is None and one.bandwidth > 0
 
 
 def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
@@ -497,22 +417,22 @@ def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
     quiet, loud = ({"load_average_start": load, "cores": 2} for load in (2.0, 2.1))
     assert busy(quiet) is None and "2.1 on 2 cores" in busy(loud)
     assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
-
-
-def test_rows_that_something_else_disturbed_are_counted():
     calm, shaken = a_row("plain", "story", 100.0), a_row("eagle γ=4", "story", 100.0, busy=True)
-    assert unsteady([calm], {}) is None
-    assert "processor in 1 of 2 rows" in unsteady([calm, shaken], {})
+    assert unsteady([calm], {}) is None and "processor in 1 of 2 rows" in unsteady([calm, shaken], {})
 
 
 # The file
 
 
-def test_the_file_holds_the_whole_report(greedy, tmp_path):
-    save(greedy, tmp_path / "bench.json")
+def test_the_file_holds_the_whole_report_under_the_schemas_name(both, tmp_path):
+    save(both, tmp_path / "bench.json")
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(asdict(greedy)))
-    assert {"rows", "equality", "summary"} <= set(data)
+    assert data == json.loads(json.dumps(asdict(both))) and data["schema"] == "specviz.bench/1"
+    assert all(data[one] for one in ("rows", "equality", "summary", "findings"))
+    promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
+    promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
+    promised += "branches rule exit_layer bits speedup_interval busy repeats"
+    assert set(promised.split()) <= set(data["rows"][0])
 
 
 def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy):
@@ -561,21 +481,21 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, said, loads",
     [
-        (["--quick"], "--quick: --quick is not for prompts of one's own"),
-        (["--preset", "story"], "--preset: --preset is not"),
-        (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token"),
-        (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file"),
+        (["--quick"], "--quick: --quick is not for prompts of one's own", False),
+        (["--preset", "story"], "--preset: --preset is not", False),
+        (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token", False),
+        (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file", False),
+        (["--prompts", "long.txt", "--only", "suffix"], "--prompts: Line 2 of the prompts: ", True),
     ],
 )
-def test_what_is_wrong_with_it_is_said_before_a_model_is_loaded(own_work, monkeypatch, capsys, options, said):
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
+def test_what_is_wrong_with_it_is_said_and_if_it_can_be_before_a_model_is_loaded(
+    own_work, monkeypatch, capsys, tmp_path, options, said, loads
+):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("long.txt").write_text("Once\n" + 300 * "long ")
+    if not loads:
+        monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
     assert own_work(*options) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_prompt_that_does_not_fit_names_its_line(own_work, tmp_path, capsys):
-    (tmp_path / "work.jsonl").write_text("Once\n" + 300 * "long ")
-    assert own_work("--only", "suffix", "--max-new-tokens", "8") == 2
-    assert "--prompts: Line 2 of the prompts: " in capsys.readouterr().err

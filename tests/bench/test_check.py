@@ -7,7 +7,6 @@ from math import inf
 from types import SimpleNamespace
 
 import pytest
-import torch
 from tiny import save_pair, tiny_pair
 
 from specviz.__main__ import main
@@ -16,6 +15,7 @@ from specviz.bench import commands, equal_texts
 from specviz.bench.check import check_pair
 from specviz.bench.contestants import Figures
 from specviz.bench.equal_texts import Finding
+from specviz.decoding import lossless
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
@@ -85,6 +85,37 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     assert "processor" in str(verdict(0.9, 1.5, True).advice) != str(verdict(0.9, 1.5, False).advice)
 
 
+def failing(*given, **named):
+    raise IndexError("out of range")
+
+
+@pytest.mark.parametrize("who", ["generate", "propose", "written"])
+def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared(monkeypatch, who):
+    pair, honest = tiny_pair("llama"), equal_texts.written
+
+    def written(contestant, plain):
+        if contestant.mode == "prompt_lookup":
+            raise SpecvizError("The device ran out of memory.", "max_new_tokens")
+        return honest(contestant, plain)
+
+    if who == "generate":
+        monkeypatch.setattr(pair.target, "generate", failing, raising=False)
+    elif who == "propose":
+        monkeypatch.setattr(PromptLookup, "propose", failing)
+    else:
+        monkeypatch.setattr(equal_texts, "written", written)
+    findings = found(pair_check.texts(pair, inf))
+    wrong = "greedy text of transformers' generate" if who == "generate" else "greedy text, prompt_lookup"
+    assert {one for one, each in findings.items() if each.state == "wrong"} == {wrong}
+    assert findings["greedy text, draft_model"].state == "right"
+    assert (findings["greedy text, medusa"].state, findings["greedy text, medusa"].advice) == ("skipped", None)
+    if who == "propose":
+        assert str(findings[wrong].seen) == "it failed with IndexError: out of range"
+        drawn = found(pair_check.distributions(pair, inf))
+        states = [drawn[f"distribution, {one}, rule token, chain"].state for one in ("prompt_lookup", "draft_model")]
+        assert states == ["wrong", "right"]
+
+
 @pytest.mark.parametrize("token, seconds, tokens", [(0.01, 20, 16), (0.1, 3.0, 6), (0.1, 0.1, 4), (0.1, inf, 16)])
 def test_texts_are_as_long_as_there_is_time_for(monkeypatch, token, seconds, tokens):
     monkeypatch.setattr(equal_texts, "LEAST_TEXT", 4)
@@ -127,43 +158,10 @@ def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
     assert commands.line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
 
 
-def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
-    monkeypatch.setattr(type(MATCH), "decide", lambda rule, *given: accept_everything(*given))
-    findings = found(pair_check.texts(tiny_pair("llama"), inf))
-    assert findings["greedy text of transformers' generate"].state == "right", "plain decoding drafts nothing"
-    assert findings["greedy text, draft_model"].state == "wrong"
-
-
-def test_a_drafter_that_fails_in_any_way_is_one_fault_and_the_other_texts_are_compared(monkeypatch):
-    def failing(drafter, *given):
-        raise IndexError("out of range")
-
-    monkeypatch.setattr(PromptLookup, "propose", failing)
-    pair = tiny_pair("llama")
-    findings = found(itertools.chain(pair_check.texts(pair, inf), pair_check.distributions(pair, inf)))
-    for one in ("greedy text, prompt_lookup", "distribution, prompt_lookup, rule token, chain"):
-        assert (findings[one].state, str(findings[one].seen)) == ("wrong", "it failed with IndexError: out of range")
-    for one in ("greedy text, draft_model", "distribution, draft_model, rule token, chain"):
-        assert findings[one].state == "right"
-
-
-def test_where_generate_fails_the_drafters_are_compared_all_the_same(monkeypatch):
-    pair = tiny_pair("llama")
-    monkeypatch.setattr(pair.target, "generate", lambda *given, **named: [][1], raising=False)
-    findings = found(pair_check.texts(pair, inf))
-    assert findings["greedy text of transformers' generate"].state == "wrong"
-    assert findings["greedy text, draft_model"].state == "right"
-
-
 # Longer texts
 
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0] * 6,
-    "long_factor": [4.0] * 6,
-    "original_max_position_embeddings": 72,
-}
+_LONG = {"rope_theta": 10000.0, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
+LONGROPE = _LONG | {"rope_type": "longrope", "original_max_position_embeddings": 72}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -189,49 +187,7 @@ def test_texts_are_compared_across_each_length_at_which_something_changes(archit
         assert one.seen.values["n"] == (equal_texts.BEFORE if length == expected[-1] else equal_texts.NEW)
 
 
-def test_passes_that_are_wrong_once_their_buffers_grow_are_found():
-    pair = tiny_pair("llama")
-    static = StaticPass(pair.target)
-
-    def wrong_when_large(*given):
-        room = given[3].shape[-1]
-        return [each if room <= 64 else -each for each in static(*given)]
-
-    pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
-    findings = found(equal_texts.lengths(pair, inf))
-    assert [length for length, _ in equal_texts.switches(pair)] == [64, 256], "512 lies beyond the context"
-    one = findings["texts across 64 tokens, where buffers grow"]
-    assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
-
-
-def test_a_length_that_there_is_no_time_to_read_is_left_out_and_said():
-    (one,) = found(equal_texts.lengths(tiny_pair("llama"), 0.0)).values()
-    assert one.state == "skipped" and "to read so much would take about" in one.seen
-
-
-def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
-    from specviz.decoding import lossless
-
-    monkeypatch.setitem(lossless.LAB_RULES, "auto", lossless.LAB_RULES["everything"])
-    findings = found(pair_check.distributions(tiny_pair("llama", noise=0.5), inf))
-    assert [one.state for one in findings.values()] == ["wrong"] * 3
-
-
-def test_a_drafter_that_fails_while_decoding_is_a_fault_and_not_left_out(monkeypatch):
-    honest = equal_texts.written
-
-    def failing(contestant, plain):
-        if contestant.engine == "specviz" and contestant.mode != "plain":
-            raise SpecvizError("The device ran out of memory.", "max_new_tokens")
-        return honest(contestant, plain)
-
-    monkeypatch.setattr(equal_texts, "written", failing)
-    findings = found(pair_check.texts(tiny_pair("llama"), inf))
-    assert findings["greedy text, draft_model"].state == "wrong"
-    assert (findings["greedy text, medusa"].state, findings["greedy text, medusa"].advice) == ("skipped", None)
-
-
-def test_prepared_passes_that_are_wrong_are_found_and_the_other_checks_go_on(only):
+def test_prepared_passes_that_are_wrong_are_found_at_once_or_once_their_buffers_grow(only):
     pair = tiny_pair("llama")
     static = StaticPass(pair.target)
     pair.passes.fast = {"target": FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
@@ -240,28 +196,28 @@ def test_prepared_passes_that_are_wrong_are_found_and_the_other_checks_go_on(onl
     assert findings["comparing"].state == "wrong" and "more than rounding" in str(findings["comparing"].seen)
     assert findings["memory"].state == "right"
 
+    def wrong_when_large(*given):
+        room = given[3].shape[-1]
+        return [each if room <= 64 else -each for each in static(*given)]
 
-def test_a_pair_in_half_precision_may_part_where_rounding_decides():
-    pair = tiny_pair("llama", seed=5)
-    for model in (pair.target, pair.draft):
-        model.to(torch.bfloat16)
-    pair.dtype = torch.bfloat16
-    assert {one.state for one in found(pair_check.texts(pair, inf)).values()} <= {"right", "skipped"}
+    pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
+    assert [length for length, _ in equal_texts.switches(pair)] == [64, 256], "512 lies beyond the context"
+    one = found(equal_texts.lengths(pair, inf))["texts across 64 tokens, where buffers grow"]
+    assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
+    # There is no time to read so much.
+    (left_out,) = found(equal_texts.lengths(tiny_pair("llama"), 0.0)).values()
+    assert left_out.state == "skipped" and "to read so much would take about" in left_out.seen
+
+
+def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
+    monkeypatch.setitem(lossless.LAB_RULES, "auto", lossless.LAB_RULES["everything"])
+    findings = found(pair_check.distributions(tiny_pair("llama", noise=0.5), inf))
+    assert [one.state for one in findings.values()] == ["wrong"] * 3
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys, monkeypatch):
     target, draft = map(str, save_pair(tmp_path))
-    order = [
-        "check",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--dtype",
-        "float32",
-        "--json",
-        str(tmp_path / "check.json"),
-    ]
+    order = ["check", f"--target={target}", f"--draft={draft}", "--dtype=float32", f"--json={tmp_path / 'check.json'}"]
     texts = (Sentence("comparing"), lambda pair: pair_check.texts(pair, inf))
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: (texts,))
     assert main(order) == 0
@@ -273,7 +229,9 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
 
     monkeypatch.setattr(type(MATCH), "decide", lambda rule, *given: accept_everything(*given))
     assert main(order) == 1
-    assert "✗ greedy text, draft_model: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "✗ greedy text, draft_model: " in out
+    assert "✓ greedy text of transformers' generate" in out, "plain decoding drafts nothing"
 
 
 def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):

@@ -47,10 +47,6 @@ def test_a_title_says_what_differs(contestant, title):
     assert contestant.title == title
 
 
-def test_contestants_are_keys():
-    assert {Contestant("eagle", 4): 1}[Contestant("eagle", 4)] == 1
-
-
 def test_speed_is_tokens_over_the_seconds_of_all_turns_and_the_speedup_is_of_all_turns_together():
     chain = timed(["aaa"], draft=0.1, verify=0.1)
     own = [a_run(chain, (2, 0.4), (2, seconds), repeat=place) for place, seconds in enumerate((0.4, 0.0, 1.2))]
@@ -63,60 +59,60 @@ def test_speed_is_tokens_over_the_seconds_of_all_turns_and_the_speedup_is_of_all
     assert low < figures.speedup_measured < high
     alone = figures_of(own[:1], plain[:1])
     assert alone.speedup_measured == pytest.approx(5 / 5) and alone.speedup_interval is None
+    assert figures_of([PLAIN]).speedup_measured is None
 
 
-def test_plain_decoding_has_speed_and_shares_and_nothing_of_drafts():
-    figures = figures_of([PLAIN])
-    assert figures.tokens_per_second == pytest.approx(5.0)
-    assert figures.acceptance_length == 1.0 and figures.phase_share["verify"] == pytest.approx(1.0)
-    nothing = (figures.speedup_measured, figures.speedup_interval, figures.acceptance_rate, figures.cost_coefficient)
-    assert (*nothing, figures.speedup_formula, figures.distance) == (None,) * 6
+TREE = replace(a_tree((-1, -1, 0, 0, 1)), seconds=Seconds(0.06, 0.1, 0.0, 0.16, 0.16))
 
 
-def test_repeats_are_counted_together():
-    own = [a_run(timed(["aaa", "ard"], draft=0.06, verify=0.1)), a_run(timed(["rdd"], draft=0.06, verify=0.1))]
-    figures = figures_of(own, [PLAIN, PLAIN])
-    assert figures.acceptance_rate == pytest.approx(4 / 6)
-    assert figures.acceptance_length == pytest.approx(1 + 4 / 3)
-    assert figures.drafted_per_round == figures.levels_per_round == 3
+@pytest.mark.parametrize(
+    "runs, expected",
+    [
+        # 0.06 s for three tokens is 0.02 a step; verifying four tokens at 0.2 s does not enter: a plain pass takes 0.1.
+        (
+            [timed(["aaa", "ard"], draft=0.06, verify=0.2)],
+            {"cost_coefficient": 0.2, "speedup_formula": theory.expected_speedup(4 / 5, 3, 0.2), "distance": None},
+        ),
+        # Repeats are counted together.
+        (
+            [timed(["aaa", "ard"], draft=0.06, verify=0.1), timed(["rdd"], draft=0.06, verify=0.1)],
+            {"acceptance_rate": 4 / 6, "acceptance_length": 1 + 4 / 3, "drafted_per_round": 3, "levels_per_round": 3},
+        ),
+        # A level of a tree is one step, and trees have no formula.
+        (
+            [[TREE]],
+            {"drafted_per_round": 5, "levels_per_round": 2, "cost_coefficient": 0.03 / 0.1, "speedup_formula": None},
+        ),
+        # A round without a draft is a plain step: (1 + expected tokens of 2) / 2 for a mean length of 1.
+        (
+            [timed(["aa", ""], draft=0.01, verify=0.1)],
+            {"cost_coefficient": 0.01 / 0.1, "speedup_formula": (3 + 1) / 2 / (1 * 0.1 + 1)},
+        ),
+        # A lossy rule has its mean distance.
+        ([[a_typical(0), replace(a_typical(1), distance=0.03)]], {"distance": (0.37 + 0.03) / 2}),
+        # Shares of time add up.
+        (
+            [timed(["a", "r"], draft=0.02, verify=0.06, rest=0.02)],
+            {"phase_share": {"draft": 0.2, "verify": 0.6, "rest": 0.2}, "overhead_share": 0.2},
+        ),
+        # Plain decoding has speed and shares, and nothing of drafts.
+        (
+            [PLAIN.rounds],
+            {"tokens_per_second": 5.0, "acceptance_length": 1.0, "phase_share": {"draft": 0, "verify": 1, "rest": 0}}
+            | dict.fromkeys(("acceptance_rate", "cost_coefficient", "speedup_formula", "distance")),
+        ),
+    ],
+    ids=["a chain", "repeats", "a tree", "plain steps", "a lossy rule", "shares", "plain decoding"],
+)
+def test_figures_are_counted_over_the_rounds_of_all_repeats(runs, expected):
+    figures = figures_of([a_run(rounds) for rounds in runs], [PLAIN] * len(runs))
+    for name, value in expected.items():
+        assert getattr(figures, name) == (value if value is None else pytest.approx(value)), name
 
 
-def test_the_cost_coefficient_is_a_draft_step_over_a_plain_pass():
-    # 0.06 s for three tokens is 0.02 a step; verifying four tokens at 0.2 s does not enter: a plain pass takes 0.1.
-    figures = figures_of([a_run(timed(["aaa", "ard"], draft=0.06, verify=0.2))], [PLAIN])
-    assert figures.cost_coefficient == pytest.approx(0.2)
-    assert figures.speedup_formula == pytest.approx(theory.expected_speedup(4 / 5, 3, 0.2))
-
-
-def test_a_level_of_a_tree_is_one_step_and_trees_have_no_formula():
-    tree = replace(a_tree((-1, -1, 0, 0, 1)), seconds=Seconds(0.06, 0.1, 0.0, 0.16, 0.16))
-    figures = figures_of([a_run([tree])], [PLAIN])
-    assert (figures.drafted_per_round, figures.levels_per_round) == (5, 2)
-    assert figures.cost_coefficient == pytest.approx(0.03 / 0.1)
-    assert figures.speedup_formula is None
-
-
-def test_rounds_without_a_draft_count_in_the_formula_as_the_plain_steps_they_are():
-    # A drafter that found two tokens in one round of two: (1 + expected tokens of 2) / 2 for a mean length of 1.
-    figures = figures_of([a_run(timed(["aa", ""], draft=0.01, verify=0.1))], [PLAIN])
-    assert figures.cost_coefficient == pytest.approx(0.01 / 0.1)
-    assert figures.speedup_formula == pytest.approx((3 + 1) / 2 / (1 * 0.1 + 1))
-
-
-def test_for_drafts_of_one_length_the_formula_is_the_theorem():
-    for alpha in (0.0, 0.6, 1.0):
-        assert formula_speedup(alpha, 0.1, Counter({5: 7})) == pytest.approx(theory.expected_speedup(alpha, 5, 0.1))
-
-
-def test_a_lossy_rule_has_its_mean_distance():
-    figures = figures_of([a_run([a_typical(0), replace(a_typical(1), distance=0.03)])], [PLAIN])
-    assert figures.distance == pytest.approx((0.37 + 0.03) / 2)
-
-
-def test_shares_of_time_add_up():
-    figures = figures_of([a_run(timed(["a", "r"], draft=0.02, verify=0.06, rest=0.02))], [PLAIN])
-    assert figures.phase_share == pytest.approx({"draft": 0.2, "verify": 0.6, "rest": 0.2})
-    assert figures.overhead_share == pytest.approx(0.2)
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_for_drafts_of_one_length_the_formula_is_the_theorem(alpha):
+    assert formula_speedup(alpha, 0.1, Counter({5: 7})) == pytest.approx(theory.expected_speedup(alpha, 5, 0.1))
 
 
 # Several prompts
@@ -160,6 +156,8 @@ def test_a_row_has_its_speedup_its_tokens_a_pass_and_what_was_kept_where_it_was_
     assert row.tokens_a_pass.value == row.acceptance_length == 2.5
     assert [one.value for one in row.kept_at] == [1.0, 0.5]
     assert row.speedup_interval == (row.ratio.low, row.ratio.high)
+    row, *_ = measured(["x"]).rows()
+    assert row.tokens_a_pass.low is None and all(one.low is None for one in row.kept_at), "of a single prompt"
 
 
 def test_from_a_few_prompts_on_intervals_are_over_prompts():
@@ -174,11 +172,6 @@ def test_from_a_few_prompts_on_intervals_are_over_prompts():
     # At worst every prompt drawn is one of the slow ones, at best none is.
     assert many.value == turns.value == pytest.approx(5 / 4) and many.low == pytest.approx(2.5 / 3)
     assert many.high == pytest.approx(5 / 2) and (many.low, many.high) != (turns.low, turns.high)
-
-
-def test_one_prompt_leaves_acceptance_without_an_interval():
-    row, *_ = measured(["x"]).rows()
-    assert row.tokens_a_pass.low is None and all(one.low is None for one in row.kept_at)
 
 
 def test_each_is_compared_with_the_plain_runs_that_it_took_turns_with():

@@ -105,13 +105,6 @@ def test_it_stops_once_all_intervals_are_as_precise_as_asked(clock):
         assert len(runs) == 3 * repeats
 
 
-def test_what_cannot_stand_still_takes_whole_runs_for_turns_and_so_do_those_beside_it(clock):
-    lanes = [scripted(clock, 0.1), scripted(clock, 0.05, divisible=False)]
-    runs = runs_of(lanes, Plan(48, repeats=3))
-    assert len(runs) == 6 and all([turn.tokens for turn in one.turns] == [48] for one in runs)
-    assert ratio(runs).value == pytest.approx(2.0) and ratio(runs).known
-
-
 def test_few_take_turns_with_one_run_of_plain_decoding(clock):
     lanes = [scripted(clock, 0.1, total=6) for _ in range(AT_ONCE + 3)]
     runs = runs_of(lanes, Plan(6, repeats=1))
@@ -156,15 +149,13 @@ def test_it_tells_now_and_then_how_far_it_is_and_can_be_ended_at_every_step(cloc
     assert shown.count(None) > 60
 
 
-def test_a_text_that_ends_sooner_is_compared_as_far_as_it_goes():
+def test_a_text_that_ends_sooner_is_compared_as_far_as_it_goes_and_a_busy_machine_is_called_so():
     plain = TimedRun(0, 0, 0, (Turn(0, 6, 4.0), Turn(1, 6, 1.0), Turn(2, 6, 1.0)), tuple(range(18)), (), True)
     short = TimedRun(1, 0, 0, (Turn(0, 6, 2.0), Turn(1, 6, 0.5)), tuple(range(50, 62)), (), True)
     assert speedup_of([short], [plain]).value == pytest.approx(2.0)
     elsewhere = TimedRun(1, 1, 0, short.turns, short.token_ids, (), True)
     assert speedup_of([elsewhere], [plain]) is None, "nothing stood beside it"
-
-
-def test_a_machine_is_busy_where_others_use_more_than_a_quarter_of_a_processor():
+    # Busy: others use more than a quarter of a processor.
     quiet, loud = (TimedRun(0, 0, 0, (Turn(0, 6, 2.0, others),), (1,), (), True) for others in (0.5, 0.6))
     assert not busy([quiet]) and busy([loud]) and not busy([quiet, quiet])
 
@@ -190,7 +181,12 @@ def test_who_stood_still_meanwhile_writes_the_text_of_a_run_alone_and_has_its_ro
         assert [made.drafted for made in one.rounds] == [made.drafted for made in alone]
 
 
-def test_processes_that_share_a_model_do_not_cut_texts_by_their_own_clocks(monkeypatch):
+def test_what_cannot_stand_still_takes_whole_runs_for_turns_and_so_do_those_beside_it(clock, monkeypatch):
+    lanes = [scripted(clock, 0.1), scripted(clock, 0.05, divisible=False)]
+    runs = runs_of(lanes, Plan(48, repeats=3))
+    assert len(runs) == 6 and all([turn.tokens for turn in one.turns] == [48] for one in runs)
+    assert ratio(runs).value == pytest.approx(2.0) and ratio(runs).known
+    # Processes that share a model would cut texts by clocks of their own.
     request = prepare(tiny_pair("llama"), RunSettings("Once", None, max_new_tokens=4))
     assert lane_of(request).divisible
     monkeypatch.setenv("WORLD_SIZE", "2")

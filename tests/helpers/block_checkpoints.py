@@ -22,32 +22,15 @@ TAPS, GROUP = 3, 12
 Sees = Callable[[int, int, int], bool]
 
 
-def sees_all(place: int, other: int, first: int) -> bool:
-    return True
-
-
-def sees_before(place: int, other: int, first: int) -> bool:
-    return other <= place
-
-
-def slides(place: int, other: int, first: int) -> bool:
-    return 0 <= place - other < WINDOW
-
-
-def slides_both_ways(place: int, other: int, first: int) -> bool:
-    return abs(place - other) < WINDOW
-
-
-def slides_as_a_block(place: int, other: int, first: int) -> bool:
-    return first - WINDOW <= other <= place
-
-
-def slides_as_a_block_both_ways(place: int, other: int, first: int) -> bool:
-    return first - WINDOW <= other
-
-
-def slides_in_transformers(place: int, other: int, first: int) -> bool:
-    return abs(place - other) <= WINDOW
+SEES: dict[str, Sees] = {
+    "all": lambda place, other, first: True,
+    "before": lambda place, other, first: other <= place,
+    "slides": lambda place, other, first: 0 <= place - other < WINDOW,
+    "both ways": lambda place, other, first: abs(place - other) < WINDOW,
+    "as a block": lambda place, other, first: first - WINDOW <= other <= place,
+    "as a block, both ways": lambda place, other, first: first - WINDOW <= other,
+    "in transformers": lambda place, other, first: abs(place - other) <= WINDOW,
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +38,8 @@ class Layout:
     """One way to publish a drafter, and what it means."""
 
     settings: Callable[[dict[str, Any], int], dict[str, Any]]  # config.json from layers' sizes and the target's layers
-    reads: Callable[[int], tuple[int, ...]]  # which hidden states, of a target with this many layers
     block: int = 8
-    sees: tuple[Sees, Sees] = (sees_all, sees_all)
+    masks: tuple[str, str] = ("all", "all")  # of `SEES`, in each layer
     predicts_next: bool = False
     width: int | None = None  # the target's unless the drafter has its own embeddings and output head
     own: bool = False
@@ -70,6 +52,11 @@ class Layout:
     softcap: float | None = None
     names: tuple[tuple[str, str], ...] = ()  # our names' beginnings, and the files'
     suffix: str = ".safetensors"
+    reads: Callable[[int], tuple[int, ...]] = lambda layers: (1, layers)  # states, of a target with this many layers
+
+    @property
+    def sees(self) -> tuple[Sees, ...]:
+        return tuple(SEES[one] for one in self.masks)
 
 
 def mask_of(vocab: int) -> int:
@@ -79,15 +66,8 @@ def mask_of(vocab: int) -> int:
 def _z_lab(own: dict[str, Any] | None = None, **more: Any) -> Callable[[dict[str, Any], int], dict[str, Any]]:
     def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
         config = {"mask_token_id": mask_of(sizes["vocab_size"]), "target_layer_ids": [0, layers - 1]} | (own or {})
-        return (
-            sizes
-            | {"architectures": ["DFlashDraftModel"], "num_target_layers": layers, "block_size": 8}
-            | {
-                "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-                "dflash_config": config,
-            }
-            | more
-        )
+        labels = {"architectures": ["DFlashDraftModel"], "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}}
+        return sizes | labels | {"num_target_layers": layers, "block_size": 8, "dflash_config": config} | more
 
     return settings
 
@@ -111,33 +91,19 @@ def _speculators(kind: str, block: int, types: list[str], **more: Any) -> Callab
 
 def _deep_spec(first: int, rank: int, **more: Any) -> Callable[[dict[str, Any], int], dict[str, Any]]:
     def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
-        return (
-            sizes
-            | {
-                "architectures": ["Qwen3DSparkModel"],
-                "num_target_layers": layers,
-                "target_layer_ids": [first, layers - 1],
-                "mask_token_id": mask_of(sizes["vocab_size"]),
-                "block_size": 5,
-                "num_anchors": 512,
-                "markov_rank": rank,
-            }
-            | more
-        )
+        labels = {"architectures": ["Qwen3DSparkModel"], "mask_token_id": mask_of(sizes["vocab_size"])}
+        labels |= {"num_target_layers": layers, "target_layer_ids": [first, layers - 1]}
+        return sizes | labels | {"block_size": 5, "num_anchors": 512, "markov_rank": rank} | more
 
     return settings
 
 
 def _muse_glimmer(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
-    return sizes | {
-        "architectures": ["MuseGlimmerAssistantModel"],
-        "model_type": "muse_glimmer_assistant",
-        "layer_types": ["sliding_attention"] * 2,
-        "sliding_window": WINDOW,
-        "block_size": 8,
-        "mask_token_id": mask_of(sizes["vocab_size"]),
-        "target_layer_ids": [0, layers - 1],
-    }
+    labels = {"architectures": ["MuseGlimmerAssistantModel"], "model_type": "muse_glimmer_assistant"}
+    window = {"layer_types": ["sliding_attention"] * 2, "sliding_window": WINDOW, "block_size": 8}
+    return (
+        sizes | labels | window | {"mask_token_id": mask_of(sizes["vocab_size"]), "target_layer_ids": [0, layers - 1]}
+    )
 
 
 SLIDING = ["sliding_attention", "full_attention"]
@@ -146,51 +112,37 @@ _SPECFORGE = {"projector_type": "dspark", "attention_mode": "gqa", "enable_confi
 _MODEL_OPTIMIZER = {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True}
 
 
-def _ends(layers: int) -> tuple[int, ...]:
-    return (1, layers)
-
-
-def _from_embeddings(layers: int) -> tuple[int, ...]:
-    return (0, layers)
-
-
 DFLASH = {
-    "z-lab": Layout(_z_lab(), _ends, suffix=".bin"),
+    "z-lab": Layout(_z_lab(), suffix=".bin"),
     "z-lab, sliding": Layout(
         _z_lab({"block_size": 6, "final_logit_softcapping": 2.0}, block_size=None, **_HYBRID),
-        _ends,
         block=6,
-        sees=(slides, sees_all),
+        masks=("slides", "all"),
         softcap=2.0,
     ),
     "z-lab, sliding both ways": Layout(
-        _z_lab(**_HYBRID, is_causal=False), _ends, sees=(slides_both_ways, sees_all), names=(("", "model."),)
+        _z_lab(**_HYBRID, is_causal=False), masks=("both ways", "all"), names=(("", "model."),)
     ),
-    "z-lab, causal": Layout(_z_lab({"causal": True}), _ends, sees=(sees_before, sees_before)),
-    "Model Optimizer": Layout(
-        _z_lab({"use_swa": True, "swa_window_size": WINDOW}), _ends, sees=(slides_both_ways, slides_both_ways)
-    ),
+    "z-lab, causal": Layout(_z_lab({"causal": True}), masks=("before", "before")),
+    "Model Optimizer": Layout(_z_lab({"use_swa": True, "swa_window_size": WINDOW}), masks=("both ways", "both ways")),
     "speculators": Layout(
         _speculators("dflash", 4, SLIDING),
-        _ends,
         block=4,
-        sees=(slides_as_a_block, sees_all),
+        masks=("as a block", "all"),
         width=24,
         own=True,
         mapped=True,
     ),
     "speculators, from the anchor": Layout(
         _speculators("dflash", 4, SLIDING, sliding_window_non_causal=True, sample_from_anchor=True),
-        _ends,
         block=4,
-        sees=(slides_as_a_block_both_ways, sees_all),
+        masks=("as a block, both ways", "all"),
         predicts_next=True,
         own=True,
     ),
     "transformers": Layout(
         _muse_glimmer,
-        _ends,
-        sees=(slides_in_transformers,) * 2,
+        masks=("in transformers",) * 2,
         names=(("fc.", "encoder.fc."), ("hidden_norm.", "encoder.output_norm_enc.")),
     ),
 }
@@ -198,19 +150,18 @@ DFLASH = {
 DSPARK = {
     "DeepSpec": Layout(
         _deep_spec(-1, RANK, markov_head_type="vanilla", enable_confidence_head=True, confidence_head_with_markov=True),
-        _from_embeddings,
         block=5,
+        reads=lambda layers: (0, layers),
         predicts_next=True,
         own=True,
         markov="vanilla",
         confidence=RANK,
     ),
     "DeepSpec, DFlash": Layout(
-        _deep_spec(0, 0, enable_confidence_head=False), _ends, block=5, predicts_next=True, own=True, suffix=".bin"
+        _deep_spec(0, 0, enable_confidence_head=False), block=5, predicts_next=True, own=True, suffix=".bin"
     ),
     "SpecForge": Layout(
         _z_lab(_SPECFORGE | {"markov_rank": RANK, "markov_head_type": "gated"}, architectures=["DSparkDraftModel"]),
-        _ends,
         predicts_next=True,
         markov="gated",
         confidence=0,
@@ -219,7 +170,6 @@ DSPARK = {
     ),
     "Model Optimizer": Layout(
         _z_lab(_MODEL_OPTIMIZER | {"markov_rank": RANK, "markov_head_type": "rnn"}),
-        _ends,
         predicts_next=True,
         markov="rnn",
         confidence=RANK,
@@ -227,9 +177,8 @@ DSPARK = {
     ),
     "speculators": Layout(
         _speculators("dspark", 5, SLIDING, markov_rank=RANK, markov_head_type="gated"),
-        _ends,
         block=5,
-        sees=(slides_as_a_block, sees_all),
+        masks=("as a block", "all"),
         predicts_next=True,
         width=24,
         own=True,
@@ -239,16 +188,14 @@ DSPARK = {
     ),
     "speculators, each its own place": Layout(
         _speculators("dspark", 5, SLIDING, markov_rank=RANK, markov_head_type="rnn", sample_from_anchor=False),
-        _ends,
         block=5,
-        sees=(slides_as_a_block, sees_all),
+        masks=("as a block", "all"),
         own=True,
         mapped=True,
         markov="rnn",
     ),
     "with a bonus anchor": Layout(
         _deep_spec(0, RANK, markov_head_type="vanilla", dspark_bonus_anchor=True, enable_confidence_head=False),
-        _ends,
         block=5,
         own=True,
         markov="vanilla",
@@ -262,18 +209,14 @@ _DFLASH2 |= {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logi
 OTHERS = {
     "Domino": Layout(
         _z_lab(_DOMINO | {"shift_label": True, "pure_draft_prefix_len": 1}),
-        _ends,
         predicts_next=True,
         gru=1,
         names=(("prefix_gru.", "logit_head.prefix_gru."), ("embed_proj.", "logit_head.embed_proj.")),
     ),
-    "Domino, each its own place": Layout(
-        _z_lab(_DOMINO, architectures=["DominoDraftModel"]), _ends, gru=0, suffix=".bin"
-    ),
+    "Domino, each its own place": Layout(_z_lab(_DOMINO, architectures=["DominoDraftModel"]), gru=0, suffix=".bin"),
     "DFlash2": Layout(
         _z_lab(_DFLASH2, **_HYBRID, is_causal=False, architectures=["DFlash2DraftModel"]),
-        _ends,
-        sees=(slides_both_ways, sees_all),
+        masks=("both ways", "all"),
         candidates=4,
         scales=(1.5, 0.5),
         softcap=2.0,

@@ -16,20 +16,14 @@ PAIR = PairInfo("by hand", "a target", 40_000_000, "a draft", 4_000_000, "cpu", 
 
 def drafted(outcome: str, *, id: int = 1, text: str | None = None, parent: int = -1) -> DraftedToken:
     """A sampled draft token with that outcome ("a", "r" or "d")."""
-    judged = outcome != "d"
-    return DraftedToken(
-        id=id,
-        text=f" w{id}" if text is None else text,
-        parent=parent,
-        p=0.25,
-        q=0.5,
-        p_raw=0.3,
-        q_raw=0.45,
-        u={"a": 0.125, "r": 0.75, "d": None}[outcome],
-        accept_prob=0.5 if judged else None,
-        outcome=OUTCOMES[outcome],
-        draft_u=0.6,
-    )
+    coin = {"u": {"a": 0.125, "r": 0.75, "d": None}[outcome], "accept_prob": None if outcome == "d" else 0.5}
+    raw = {"p": 0.25, "q": 0.5, "p_raw": 0.3, "q_raw": 0.45, "draft_u": 0.6}
+    return DraftedToken(id, f" w{id}" if text is None else text, parent, **raw, **coin, outcome=OUTCOMES[outcome])
+
+
+def _token(id: int, text: str, parent: int, p: float, q: float, **verdict: Any) -> DraftedToken:
+    """One that was drawn from the models' own distributions."""
+    return DraftedToken(id, text, parent, p, q, p_raw=p, q_raw=q, **verdict)
 
 
 def a_round(
@@ -56,27 +50,21 @@ def a_round(
     clean = kept == count
     decided = [*range(kept), count]
     emitted = decided[:emit]
-    last = Candidates(
-        p=((ids[-1], 0.4), (99, 0.35)),
-        residual=() if clean else ((ids[-1], 0.6), (99, 0.4)),
-        p_raw=((ids[-1], 0.4), (99, 0.35)),
-    )
-    rows = [
-        Candidates(
-            p=((99, 0.5), (id, 0.25)), q=((id, 0.5), (99, 0.2)), p_raw=((99, 0.4), (id, 0.3)), q_raw=((id, 0.45),)
-        )
+    likely = ((ids[-1], 0.4), (99, 0.35))
+    last = Candidates(p=likely, residual=() if clean else ((ids[-1], 0.6), (99, 0.4)), p_raw=likely)
+    top = [
+        Candidates(((99, 0.5), (id, 0.25)), ((id, 0.5), (99, 0.2)), p_raw=((99, 0.4), (id, 0.3)), q_raw=((id, 0.45),))
         for id in ids[:-1]
-    ]
-    top = (
-        (*rows, last) if clean else (*rows[:kept], replace(rows[kept], residual=last.residual), *rows[kept + 1 :], last)
-    )
+    ] + [last]
+    if not clean:
+        top[kept] = replace(top[kept], residual=last.residual)
     return Round(
         index=index,
         drafted=tokens,
         next=NextToken(ids[-1], texts[-1], "bonus" if clean else "recovered", 0.375, 0.4 if clean else 0.6),
         emitted=tuple(ids[i] for i in emitted),
         pieces=tuple(texts[i] for i in emitted),
-        top=top,
+        top=tuple(top),
         seconds=seconds or Seconds(0.002, 0.004, 0.0005, 0.0065, 0.0055, 0.01 if index == 0 else 0.0),
         stop_reason=stop_reason,
         dropped=len(decided) - len(emitted),
@@ -145,14 +133,8 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
         u, share = tried.get(place, (None, None))
         first = parents.index(parent) == place
         tokens.append(
-            DraftedToken(
-                id=word + 1,
-                text=WORDS[word],
-                parent=parent,
-                p=targets[parent + 1][word],
-                q=distributions[place][word],
-                p_raw=targets[parent + 1][word],
-                q_raw=distributions[place][word],
+            _token(
+                *(word + 1, WORDS[word], parent, targets[parent + 1][word], distributions[place][word]),
                 u=u,
                 accept_prob=None if share is None else min(1.0, share / distributions[place][word]),
                 outcome="accepted" if place in path else "discarded" if u is None else "rejected",
@@ -172,11 +154,7 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
 
 
 def _try_in_turn(
-    parents: tuple[int, ...],
-    words: list[int],
-    distributions: list[Distribution],
-    targets: list[Distribution],
-    chance: random.Random,
+    parents: tuple[int, ...], words: list[int], distributions: list[Distribution], targets: list[Distribution], chance
 ) -> tuple[dict[int, tuple[float, float]], list[int], Distribution]:
     """(coin, share in what was left) of every token that was tried, the accepted path, what is left at its end."""
     tried: dict[int, tuple[float, float]] = {}
@@ -213,14 +191,8 @@ def a_block(words: str, coins: tuple[float, ...], index: int = 0) -> Round:
     bounds.append(weights[-1])
     kept = max((place + 1 for place, bound in enumerate(bounds) if coins[place] < bound), default=0)
     tokens = [
-        DraftedToken(
-            id=id + 1,
-            text=f" {words[place]}",
-            parent=place - 1,
-            p=target[id],
-            q=draft[id],
-            p_raw=target[id],
-            q_raw=draft[id],
+        _token(
+            *(id + 1, f" {words[place]}", place - 1, target[id], draft[id]),
             u=coins[place],
             accept_prob=bounds[place],
             outcome="accepted" if place < kept else "rejected" if place == kept else "discarded",
@@ -245,13 +217,7 @@ def a_typical(index: int = 0) -> Round:
     outcomes = ("accepted", "rejected", "accepted", "rejected")
     tokens = [
         DraftedToken(
-            id=place + 1,
-            text=WORDS[place],
-            parent=parents[place],
-            p=share,
-            q=1.0,
-            p_raw=share,
-            q_raw=share,
+            *(place + 1, WORDS[place], parents[place], share, 1.0, share, share),
             u=None,
             accept_prob=float(share > 0.1),
             outcome=outcomes[place],
@@ -261,11 +227,7 @@ def a_typical(index: int = 0) -> Round:
     ]
     rows = [_listed([*shares[:2], 0.15, *[0.0] * 13], []), _listed([0.2, 0.3, 0.5, *[0.0] * 13], [])]
     left = [0.1, 0.2, 0.3, 0.02, 0.38, *[0.0] * 11]
-    rows += [
-        _listed(_distribution(random.Random(2)), []),
-        _listed(left, []),
-        _listed(_distribution(random.Random(4)), []),
-    ]
+    rows += [_listed(row, []) for row in (_distribution(random.Random(2)), left, _distribution(random.Random(4)))]
     return replace(_decided(index, tokens, [0, 2], left, 0.4, "recovered", rows), distance=1 - shares[0])
 
 

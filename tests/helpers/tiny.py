@@ -40,12 +40,8 @@ POSITIONS = 256
 
 END = "<|endoftext|>"
 
-_TRANSFORMER = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "max_position_embeddings": POSITIONS,
-}
+_TRANSFORMER = {"hidden_size": 48, "intermediate_size": 96, "num_attention_heads": 4}
+_TRANSFORMER |= {"max_position_embeddings": POSITIONS}
 _GROUPED = _TRANSFORMER | {"num_key_value_heads": 2, "head_dim": 12}
 
 #: Name -> (transformers' model type, what differs from its defaults).
@@ -61,20 +57,9 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 _MOE = _GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_DEEPSEEK = _TRANSFORMER | {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "first_k_dense_replace": 1,
-}
+_DEEPSEEK = _TRANSFORMER | {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8}
+_DEEPSEEK |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+_DEEPSEEK |= {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
 
 #: The same for others, old and new, with which few tests are run.
 MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -131,10 +116,7 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("smollm3", _TRANSFORMER | {"num_key_value_heads": 2}),
     "stablelm": ("stablelm", _TRANSFORMER | {"hidden_size": 64, "num_key_value_heads": 2}),
     "starcoder2": ("starcoder2", _TRANSFORMER | {"num_key_value_heads": 2, "sliding_window": None}),
-    "xglm": (
-        "xglm",
-        {"d_model": 48, "ffn_dim": 96, "attention_heads": 4, "max_position_embeddings": POSITIONS},
-    ),
+    "xglm": ("xglm", {"d_model": 48, "ffn_dim": 96, "attention_heads": 4, "max_position_embeddings": POSITIONS}),
 }
 
 #: Families whose checkpoints bring multi-token-prediction modules along (`mtp_folders`).
@@ -144,12 +126,8 @@ WITH_MODULES: dict[str, tuple[str, dict[str, Any]]] = {
     "mellum": ("mellum", _GROUPED | {"sliding_window": 8}),
 }
 
-_DELTA = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 12,
-}
+_DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+_DELTA |= {"linear_key_head_dim": 12, "linear_value_head_dim": 12}
 _LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 24, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_expand": 2}
 _QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}

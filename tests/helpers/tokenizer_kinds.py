@@ -32,39 +32,16 @@ café naïve 你好，世界 שלום مرحبا ไทย γ ≤ α
 """
 
 _SPECIAL = "<pad> <s> </s> <unk> <mask> [PAD] [UNK] [CLS] [SEP] [MASK] <|endoftext|> <|startoftext|> <cls> <sep>"
-_WORDS = [
-    "the",
-    "tale",
-    "of",
-    "king",
-    "é",
-    "😀",
-    "你",
-    ".",
-    ",",
-    "'s",
-    "'",
-    "!",
-    "ll",
-    "LL",
-    "Á",
-    "ש",
-    "@",
-    "_",
-    " ",
-    "\n",
-]
+_WORDS = "the tale of king é 😀 你 . , 's ' ! ll LL Á ש @ _"
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _MARKED = [
     left + word + right
-    for word in [*"abcdefghiklmnoprstuwy", *_WORDS, "__end__", "__start__", "__null__", "__unk__"]
+    for word in [*"abcdefghiklmnoprstuwy", *_WORDS.split(), *" \n", "__end__", "__start__", "__null__", "__unk__"]
     for left, right in (("", ""), ("▁", ""), ("##", ""), ("", "</w>"), ("", "@@"), ("Ġ", ""))
 ]
 MERGES = [("t", "h"), ("Ġ", "t")]
 _ODD = ["▁", "▁▁", "|", "Ã©", "ĠðŁ", "ĺĢ", "@@", "</w>", "##", "th", "Ġt"]
-TOKENS = list(
-    dict.fromkeys([*_SPECIAL.split(), *_MARKED, *_BYTES, *pre_tokenizers.ByteLevel.alphabet(), *_ODD]),
-)
+TOKENS = list(dict.fromkeys([*_SPECIAL.split(), *_MARKED, *_BYTES, *pre_tokenizers.ByteLevel.alphabet(), *_ODD]))
 VOCABULARY = {token: number for number, token in enumerate(TOKENS)}
 
 
@@ -87,11 +64,8 @@ def _settings_of_fast(kind: type[TokenizersBackend]) -> dict[str, Any]:
     if kind.__name__ == "EsmcTokenizer":  # brings its own
         return {}
     scored = [(token, 0.0 if token == "<unk>" else -float(number)) for token, number in VOCABULARY.items()]
-    is_scored = kind.model is models.Unigram or kind.__name__ in (
-        "BarthezTokenizer",
-        "CamembertTokenizer",
-        "MLukeTokenizer",
-    )
+    others = ("BarthezTokenizer", "CamembertTokenizer", "MLukeTokenizer")
+    is_scored = kind.model is models.Unigram or kind.__name__ in others
     settings: dict[str, Any] = {"vocab": scored if is_scored else dict(VOCABULARY)}
     if kind.model is models.BPE:
         settings["merges"] = list(MERGES)

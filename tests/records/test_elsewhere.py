@@ -8,6 +8,7 @@ import runpy
 import pytest
 import torch
 from elements import chip, unfold
+from playwright.sync_api import Page
 from refusal import refused
 
 import specviz
@@ -111,16 +112,6 @@ def test_a_tree_is_shown_by_who_continues_whom_and_as_much_of_it_is_known_as_was
     assert [token.p for token in greedy.drafted] == [0.0, 1.0, None, None, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("given", [BARE, TREE, BARE | {"schema": "specviz.rounds/1", "texts": {"3": "the"}}])
-def test_a_file_of_rounds_is_opened_as_a_trace_is(given, tmp_path):
-    file = tmp_path / "rounds.json"
-    file.write_text(json.dumps(given))
-    run = opened(file)
-    assert run == specviz.show(**given)
-    run.save(file)
-    assert opened(file) == run
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -134,8 +125,14 @@ def test_a_file_of_rounds_is_opened_as_a_trace_is(given, tmp_path):
         ([1, 2], "This is not a specviz trace"),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_a_sentence(data, said, tmp_path):
+def test_a_file_of_rounds_is_opened_as_a_trace_is_or_refused_in_a_sentence(data, said, tmp_path):
     file = tmp_path / "rounds.json"
+    for given in (BARE, TREE, BARE | {"schema": "specviz.rounds/1", "texts": {"3": "the"}}):
+        file.write_text(json.dumps(given))
+        run = opened(file)
+        assert run == specviz.show(**given)
+        run.save(file)
+        assert opened(file) == run
     file.write_text(json.dumps(data))
     with refused("trace") as caught:
         opened(file)
@@ -170,12 +167,23 @@ def test_what_does_not_fit_is_refused_with_its_place(changed, said):
     assert said in str(caught.value)
 
 
-def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(new_page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(run_page(specviz.show(**TREE, texts=TEXTS, greedy=True)), encoding="utf-8")
-    page = new_page()
-    page.goto(path.as_uri())
-    page.locator("specviz-run [data-state=finished]").wait_for()
+@pytest.fixture
+def shown(new_page, tmp_path):
+    """Opens the page of a run of another engine."""
+
+    def opened_page(language: str = "en", window: dict | None = None, **given) -> Page:
+        path = tmp_path / "page.html"
+        path.write_text(run_page(specviz.show(**given, texts=TEXTS, engine="a log"), language), encoding="utf-8")
+        page = new_page(**window or {})
+        page.goto(path.as_uri())
+        page.locator("specviz-run [data-state=finished]").wait_for()
+        return page
+
+    return opened_page
+
+
+def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(shown):
+    page = shown(**TREE, greedy=True)
     unfold(page, 0)
     for index, said in ((0, "They differ"), (1, "a match, accepted"), (2, ""), (4, "They differ"), ("next", "")):
         chip(page, 0, index).click()
@@ -183,14 +191,12 @@ def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(new_page, tmp_pat
         assert said in text and "copied" not in text
 
 
-@pytest.mark.parametrize("language", ["en", "de"])
-@pytest.mark.parametrize(("size", "given"), [((1280, 720), BARE), ((390, 844), BARE), ((1280, 720), TREE)])
-def test_the_page_says_what_is_not_known(new_page, tmp_path, language, size, given):
-    path = tmp_path / "page.html"
-    path.write_text(run_page(specviz.show(**given, texts=TEXTS, engine="a log"), language), encoding="utf-8")
-    page = new_page(viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if size[0] < 500 else "light")
-    page.goto(path.as_uri())
-    page.locator("specviz-run [data-state=finished]").wait_for()
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
+
+
+@pytest.mark.parametrize(("language", "window", "given"), [("de", PHONE, BARE), ("en", {}, BARE), ("en", {}, TREE)])
+def test_the_page_says_what_is_not_known(shown, language, window, given):
+    page = shown(language, window, **given)
     told = {"en": ("not known", "how it was drawn"), "de": ("nicht bekannt", "wie es gezogen wurde")}[language]
     if given is TREE:
         unfold(page, 0)

@@ -69,18 +69,12 @@ def test_vllms_summary_tells_all_where_as_much_was_drafted_as_could_be():
     counts = tally_of(one.outcomes)
     assert (counts.judged_at, counts.accepted_at) == ([43, 4, 3], [4, 3, 3])
     assert counts.acceptance_rate == 10 / 50 and counts.accepted / counts.drafted == 10 / 129
-
-
-def test_of_shorter_drafts_a_histogram_does_not_tell_which_positions_were_reached():
+    # Of shorter drafts a histogram does not tell which positions were reached.
     (one,) = read(answer(VLLM | {"num_draft_tokens": 100}))
     assert one.tokens_per_pass == 1 + 10 / 43 and not one.lengths_known
-
-
-def test_pass_by_pass_every_length_is_known():
-    steps = {"per_step_accepted": [2, 0, 1], "per_step_drafted": [3, 3, 1], "num_spec_tokens": 3}
-    (one,) = read(answer(steps))
+    # Pass by pass every length is known; of one that drafted a token and kept it, the second position is unobserved.
+    (one,) = read(answer({"per_step_accepted": [2, 0, 1], "per_step_drafted": [3, 3, 1], "num_spec_tokens": 3}))
     counts = tally_of(one.outcomes)
-    # Of the pass that drafted one token and kept it, the second position is unobserved.
     assert (counts.judged_at, counts.accepted_at) == ([3, 1, 1], [2, 1, 0])
     assert (one.passes, one.accepted, one.drafted) == (3, 3, 7)
 
@@ -90,23 +84,14 @@ def test_sglangs_drafted_tokens_are_nominal_unless_somebody_vouches_for_chains()
     assert silent.tokens_per_pass == vouched.tokens_per_pass == 1 + 63 / 43
     assert not silent.lengths_known and vouched.lengths_known
     assert tally_of(vouched.outcomes).judged_at == [43, 32, 18, 7, 3]
-
-
-def test_older_names_of_sglang_are_read_and_its_oldest_give_the_answers_length():
-    older = {
-        "spec_accept_token_num": 3,
-        "spec_draft_token_num": 6,
-        "spec_verify_ct": 2,
-        "spec_accept_histogram": [0, 1, 1],
-    }
-    (one,), (oldest,) = read({"meta_info": older}), read({"meta_info": {"spec_verify_ct": 4, "completion_tokens": 10}})
+    twice = {"id": "x", "choices": [{"meta_info": SGLANG}], "sglext": {"spec_tokens_details": SGLANG}}
+    assert len(read(twice)) == 1, "an answer that says it twice counts once"
+    # Older names are read, and the oldest give the answer's length.
+    older = {"spec_accept_token_num": 3, "spec_draft_token_num": 6, "spec_verify_ct": 2}
+    (one,) = read({"meta_info": older | {"spec_accept_histogram": [0, 1, 1]}})
+    (oldest,) = read({"meta_info": {"spec_verify_ct": 4, "completion_tokens": 10}})
     assert (one.passes, one.accepted, one.drafted) == (2, 3, 6)
     assert (oldest.tokens_per_pass, oldest.completion_tokens / oldest.passes) == (None, 2.5)
-
-
-def test_an_answer_that_says_it_twice_counts_once():
-    twice = {"id": "x", "choices": [{"meta_info": SGLANG}], "sglext": {"spec_tokens_details": SGLANG}}
-    assert len(read(twice)) == 1
 
 
 def test_arrays_lines_and_streams_are_read_alike():
@@ -149,8 +134,7 @@ def test_what_stands_around_an_answer_is_passed_over(around):
 
 
 def test_a_count_is_a_whole_number_however_it_is_written():
-    same = VLLM | {"num_spec_steps": 43.0, "num_draft_tokens": "129", "acceptance_histogram": ["39", 1.0, None, 3]}
-    same["acceptance_histogram"][2] = "0.0"
+    same = VLLM | {"num_spec_steps": 43.0, "num_draft_tokens": "129", "acceptance_histogram": ["39", 1.0, "0.0", 3]}
     sparse = VLLM | {"acceptance_histogram": {"0": 39, "1": 1, "3": 3}, "num_accepted_draft_tokens": None}
     assert read(same)[0].outcomes == read(sparse)[0].outcomes == read(VLLM)[0].outcomes
     for wrong in (float("nan"), float("inf"), 43.5, "43.5", "-1", "", "٤", [43], 1e300):
@@ -186,11 +170,8 @@ def test_of_very_many_bad_requests_all_are_counted_and_some_reasons_kept():
     found = read_metrics("\n".join(['{"acceptance_histogram": 1}', '{"a": ,}'] * 500 + [json.dumps(VLLM)]))
     assert (len(found.requests), found.left_out, found.requests[0].number) == (1, 1000, 501)
     assert 0 < len(found.reasons) < 200
-
-
-def test_a_text_of_nothing_but_beginnings_is_given_up_and_that_is_said():
-    found = read_metrics(json.dumps(VLLM) + "\n" + '{"a": [\n' * 5_000)
-    assert len(found.requests) == 1 and "After line" in str(found.reasons[-1])
+    given_up = read_metrics(json.dumps(VLLM) + "\n" + '{"a": [\n' * 5_000)
+    assert len(given_up.requests) == 1 and "After line" in str(given_up.reasons[-1])
 
 
 # --- what each format tells -------------------------------------------------------------------------------------------
@@ -316,9 +297,7 @@ def test_of_a_log_without_passes_they_follow_where_somebody_vouches_for_full_dra
     assert (one.passes, one.tokens_per_pass, one.lengths_known) == (43, 1 + 10 / 43, True)
     (short,) = read_metrics(VLLM_LOG.replace("Drafted: 129", "Drafted: 128"), chains=True).requests
     assert (short.passes, short.tokens_per_pass) == (None, 1.23)
-
-
-def test_shares_that_are_rounded_too_far_for_counts_stay_shares():
+    # Shares that are rounded too far for counts stay shares.
     log = LLAMA_STATISTICS.replace("134,", "1340,").replace("536", "5360").replace("354", "3538")
     (one,) = read_metrics(log).requests
     assert (one.passes, one.outcomes, one.shares) == (1340, None, (0.813, 0.716, 0.619, 0.493))
@@ -332,11 +311,8 @@ def test_engines_of_one_server_and_pieces_of_one_stream_are_told_apart():
     assert [(one.number, one.passes) for one in read_metrics(stream).requests] == [(1, 5)]
     lines = "\n".join(json.dumps(one) for one in TOKENS * 2)
     assert [one.completion_tokens for one in read_metrics(lines).requests] == [5, 5]
-
-
-def test_where_no_token_was_drafted_nothing_is_made_of_it():
     plain = json.dumps([one | {"from_draft": False} for one in TOKENS])
-    assert read_metrics(plain + json.dumps(VLLM)).without == 1
+    assert read_metrics(plain + json.dumps(VLLM)).without == 1, "where no token was drafted nothing is made of it"
 
 
 def test_the_example_in_the_docs_is_read():

@@ -14,12 +14,7 @@ NAN = float("nan")
 
 #: Kind of settings -> field -> values that it refuses.
 REFUSED = {
-    SamplingParams: {
-        "temperature": [-1, NAN, 1e-9],
-        "top_p": [0, 2],
-        "top_k": [-1, 1.5, NAN],
-        "min_p": [1.5],
-    },
+    SamplingParams: {"temperature": [-1, NAN, 1e-9], "top_p": [0, 2], "top_k": [-1, 1.5, NAN], "min_p": [1.5]},
     DraftParams: {
         "branches": [0, 9, 2.5, True],
         "confidence": [1, -0.1, NAN, "high"],
@@ -53,17 +48,11 @@ def test_a_whole_number_is_a_top_k_in_whatever_way_it_is_written():
 TURN = {"role": "user", "content": "Why?"}
 
 
-def test_a_text_a_line_is_kept_as_it_is_and_empty_lines_are_left_out():
+def test_a_file_of_prompts_has_a_text_a_line_or_json_with_a_prompt_or_messages_and_a_domain():
     found = read_prompts("\ufeffOnce upon\r\n\r\n  \n  indented {\n\u2028no end of a line\n")
-    assert [(one.name, one.prompt) for one in found] == [
-        ("1", "Once upon"),
-        ("4", "  indented {"),
-        ("5", "\u2028no end of a line"),
-    ]
+    texts = [("1", "Once upon"), ("4", "  indented {"), ("5", "\u2028no end of a line")]
+    assert [(one.name, one.prompt) for one in found] == texts
     assert not any(one.domain or one.messages for one in found)
-
-
-def test_json_lines_hold_a_prompt_or_messages_and_a_domain():
     lines = [{"prompt": "Once\nupon\u2028a", "domain": "story"}, {"messages": [TURN | {"name": "x"}], "id": 3}]
     one, other = read_prompts("\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
     assert (one.prompt, one.domain, one.messages) == ("Once\nupon\u2028a", "story", ())

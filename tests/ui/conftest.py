@@ -1,13 +1,16 @@
-"""What the tests of the page's server share: a pair that takes no time, and who runs it."""
+"""What the tests of the page's server share: a pair that takes no time, who runs it, and a page in this process."""
 
 import os
 import types
+from collections.abc import Callable, Iterator
 
 import pytest
 from tiny import tiny_pair
 
 from specviz.models.pair import ModelPair
 from specviz.ui.deployment import Deployment
+from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 
@@ -33,3 +36,22 @@ def store(pair) -> types.SimpleNamespace:
 @pytest.fixture
 def runner(store, deployment) -> Runner:
     return Runner(store, deployment)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., tuple[str, PairStore]]]:
+    """Starts a page in this process with a pair, or with what the environment names; returns its address and its store.
+    Asked for before `new_page`, it closes later."""
+    started = []
+
+    def start(home: ModelPair | None = None) -> tuple[str, PairStore]:
+        deployment = Deployment.from_environment()
+        store = PairStore(deployment, home)
+        page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
+        started.append((page, store))
+        return page.local_url, store
+
+    yield start
+    for page, store in started:
+        page.close()
+        store.preparer.close()

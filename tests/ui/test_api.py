@@ -110,7 +110,7 @@ def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
         answer(alone, drafter="draft_model")
 
 
-def test_a_race_is_told_on_one_clock(shown):
+def test_a_race_a_comparison_a_test_and_passes_answer_as_documented(shown):
     race = shown["race"]
     assert race["machine"] and race["identical"] is True
     for side in (race["plain"], race["speculative"]):
@@ -119,20 +119,13 @@ def test_a_race_is_told_on_one_clock(shown):
         assert seconds[-1] == pytest.approx(side["seconds"]) and len(tokens) == side["target_passes"]
     assert race["low"] < race["high"] and (race["speedup"] is None or race["low"] < race["speedup"] < race["high"])
 
-
-def test_a_comparison_has_a_row_for_each_way(shown):
     table = shown["table"]
-    assert [(row["drafter"], row["num_draft_tokens"]) for row in table["rows"]] == [
-        ("plain", None),
-        ("suffix", 2),
-        ("suffix", 4),
-    ]
-    assert all(row["repeats"] == table["repeats"] == 2 for row in table["rows"]) and table["finished"]
+    ways = [(row["drafter"], row["num_draft_tokens"]) for row in table["rows"]]
+    assert ways == [("plain", None), ("suffix", 2), ("suffix", 4)] and table["finished"]
+    assert all(row["repeats"] == table["repeats"] == 2 for row in table["rows"])
     speeds = [row["figures"]["speedup_measured"] for row in table["rows"]]
     assert speeds[0] is None and table["rows"][1 + speeds[1:].index(max(speeds[1:]))]["fastest"]
 
-
-def test_a_test_of_losslessness_hands_over_every_count(shown):
     last = shown["answer"]
     assert last["runs"] == last["asked"] == 100 and last["finished"]
     assert sum(one["count"] for one in last["outcomes"]) + last["outside"] == 100
@@ -140,8 +133,6 @@ def test_a_test_of_losslessness_hands_over_every_count(shown):
     assert last["verdict"]["state"] == "same" and last["test"]["p_value"] >= 0.001
     assert last["verdict"]["sentence"] == shown["printed"][-2][0]
 
-
-def test_passes_are_told_in_seconds_and_as_multiples_of_one(shown):
     first = shown["target"]["points"][0]
     assert (first["width"], first["ratio"]) == (1, 1.0) and first["seconds"] > 0
 

@@ -37,8 +37,8 @@ def finished(run: Run, key: str) -> str:
     rounds = json.loads(rounds_message(key, run.rounds, run.vocabulary))["rounds"]
     start = {"prompt": run.prompt.text, "drafter": run.drafter or "", "num_draft_tokens": run.num_draft_tokens}
     start |= {"greedy": run.sampling.greedy, "rule": run.rule, "pair": ""}
-    figures = {"acceptance_rate": counts.acceptance_rate, "acceptance_length": counts.acceptance_length}
-    figures |= {"target_passes": counts.rounds, "tokens": counts.tokens}
+    figures = {"target_passes": counts.rounds, "tokens": counts.tokens}
+    figures |= {name: getattr(counts, name) for name in ("acceptance_rate", "acceptance_length")}
     told = {"run": key, "start": start, "rounds": rounds, "text": run.text, "figures": figures}
     return json.dumps({"kind": "finished", "run": told})
 
@@ -118,8 +118,8 @@ def test_the_first_difference_is_where_it_is(beside, first, second):
     common = common_length(first.text, second.text)
     count = len(pieces_within(first, common))
     words_there = [
-        quoted(next(itertools.islice((piece for one in run.rounds for piece in one.pieces), len(within), None)))
-        for run, within in ((first, pieces_within(first, common)), (second, pieces_within(second, common)))
+        quoted([piece for one in run.rounds for piece in one.pieces][len(pieces_within(run, common))])
+        for run in (first, second)
     ]
     key = "beside.part" if count else "beside.part_at_once"
     expected = say(key, n=count, a=words_there[0], b=words_there[1], character=common + 1)
@@ -168,12 +168,8 @@ def test_equal_texts_are_called_equal_and_differ_in_their_passes(beside):
     expect(part(page, "verdict").locator("span")).to_have_text(text)
     assert not any(any(line["marked"]) for line in lines(page))
     for name, run in (("A", plain), ("B", drafted)):
-        figures = (
-            part(page, f"head-{name}")
-            .locator("[data-figure]")
-            .evaluate_all("nodes => Object.fromEntries(nodes.map(node => [node.dataset.figure, node.textContent]))")
-        )
-        counts = tally(run.rounds)
+        shown, counts = part(page, f"head-{name}").locator("[data-figure]"), tally(run.rounds)
+        figures = {one.get_attribute("data-figure"): one.text_content() for one in shown.all()}
         rate = counts.acceptance_rate
         assert figures == {
             "acceptance_rate": "–" if rate is None else f"{round(100 * rate)}\u202f%",
@@ -183,26 +179,20 @@ def test_equal_texts_are_called_equal_and_differ_in_their_passes(beside):
         }
         ticks = part(page, "line").locator(f'.cell[data-side="{name}"] .starts')
         assert ticks.count() == len(run.rounds)
-
-
-def test_a_text_that_goes_on_where_the_other_ends(beside):
+    # A text goes on where the other ends.
     short, long = run_of(*THE_SAME), run_of(*THE_SAME, (" cats", "."))
     page = beside(short, long)
     assert_aligned(page, short, long)
     said = say("beside.shorter", n=10, characters=len(short.text), name="A", token=quoted(" cats"))
     expect(part(page, "verdict").locator("span")).to_have_text(said)
-    page = beside(long, short)
-    expect(part(page, "verdict")).to_contain_text("then B ends")
+    expect(part(beside(long, short), "verdict")).to_contain_text("then B ends")
 
 
-def test_runs_on_different_prompts_are_not_compared(beside):
+def test_runs_on_different_prompts_are_not_compared_and_texts_of_the_models_never_act(beside):
     page = beside(run_of(*THE_SAME), run_of(*THE_SAME, prompt="Another prompt"))
     expect(part(page, "verdict").locator("span")).to_have_text(say("beside.prompts_differ"))
     expect(part(page, "settings")).to_have_count(2)
     expect(part(page, "line")).to_have_count(0)
-
-
-def test_texts_of_the_models_never_act(beside):
     hostile = "<img/src=x/onerror=window.pwned=1>${window.pwned=1}{{value}}"
     page = beside(run_of((" a", hostile)), run_of((" a", "b")))
     assert lines(page)[1]["sides"][0] == hostile

@@ -7,7 +7,7 @@ import pytest
 from refusal import refused
 from tiny import tiny_pair
 
-from specviz.bench.contestants import TimedRun, Turn
+from specviz.bench.contestants import Turn
 from specviz.decoding.request import prepare
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.ui import race_tab as dueling
@@ -16,46 +16,39 @@ from specviz.ui.race_tab import LEAST_PAIRS, Duel, duel, progress, runs_of
 REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 
 
-@pytest.fixture(scope="module")
-def fought() -> Duel:
-    [*_, done] = duel(REQUEST, whole=True)
-    return done
-
-
-def timed(number: int, repeat: int, *seconds: float, done: Duel | None = None) -> TimedRun:
-    """A run with turns of ten tokens; its text and rounds are those of a real one."""
-    like = (done.plain, done.fast)[number][0]
-    turns = tuple(Turn(place, 10, taken) for place, taken in enumerate(seconds))
-    return TimedRun(number, 0, repeat, turns, like.token_ids, like.rounds, True)
-
-
-def settled(done: Duel, plain: list[tuple[float, ...]], fast: list[tuple[float, ...]]) -> Duel:
-    """The duel with these seconds of each repeat's turns."""
-    sides = [
-        [timed(number, repeat, *seconds, done=done) for repeat, seconds in enumerate(side)]
-        for number, side in enumerate((plain, fast))
-    ]
+def settled(plain: list[tuple[float, ...]], fast: list[tuple[float, ...]]) -> Duel:
+    """A duel with these seconds of each repeat's turns of ten tokens; texts and rounds are those of a real one."""
+    [*_, done] = duel(REQUEST, whole=False)
+    sides = []
+    for number, (like, side) in enumerate(((done.plain[0], plain), (done.fast[0], fast))):
+        turns = [tuple(Turn(place, 10, taken) for place, taken in enumerate(seconds)) for seconds in side]
+        like = replace(like, number=number, finished=True)
+        sides.append([replace(like, repeat=repeat, turns=taken) for repeat, taken in enumerate(turns)])
     return Duel(*sides, "Xeon")
 
 
-def test_both_decode_the_whole_text_in_turn(fought):
+def test_both_decode_the_whole_text_in_turn_and_what_is_done_meanwhile_is_said():
+    *handed, fought = duel(REQUEST, whole=True)
     assert {len(run.token_ids) for run in (*fought.plain, *fought.fast)} == {100}
     assert len(fought.plain) == len(fought.fast) <= dueling.REPEATS
     places = [[turn.place for turn in side[0].turns] for side in (fought.plain, fought.fast)]
     assert places[0] == list(range(len(places[0]))) and len(places[0]) >= 8 and places[1] == places[0][: len(places[1])]
-    told = fought.ratio
-    assert told.low < told.value < told.high
+    assert fought.ratio.low < fought.ratio.value < fought.ratio.high
+    said = [progress(one) for one in handed if one is not None and not isinstance(one, Duel)]
+    assert said[0] == said[1] == ({"say": "common.warming_up"}, 0.0)
+    assert {text["say"] for text, _ in said[2:]} <= {"common.in_turn"} and all(0 <= share <= 1 for _, share in said)
+    assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2
 
 
-def test_the_ratio_is_that_of_all_turns_and_its_interval_is_told_with_it(fought):
-    done = settled(fought, [(2.0, 2.2), (2.1, 2.0)], [(1.0, 1.1), (1.0, 1.0)])
+def test_the_ratio_is_that_of_all_turns_and_its_interval_is_told_with_it():
+    done = settled([(2.0, 2.2), (2.1, 2.0)], [(1.0, 1.1), (1.0, 1.0)])
     told, outcome = done.speedup(), done.outcome(REQUEST)
     assert told.ratio == outcome["speedup"] == pytest.approx(8.3 / 4.1) and told.machine == "Xeon"
     assert told.low == outcome["low"] < told.ratio < told.high == outcome["high"] < 1.2 * told.ratio
 
 
-def test_where_the_interval_says_nothing_its_range_is_told_and_no_winner(fought):
-    done = settled(fought, [(1.0, 1.0), (1.0, 9.0)], [(9.0, 1.0), (1.0, 1.0)])
+def test_where_the_interval_says_nothing_its_range_is_told_and_no_winner():
+    done = settled([(1.0, 1.0), (1.0, 9.0)], [(9.0, 1.0), (1.0, 1.0)])
     low, high = done.ratio.low, done.ratio.high
     assert high > 2 * low
     outcome = done.outcome(REQUEST)
@@ -64,9 +57,9 @@ def test_where_the_interval_says_nothing_its_range_is_told_and_no_winner(fought)
         done.speedup()
 
 
-def test_the_runs_shown_are_those_of_the_repeat_nearest_to_the_ratio_of_all(fought):
+def test_the_runs_shown_are_those_of_the_repeat_nearest_to_the_ratio_of_all():
     # 1×, 2× and 4×: all together 21 s by 11 s.
-    done = settled(fought, [(6.0,), (7.0,), (8.0,)], [(6.0,), (3.5,), (2.0,)])
+    done = settled([(6.0,), (7.0,), (8.0,)], [(6.0,), (3.5,), (2.0,)])
     assert math.isclose(done.ratio.value, 21 / 11.5)
     assert [run.repeat for run in done.shown(REQUEST)] == [1, 1]
     assert [run.drafter for run in done.runs(REQUEST)] == [None, "draft_model"]
@@ -82,11 +75,3 @@ def test_there_are_turns_enough_for_an_interval_however_long_they_take(monkeypat
     assert [len(run.turns) for run in done.plain] == [1] * LEAST_PAIRS and done.ratio.low is not None
     [*_, cut] = duel(REQUEST, whole=False)
     assert len(cut.plain) == 1 and len(cut.plain[0].token_ids) < 100 and cut.ratio.low is not None
-
-
-def test_what_is_done_meanwhile_is_said():
-    handed = [one for one in duel(REQUEST, whole=False) if one is not None and not isinstance(one, Duel)]
-    said = [progress(one) for one in handed]
-    assert said[0] == said[1] == ({"say": "common.warming_up"}, 0.0)
-    assert {text["say"] for text, _ in said[2:]} <= {"common.in_turn"} and all(0 <= share <= 1 for _, share in said)
-    assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2

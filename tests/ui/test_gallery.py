@@ -55,58 +55,48 @@ def test_every_shipped_trace_is_a_recording_with_words_in_every_language():
             assert words(language)(f"traces.{name}_title") and words(language)(f"traces.{name}_about")
 
 
-def test_a_measured_speedup_is_kept_with_its_machine_and_shown_with_it(alone, tmp_path):
-    machine = "<b>Xeon</b> ${window.hit = 1}"
+def test_a_measured_speedup_and_an_opened_files_name_are_shown_with_their_run_until_another_comes(alone, tmp_path):
+    machine, name = "<b>Xeon</b> ${window.hit = 1}", "<i>3b</i> ${window.hit = 1}.json"
     run = replace(BY_NAME["sampled"].load(), measured=Speedup(1.5, machine))
     run.save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json") == run
     page = alone("run")
-    give(page, "run", [show(run, BY_NAME["sampled"]).message])
     figure = page.locator("specviz-run [part=figures] .figure", has=page.locator("[data-figure=speedup]"))
+    meta, source = page.locator("specviz-run [part=meta]"), page.locator("specviz-run [part=recorded]")
+    give(page, "run", [show(run, BY_NAME["sampled"]).message])
     expect(figure).to_contain_text("1.50×")
-    expect(page.locator("specviz-run [part=meta]")).to_contain_text(f"speedup measured on {machine}")
+    expect(meta).to_contain_text(f"speedup measured on {machine}")
+    expect(source).to_have_text("Recorded run: Guess, check, correct")
     # Of a run that was not measured none is told.
-    give(page, "run", [show(replace(run, measured=None), None).message])
+    give(page, "run", [show(replace(run, measured=None), None, name).message])
     expect(figure).to_contain_text("—")
-    expect(page.locator("specviz-run [part=meta]")).not_to_contain_text("Xeon")
-
-
-def test_an_opened_file_is_named_with_its_run_until_another_comes(alone):
-    page, run = alone("run"), BY_NAME["greedy"].load()
-    name, source = "<i>3b</i> ${window.hit = 1}.json", page.locator("specviz-run [part=recorded]")
-    give(page, "run", [show(run, None, name).message])
+    expect(meta).not_to_contain_text("Xeon")
     expect(source).to_have_text(f"Opened: {name}")
-    give(page, "run", [show(run, BY_NAME["greedy"]).message])
-    expect(source).to_have_text("Recorded run: No dice: greedy")
     give(page, "run", [show(run, None).message])
     expect(source).to_be_hidden()
     assert page.evaluate("window.hit ?? null") is None
 
 
-def test_recording_a_run_measures_it():
+def test_the_recordings_show_what_their_cards_say_and_are_measured_when_they_are_made():
     run = record(BY_NAME["lookup"], tiny_pair("llama"))
     assert run.measured.low < run.measured.ratio < run.measured.high and run.measured.machine
-
-
-def outcomes(name: str) -> list[str]:
-    """A word a round, a letter a draft token."""
-    return ["".join(token.outcome[0] for token in one.drafted) for one in BY_NAME[name].load().rounds]
-
-
-def test_the_recordings_show_what_their_cards_say():
-    assert outcomes("sampled")[0].startswith("ar")
-    assert all(token.u is None for one in BY_NAME["greedy"].load().rounds for token in one.drafted)
-    assert outcomes("lookup").count("aaaaaa") > 2
-    drafts = [one.drafted for one in BY_NAME["hybrid"].load().rounds if one.drafted]
+    runs = {name: recording.load() for name, recording in BY_NAME.items()}
+    #: A word a round, a letter a draft token.
+    outcomes = {
+        name: ["".join(token.outcome[0] for token in one.drafted) for one in run.rounds] for name, run in runs.items()
+    }
+    assert outcomes["sampled"][0].startswith("ar")
+    assert all(token.u is None for one in runs["greedy"].rounds for token in one.drafted)
+    assert outcomes["lookup"].count("aaaaaa") > 2
+    drafts = [one.drafted for one in runs["hybrid"].rounds if one.drafted]
     assert {draft[0].source.split()[0] for draft in drafts} == {"match", "step"}
-    first = BY_NAME["tree"].load().rounds[0].drafted
+    first = runs["tree"].rounds[0].drafted
     assert (first[0].outcome, first[1].outcome) == ("rejected", "accepted") and first[0].parent == first[1].parent
-    assert BY_NAME["block"].load().rule == "block"
-    at_once = [sum(word[place] == "a" for word in outcomes("at_once") if len(word) == 4) for place in range(4)]
+    assert runs["block"].rule == "block"
+    at_once = [sum(word[place] == "a" for word in outcomes["at_once"] if len(word) == 4) for place in range(4)]
     assert at_once[0] > at_once[1] > at_once[2] > at_once[3]
-    assert sum(word.startswith("r") for word in outcomes("mismatch")) >= len(outcomes("mismatch")) / 2
-    rate = {name: tally(BY_NAME[name].load().rounds).acceptance_rate for name in ("sampled", "mismatch")}
-    assert rate["mismatch"] < rate["sampled"]
+    assert sum(word.startswith("r") for word in outcomes["mismatch"]) >= len(outcomes["mismatch"]) / 2
+    assert tally(runs["mismatch"].rounds).acceptance_rate < tally(runs["sampled"].rounds).acceptance_rate
 
 
 def test_the_table_of_a_run_reads_back_as_the_trace(tmp_path):
@@ -139,23 +129,6 @@ def saved(page: Page, press, folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
-    page.locator("#passes.sv-passes-plain").wait_for()  # it has asked what it asks, and has no reason to ask again
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.reload()
-    wait_for_recording(page, RECORDINGS[0].name)
-    # One small request is the head's, which asks what the passes are; none waits in line for the models.
-    assert sum("/gradio_api/run/" in url for url in asked) <= 1 and not any("/queue/" in url for url in asked)
-    run = RECORDINGS[0].load()
-    assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
-    assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
-    expect(page.locator('specviz-run [part="recorded"]')).to_contain_text("Recorded run")
-    bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1]?.data?.[0].y").json_value()
-    assert bars == [len(one.emitted) for one in run.rounds]
-    assert page.evaluate("scrollY") == 0
-
-
 def test_an_embedded_page_shows_the_recording_of_its_link_and_nothing_around_it(new_page, page_url):
     page = new_page(viewport={"width": 390, "height": 844})
     page.goto(f"{page_url}de?recording=tree&round=3&token=2&embed=1")
@@ -168,8 +141,22 @@ def test_an_embedded_page_shows_the_recording_of_its_link_and_nothing_around_it(
     assert_no_sideways_scrolling(page)
 
 
-def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(visit, tmp_path):
+def test_the_page_opens_with_a_recorded_run_and_every_file_of_any_recording_is_what_it_claims(visit, tmp_path):
     page = visit(color_scheme="dark")
+    page.locator("#passes.sv-passes-plain").wait_for()  # it has asked what it asks, and has no reason to ask again
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    wait_for_recording(page, RECORDINGS[0].name)
+    # One small request is the head's, which asks what the passes are; none waits in line for the models.
+    assert sum("/gradio_api/run/" in url for url in asked) <= 1 and not any("/queue/" in url for url in asked)
+    run = RECORDINGS[0].load()
+    assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
+    assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
+    expect(page.locator('specviz-run [part="recorded"]')).to_contain_text("Recorded run")
+    bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1]?.data?.[0].y").json_value()
+    assert bars == [len(one.emitted) for one in run.rounds] and page.evaluate("scrollY") == 0
+
     page.locator('specviz-gallery [data-name="lookup"]').click()
     wait_for_recording(page, "lookup")
     expect(page.locator('specviz-gallery [aria-pressed="true"]')).to_have_attribute("data-name", "lookup")
@@ -209,7 +196,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory):
         yield url
 
 
-def test_traces_and_recordings_open_where_no_model_is(viewer, new_page):
+def test_traces_and_recordings_open_where_no_model_is(viewer, new_page, monkeypatch):
     page = new_page()
     page.goto(viewer)
     wait_for_recording(page, RECORDINGS[0].name)
@@ -228,11 +215,9 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, new_page):
     expect(page.get_by_text("This needs a model, and this page has none.").first).to_be_visible()
     with pytest.raises(AppError, match="no models"):
         order(Client(viewer, verbose=False))
-
-
-def test_a_page_that_is_told_so_loads_no_model(monkeypatch):
+    # So it is where a page is told to load none.
     monkeypatch.setenv("SPECVIZ_TARGET", "none")
     store = PairStore(Deployment.from_environment())
-    assert not store.has_models
     with pytest.raises(SpecvizError, match="no models"):
         store.get(PairName())
+    assert not store.has_models

@@ -41,14 +41,6 @@ def made(runner: Runner, visit: Visit) -> tuple[LiveRuns, list[dict]]:
     return runs, [words().spoken(json.loads(one)) for one in generate(runner, runs, ORDER, True, visit, words())]
 
 
-def test_files_are_those_of_the_run_that_a_press_made(runner):
-    first = press()
-    runs, _ = made(runner, first)
-    assert runs.files_of(first).trace.exists()
-    # Another press, of which nothing came: what is on the screen may be a recording by now.
-    assert runs.files_of(press()) is None
-
-
 def test_a_press_prepares_its_request_once(runner, monkeypatch):
     prepared = []
     monkeypatch.setattr(
@@ -58,24 +50,33 @@ def test_a_press_prepares_its_request_once(runner, monkeypatch):
     assert len(prepared) == 1
 
 
-def test_a_run_ends_with_its_speedup_and_the_interval(runner, monkeypatch):
+def test_a_run_ends_with_its_speedup_and_the_interval_and_is_there_for_the_press_that_made_it(runner, monkeypatch):
     monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 1.4, 1.6))
-    runs, said = made(runner, press())
+    first = press()
+    runs, said = made(runner, first)
     [live] = runs.runs.values()
     figures, measured = said[-1]["figures"], live.run().measured
     assert said[-1]["kind"] == "end" and said[-1]["note"] in ("", words()("common.busy"))
     assert [figures[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.5, 1.4, 1.6]
     assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.beside is not None
+    # More is awaited until the speedup is measured.
+    ends = [one["more"] for one in said if one["kind"] == "end"]
+    assert len(ends) > 1 and ends == [True] * (len(ends) - 1) + [False]
+    # Rounds that are sent again come with the charts as they are.
+    start, rounds = map(json.loads, runs.missing_rounds({"run": said[1]["run"], "first": 0}))
+    assert len(rounds["rounds"]) == said[-1]["total"]
+    assert start["charts"] == said[-1]["charts"] != said[1]["charts"]
+    # Another press, of which nothing came: what is on the screen may be a recording by now.
+    assert runs.files_of(first).trace.exists() and runs.files_of(press()) is None
 
 
 def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monkeypatch):
     monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 0.8, 2.5))
-    visit = press()
-    runs, said = made(runner, visit)
+    runs, said = made(runner, press())
     [live] = runs.runs.values()
     assert live.finished and live.speedup is None and live.run().measured is None
     assert said[-1]["note"].startswith("The speedup is not known: It lies between 0.8× and 2.5×")
-    assert said[-1]["figures"]["speedup"] is None and runs.files_of(visit).trace.exists()
+    assert said[-1]["figures"]["speedup"] is None
 
 
 def test_a_run_comes_back_in_the_pages_language(runner):
@@ -86,12 +87,6 @@ def test_a_run_comes_back_in_the_pages_language(runner):
     assert '<html lang="de"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
     _, _, page, _ = bring_back(runs, key, words())
     assert '<html lang="en"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
-
-
-def test_more_is_awaited_until_the_speedup_is_measured(runner):
-    _, said = made(runner, press())
-    ends = [one["more"] for one in said if one["kind"] == "end"]
-    assert len(ends) > 1 and ends == [True] * (len(ends) - 1) + [False]
 
 
 def test_a_run_is_under_way_until_it_is_over_and_comes_back_with_what_ended_it(runner, monkeypatch):
@@ -107,14 +102,6 @@ def test_a_run_is_under_way_until_it_is_over_and_comes_back_with_what_ended_it(r
     assert seen[-1]["kind"] == "error" and not runs.under_way("me")
     whole, *_ = bring_back(runs, seen[1]["run"], words())
     assert json.loads(whole)["parts"][-1] == seen[-1]
-
-
-def test_rounds_that_are_sent_again_come_with_the_charts_as_they_are(runner):
-    runs, said = made(runner, press())
-    key = said[1]["run"]
-    start, rounds = map(json.loads, runs.missing_rounds({"run": key, "first": 0}))
-    assert len(rounds["rounds"]) == said[-1]["total"]
-    assert start["charts"] == said[-1]["charts"] != said[1]["charts"]
 
 
 def test_who_visits_longest_is_forgotten_first():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from elements import element
 from on_page import GAMMA, assert_no_sideways_scrolling, set_control, violations
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from refusal import refused
 from tiny import tiny_pair, with_heads
 
@@ -58,56 +58,50 @@ def test_a_mistake_is_told_beside_its_control(runner, pair, order, trial, field)
     assert words("de").error(caught.value)
 
 
-def test_the_test_keeps_to_the_narrower_top_k():
-    for asked, kept in ((3, 3), (40, 4), (0, 4)):
-        assert trial_order(ORDER.but(top_k=asked), TRIAL).settings.sampling.top_k == kept
+def tried(runner, order: Order, rule: str = "auto", language: str = "en") -> dict:
+    """What the last message of a trial says."""
+    *_, last = try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event())
+    return words(language).spoken(json.loads(last))
 
 
 def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner):
-    language = "de"
-    sent = list(try_rule(runner, ORDER, TRIAL, threading.Event()))
-    last = words(language).spoken(json.loads(sent[-1]))
+    last = tried(runner, ORDER, language="de")
     assert last["phase"] == "finished" and last["n"] == 150 and last["fraction"] == 1
     assert last["verdict"]["state"] == "same"
-    assert words(language).number(last["distance"], ".3f") in last["verdict"]["sentence"]
+    assert words("de").number(last["distance"], ".3f") in last["verdict"]["sentence"]
     shares = [bar["share"] for bar in last["bars"]]
     assert sum(shares) == pytest.approx(1) and sum(bar["p"] for bar in last["bars"]) == pytest.approx(1, abs=1e-6)
     assert last["curve"][-1] == [150, last["distance"]]
     assert last["noise"][0][0] == 10 and last["noise"][-1][0] == 150
+    # It keeps to the narrower top-k.
+    kept = [trial_order(ORDER.but(top_k=asked), TRIAL).settings.sampling.top_k for asked in (3, 40, 0)]
+    assert kept == [3, 4, 4]
 
 
 def test_a_wrong_rule_that_had_no_say_is_still_called_wrong(runner):
     """Prompt lookup finds nothing in this prompt and drafts nothing: every rule then writes the target's own text."""
-    order = ORDER.but(drafter="prompt_lookup", prompt="abcdef")
-    *_, last = try_rule(runner, order, replace(TRIAL, rule="typical"), threading.Event())
-    verdict = words().spoken(json.loads(last))["verdict"]
+    verdict = tried(runner, ORDER.but(drafter="prompt_lookup", prompt="abcdef"), "typical")["verdict"]
     assert verdict["state"] == "same" and "wrong all the same" in verdict["why"]
 
 
-def test_temperature_0_is_judged_by_its_one_text(runner):
-    order = ORDER.but(temperature=0)
-    right, wrong = (
-        words().spoken(json.loads(list(try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event()))[-1]))
-        for rule in ("auto", "everything")
-    )
+def test_temperature_0_is_judged_by_its_one_text_and_only_half_precision_excuses_a_near_tie(runner):
+    right, wrong = (tried(runner, ORDER.but(temperature=0), rule) for rule in ("auto", "everything"))
     assert right["verdict"]["state"] == "same" and right["greedy"]["parting"] is None
     assert wrong["verdict"]["state"] == "different"
     place = wrong["greedy"]["parting"]
     assert wrong["greedy"]["plain"][:place] == wrong["greedy"]["rule"][:place]
     assert "apart in log probability" in wrong["verdict"]["why"]
 
-
-def test_only_half_precision_excuses_a_near_tie():
     asked = Asked("x", "auto", "Draft model", "", True, True, "bfloat16", 2, 4)
-    tokens = [GreedyToken(True, 1, "a", 0.06), GreedyToken(False, 2, "b")]
-
-    def verdict(asked: Asked, tokens: list[GreedyToken]) -> str:
-        return json.loads(greedy_message(asked, tokens, "finished"))["verdict"]["state"]
-
-    assert verdict(asked, tokens) == "near"
-    assert verdict(replace(asked, half_precision=False), tokens) == "different"
-    assert verdict(replace(asked, rule="everything", lossless=False), tokens) == "different"
-    assert verdict(asked, [replace(tokens[0], margin=1.5), tokens[1]]) == "different"
+    for changes, margin, state in (
+        ({}, 0.06, "near"),
+        ({"half_precision": False}, 0.06, "different"),
+        ({"rule": "everything", "lossless": False}, 0.06, "different"),
+        ({}, 1.5, "different"),
+    ):
+        tokens = [GreedyToken(True, 1, "a", margin), GreedyToken(False, 2, "b")]
+        message = json.loads(greedy_message(replace(asked, **changes), tokens, "finished"))
+        assert message["verdict"]["state"] == state
 
 
 # In the browser
@@ -115,17 +109,16 @@ def test_only_half_precision_excuses_a_near_tie():
 VIEW = element("lossless")
 
 
-def start(page: Page, rule: str, runs: int) -> None:
-    page.locator(f".sv-lab-rules input[value={rule}]").check()
-    page.get_by_label("number input for Runs").fill(str(runs))
-    page.locator("#start-lossless").click()
-    page.locator("#stop-lossless").wait_for()
-
-
 def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
+    def start(rule: str, runs: int) -> None:
+        page.locator(f".sv-lab-rules input[value={rule}]").check()
+        page.get_by_label("number input for Runs").fill(str(runs))
+        page.locator("#start-lossless").click()
+        page.locator("#stop-lossless").wait_for()
+
     set_control(page, GAMMA, 1)
     page.get_by_role("tab", name="Lossless?").click()
-    start(page, "everything", 500)  # fewer, Gradio makes 500 of once the field is left
+    start("everything", 500)  # fewer, Gradio makes 500 of once the field is left
     page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.trial?.n > 0")
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
     view = page.locator("#lossless-view")
@@ -134,7 +127,7 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     assert page.evaluate(f"{VIEW}.trial.n") == 500
     page.locator("#start-lossless").wait_for()
 
-    start(page, "auto", 20000)
+    start("auto", 20000)
     page.wait_for_function(f"() => {VIEW}.trial?.rule === 'auto' && {VIEW}.trial.n > 80")
     page.locator("#stop-lossless").click()
     page.wait_for_function(f"() => {VIEW}.state === 'stopped'")

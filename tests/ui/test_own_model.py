@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 
 import gradio as gr
@@ -32,7 +32,6 @@ from specviz.records.words import words
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import WAYS, lacks, title
-from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 
@@ -158,39 +157,13 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, 
         expect(page.locator(f"#load-{name} textarea, #load-{name} input")).to_have_value(value)
 
 
-@pytest.fixture
-def serve(monkeypatch) -> Iterator[Callable[[ModelPair], str]]:
-    """Starts a page in this process with a pair; returns its address. Asked for before `new_page`, it closes later."""
+@pytest.fixture(autouse=True)
+def plain_passes(monkeypatch):
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
-    started = []
-
-    def start(home: ModelPair) -> str:
-        deployment = Deployment.from_environment()
-        runner = Runner(PairStore(deployment, home), deployment)
-        started.append(launch(build(runner), prevent_thread_lock=True, quiet=True))
-        return started[-1].local_url
-
-    yield start
-    for page in started:
-        page.close()
 
 
 def recommending(sampling: SamplingParams | None, name: str = "parrot") -> ModelPair:
     return ModelPair.of(tiny_model("llama"), None, byte_tokenizer(), target_name=name, recommended=sampling)
-
-
-def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_one_lacks(serve, new_page):
-    home = recommending(None)
-    url = serve(home)
-    page = new_page()
-    page.goto(url)
-    expect(page.locator(".sv-pair").first).to_contain_text("parrot")
-    page.locator("specviz-share .use").click()  # of the recorded run, which has a draft model
-    sentence = lacks(home, SAY)["draft_model"][1]
-    expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
-    expect(control(page, SAY("controls.seed"))).to_have_value("31")
-    expect_drafter(page, usual(home, preparing=False))
-    expect(page.locator("#recommended p")).to_be_hidden()
 
 
 def breaking(text: str) -> str:
@@ -200,7 +173,7 @@ def breaking(text: str) -> str:
 
 def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(serve, new_page, tmp_path):
     wanted, name = SamplingParams(0.8, 20, 0.95), "<b>parrot</b>"
-    url = serve(recommending(wanted, name))
+    url, _ = serve(recommending(wanted, name))
     page = new_page()
     page.goto(url)
     line, use = page.locator("#recommended p"), page.locator("#recommended button")
@@ -227,6 +200,19 @@ def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(se
     assert_no_sideways_scrolling(page)
 
 
+def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_one_lacks(serve, new_page):
+    home = recommending(None)
+    page = new_page()
+    page.goto(serve(home)[0])
+    expect(page.locator(".sv-pair").first).to_contain_text("parrot")
+    page.locator("specviz-share .use").click()  # of the recorded run, which has a draft model
+    sentence = lacks(home, SAY)["draft_model"][1]
+    expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
+    expect(control(page, SAY("controls.seed"))).to_have_value("31")
+    expect_drafter(page, usual(home, preparing=False))
+    expect(page.locator("#recommended p")).to_be_hidden()
+
+
 @pytest.mark.parametrize(
     ("sampling", "told"),
     [
@@ -237,8 +223,7 @@ def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(se
         (None, None),
     ],
 )
-def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(monkeypatch, sampling, told):
-    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(sampling, told):
     deployment, pair = Deployment.from_environment(), recommending(sampling)
     with gr.Blocks():
         controls = Controls(Runner(PairStore(deployment, pair), deployment), words("de"))

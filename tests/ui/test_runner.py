@@ -43,23 +43,17 @@ def test_an_error_of_the_engine_reaches_the_reader_after_the_rounds_before_it(st
     assert len(seen) == 2
 
 
-def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(store, deployment, monkeypatch):
-    asked = lend(monkeypatch)
+@pytest.mark.parametrize("on", [True, False], ids=["lent", "spaces is installed and ZeroGPU is off"])
+def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(store, deployment, monkeypatch, on):
+    asked = lend(monkeypatch, on)
     runner = Runner(store, deployment)
     done = [one for batch in runner.batches(ORDER) for one in batch]
-    assert asked == [LEAST_SECONDS] and done[-1].stop_reason == "length" and runner.last_seconds > 0
-    with pytest.raises(SpecvizError) as caught:
+    assert asked == [LEAST_SECONDS] * on and done[-1].stop_reason == "length" and runner.last_seconds > 0
+    with refused("prompt"):
         list(runner.batches(ORDER.but(prompt="")))
-    assert caught.value.field == "prompt" and len(asked) == 1, "no GPU is asked for what would be refused there"
-
-
-def test_that_spaces_is_installed_changes_nothing_where_zerogpu_is_off(store, deployment, monkeypatch):
-    for on in (False, True):
-        asked = lend(monkeypatch, on)
-        list(Runner(store, deployment).batches(ORDER))
-        assert len(asked) == on
-        assert (Preparer(deployment).refusal is not None) == on, "compiled passes are for processes that last"
-        assert Deployment.from_environment().allow_loading is not on
+    assert len(asked) == on, "no GPU is asked for what would be refused there"
+    assert (Preparer(deployment).refusal is not None) == on, "compiled passes are for processes that last"
+    assert Deployment.from_environment().allow_loading is not on
 
 
 def test_what_fails_in_another_process_arrives_as_a_sentence(store, deployment, monkeypatch, caplog):
@@ -134,6 +128,20 @@ def test_work_stops_when_the_page_ends_whoever_waits_for_it(store, deployment, m
 
 
 @pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("SPECVIZ_MAX_NEW_TOKENS", "many", "SPECVIZ_MAX_NEW_TOKENS"),
+        ("SPECVIZ_PASSES", "fast", "SPECVIZ_PASSES must be one of auto, plain, not 'fast'"),
+    ],
+)
+def test_a_wrong_setting_of_the_deployment_is_refused_by_name(deployment, monkeypatch, name, value, said):
+    assert deployment.passes == "auto"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SpecvizError, match=said):
+        Deployment.from_environment()
+
+
+@pytest.mark.parametrize(
     "changes, field",
     [
         ({"max_new_tokens": 10**6}, "max_new_tokens"),
@@ -148,9 +156,3 @@ def test_an_order_beyond_the_pages_limits_names_the_control(store, deployment, c
     with refused(field):
         settings = read_form(ORDER.settings.flat() | changes)
         dataclasses.replace(ORDER, settings=settings).request(store.home, deployment)
-
-
-def test_a_setting_that_is_no_number_is_refused_by_name(monkeypatch):
-    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "many")
-    with pytest.raises(SpecvizError, match="SPECVIZ_MAX_NEW_TOKENS"):
-        Deployment.from_environment()

@@ -25,14 +25,9 @@ def finished(
 
 def tried(page: Page, **trial: Any) -> None:
     """A trial is over, as <specviz-lossless> tells it."""
-    known = {
-        "lossless": False,
-        "phase": "finished",
-        "verdict": {"state": "different"},
-        "rule_name": "<b>",
-        "p_value": 1e-9,
-    }
-    page.evaluate("detail => document.dispatchEvent(new CustomEvent('specviz-tried', { detail }))", known | trial)
+    known = {"lossless": False, "phase": "finished", "verdict": {"state": "different"}, "rule_name": "<b>"}
+    detail = known | {"p_value": 1e-9} | trial
+    page.evaluate("detail => document.dispatchEvent(new CustomEvent('specviz-tried', { detail }))", detail)
 
 
 def solved(page: Page) -> list[str]:

@@ -7,6 +7,7 @@ from handmade import a_round, a_run, a_tree, rounds_of
 
 from specviz.records.metrics import tally
 from specviz.views.charts import MAX_POINTS, Trail
+from specviz.views.run_messages import rounds_message
 
 RUN = a_run(rounds_of("", "aaa", "ard", "rdd", "aar"))
 
@@ -16,27 +17,16 @@ def charts(rounds) -> list[dict]:
     return [json.loads(json.dumps(chart, allow_nan=False)) for chart in Trail.of(rounds).charts().values()]
 
 
-def test_the_running_rate_is_that_of_the_tally_after_each_round():
-    chart = charts(RUN.rounds)[0]
-    assert chart["rounds"] == [1, 2, 3, 4, 5]
-    assert chart["rates"] == [tally(RUN.rounds[:count]).acceptance_rate for count in range(1, len(RUN.rounds) + 1)]
-    assert chart["rates"][0] is None and chart["rates"][-1] == tally(RUN.rounds).acceptance_rate
-
-
-def test_tokens_per_pass_are_those_emitted_and_their_mean():
-    chart = charts(RUN.rounds)[1]
-    assert chart == {"rounds": 5, "step": 1, "means": [1, 4, 2, 1, 3], "mean": 11 / 5}
-
-
-def test_positions_have_what_was_accepted_and_what_was_judged_there():
-    assert charts(RUN.rounds)[2] == {"accepted": [3, 2, 1], "judged": [4, 3, 2], "trees": False}
+def test_the_charts_values_are_the_tallys():
+    running, tokens, positions, times = charts(RUN.rounds)
+    assert running["rounds"] == [1, 2, 3, 4, 5]
+    assert running["rates"] == [tally(RUN.rounds[:count]).acceptance_rate for count in range(1, len(RUN.rounds) + 1)]
+    assert tokens == {"rounds": 5, "step": 1, "means": [1, 4, 2, 1, 3], "mean": 11 / 5}
+    assert positions == {"accepted": [3, 2, 1], "judged": [4, 3, 2], "trees": False}
     assert charts([a_tree((-1, -1))])[2]["trees"]
-
-
-def test_the_times_are_the_mean_round_in_milliseconds():
     counts = tally(RUN.rounds)
     parts = [counts.draft_seconds, counts.verify_seconds, counts.accept_seconds]
-    assert charts(RUN.rounds)[3]["milliseconds"] == pytest.approx([1000 * part / 5 for part in parts])
+    assert times["milliseconds"] == pytest.approx([1000 * part / 5 for part in parts])
 
 
 def test_five_thousand_rounds_are_no_more_than_a_bounded_number_of_values():
@@ -51,6 +41,17 @@ def test_five_thousand_rounds_are_no_more_than_a_bounded_number_of_values():
     widths = [min(tokens["step"], 5000 - i * tokens["step"]) for i in range(len(tokens["means"]))]
     assert sum(widths) == 5000 and len(widths) <= MAX_POINTS
     assert sum(width * mean for width, mean in zip(widths, tokens["means"])) == pytest.approx(counts.tokens)
+
+
+def test_the_size_of_a_rounds_message_does_not_depend_on_what_came_before():
+    run, sent = a_run(tuple(a_round("aard", i) for i in range(1000))), set()
+    figures = dict.fromkeys(("acceptance_rate", "tokens_per_second", "tokens"), 1.5)
+    sizes = [
+        len(rounds_message("run", run.rounds[i : i + 5], run.vocabulary, figures=figures, sent=sent))
+        for i in range(0, 1000, 5)
+    ]
+    # The first one carries the vocabulary; after it only the digits of the round's number grow.
+    assert sizes[1] < sizes[0] and max(sizes[1:]) - min(sizes[1:]) <= 6 * len("999")
 
 
 def test_in_a_run_the_charts_take_turns_and_each_is_up_to_date():
@@ -89,21 +90,15 @@ def test_positions_show_the_conditional_rate_with_its_counts(drawn):
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_no_title_is_longer_than_its_chart_has_room_for(drawn, language):
+def test_titles_fit_german_commas_and_nothing_yet_is_drawn_as_nothing(drawn, language):
     # Four beside each other leave each some 200 pixels, of which a character takes five to six.
-    for chart in drawn([a_tree((-1, -1))], language):
-        titles = [chart["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
-        assert max(map(len, titles)) <= 32, titles
-
-
-def test_nothing_yet_is_drawn_as_nothing(drawn):
-    rate, tokens, positions, times = drawn([])
+    figures = drawn([a_tree((-1, -1))], language)
+    titles = [chart["layout"][axis]["title"]["text"] for chart in figures for axis in ("xaxis", "yaxis")]
+    assert max(map(len, titles)) <= 32, titles
+    rate, tokens, positions, times = drawn([], language)
     assert rate["data"][0]["x"] == tokens["data"][0]["x"] == positions["data"][0]["x"] == []
     assert times["data"][0]["x"] == [0, 0, 0] and times["data"][0]["text"] == []
-
-
-def test_german_charts_write_decimal_commas(drawn):
-    figures = drawn(RUN.rounds, "de")
-    assert {chart["layout"]["separators"][0] for chart in figures} == {","}
-    assert all("." not in text for text in figures[3]["data"][0]["text"])
-    assert "." not in figures[1]["layout"]["title"]["text"] + figures[3]["layout"]["title"]["text"]
+    figures = drawn(RUN.rounds, language)
+    assert {chart["layout"]["separators"][0] for chart in figures} == {"," if language == "de" else "."}
+    numbers = [*figures[3]["data"][0]["text"], *(figures[place]["layout"]["title"]["text"] for place in (1, 3))]
+    assert all("." not in text for text in numbers) == (language == "de")

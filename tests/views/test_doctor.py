@@ -5,7 +5,6 @@ import json
 import pytest
 from refusal import refused
 
-from specviz.records.errors import SpecvizError
 from specviz.records.server_metrics import read_metrics
 from specviz.records.words import LANGUAGES, words
 from specviz.theory.doctor import BROKEN, examine
@@ -39,6 +38,18 @@ def diagnosed(text: str, speedups: str = "", cost: float | None = None, chains: 
     return examine(signs_of(read.requests, speedups, cost, read.plain))
 
 
+#: What servers write around it, as their sources format it: vllm/v1/metrics/loggers.py, SGLang's scheduler.
+VLLM_ENGINE = (
+    "INFO 11-12 10:00:00 [loggers.py:123] Engine 000: Avg prompt throughput: 21.4 tokens/s, Avg generation throughput: "
+    "412.9 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%, Prefix cache hit rate: 0.0%\n"
+)
+SGLANG_LINE = (
+    "[2026-09-01 12:00:00 TP0] Decode batch, #running-req: {}, #token: 5120, token usage: 0.01, accept len: 2.81, "
+    "accept rate: 0.70, cuda graph: True, gen throughput (token/s): 1100.52, #queue-req: 0\n"
+)
+
+GAUGE = "vllm:num_requests_running {}.0\n"
+
 #: vLLM pull request 41834: seven tokens asked of a block of five, and five. The log's second line leaves out counts.
 SEVEN = log("0.181, 0.067, 0.039, 0.014, 0.009, 0.000, 0.000", 1.31, 134, 3024)
 FIVE = log("0.579, 0.447, 0.316, 0.237, 0.158", 2.74, 66, 190)
@@ -70,6 +81,7 @@ HEALTHY = [0.837, 0.685, 0.562, 0.460, 0.368, 0.283, 0.217, 0.161]
         # Too little: one interval of 65 passes, of which four reach the edge; three passes; no passes at all.
         (EDGE, ["tail", "unpriced"], set()),
         (own(3, 0, 9), ["few"], set()),
+        (VLLM_ENGINE.format(7) + FIVE, ["unpriced_load"], set()),
         (json.dumps({"timings": {"predicted_n": 90, "draft_n": 500, "draft_n_accepted": 10}}), ["few"], set()),
     ],
 )
@@ -79,15 +91,12 @@ def test_a_fault_is_told_by_its_shape_where_the_counts_bear_it(text, kinds, caus
     assert causes <= {cause for one in found for cause in one.causes}
 
 
-def test_where_the_shape_breaks_is_named():
+def test_a_finding_has_the_figures_that_it_is_about():
     (edge,) = diagnosed(10 * EDGE)
     assert (edge.figures["before"], edge.figures["position"], edge.figures["rate"]) == (5, 6, 0.0)
     tail = diagnosed(40 * LONG)[0].figures
     assert (tail["gamma"], tail["slots"]) == (6, 1) and tail["lost"] == pytest.approx(0.043)
-
-
-def test_two_rates_of_one_name_are_both_given():
-    """vLLM issue 9565: of four tokens the first was kept and the second refused."""
+    # Two rates of one name are both given; vLLM issue 9565: of four tokens the first was kept and the second refused.
     request = {"per_pass_accepted": 50 * [1], "per_pass_drafted": 50 * [4]}
     text = json.dumps({"schema": "specviz.metrics/1", "requests": [request]})
     rates = next(one for one in diagnosed(text) if one.kind == "rates")
@@ -146,19 +155,6 @@ def test_benchmarks_with_and_without_drafts_at_the_same_load_are_evidence_and_ty
     assert not [one for one in diagnosed(text, "1:2 4:2") if one.kind.startswith("load")]
 
 
-#: What servers write around it, as their sources format it: vllm/v1/metrics/loggers.py, SGLang's scheduler.
-VLLM_ENGINE = (
-    "INFO 11-12 10:00:00 [loggers.py:123] Engine 000: Avg prompt throughput: 21.4 tokens/s, Avg generation throughput: "
-    "412.9 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%, Prefix cache hit rate: 0.0%\n"
-)
-SGLANG_LINE = (
-    "[2026-09-01 12:00:00 TP0] Decode batch, #running-req: {}, #token: 5120, token usage: 0.01, accept len: 2.81, "
-    "accept rate: 0.70, cuda graph: True, gen throughput (token/s): 1100.52, #queue-req: 0\n"
-)
-
-GAUGE = "vllm:num_requests_running {}.0\n"
-
-
 @pytest.mark.parametrize(
     ("text", "load"),
     [
@@ -181,16 +177,9 @@ def test_requests_at_once_are_read_where_a_server_counts_them_and_belong_to_a_sp
     assert signs_of(read.requests, "4:0.9").speedups == [(4, 0.9)]
 
 
-def test_a_load_without_a_speedup_is_named_where_acceptance_is_healthy():
-    assert [one.kind for one in diagnosed(VLLM_ENGINE.format(7) + FIVE)] == ["unpriced_load"]
-
-
-def test_a_scrape_of_a_server_without_drafts_says_nothing_and_is_no_bad_request():
-    with pytest.raises(SpecvizError, match="No speculative metrics here"):
-        read_metrics('vllm:num_requests_running{engine="0"} 5.0\n')
-
-
-def test_a_speedup_in_another_form_is_refused_with_the_form_that_is_read():
+def test_a_scrape_without_drafts_and_a_speedup_in_another_form_are_refused():
+    with refused("metrics", "No speculative metrics here"):
+        read_metrics(GAUGE.format(5))
     for wrong in ("fast", "1:", "0", "-1", "1:0"):
         with refused("speedup", r"1:1\.9 32:0\.8"):
             diagnosed(FIVE, wrong)
@@ -200,14 +189,8 @@ def test_a_speedup_in_another_form_is_refused_with_the_form_that_is_read():
 def test_every_finding_and_every_cause_is_said_in_every_language(language):
     say = words(language)
     texts = [SEVEN, 10 * EDGE, 40 * LONG, counted(5000, COLLAPSED), own(1000, 119, 7000), own(3, 0, 9), FIVE]
-    given = [(text, "", None) for text in texts]
-    given += [
-        (VLLM_ENGINE.format(7) + FIVE, "", None),
-        (FIVE, "0.8", None),
-        (FIVE, "0.8", 0.4),
-        (FIVE, "1:3 8:2", None),
-        (FIVE, "1:3 8:0.5", None),
-    ]
+    given = [(text, "", None) for text in [*texts, VLLM_ENGINE.format(7) + FIVE]] + [(FIVE, "0.8", 0.4)]
+    given += [(FIVE, speedups, None) for speedups in ("0.8", "1:3 8:2", "1:3 8:0.5")]
     for text, speedups, cost in given:
         for one in findings(signs_of(read_metrics(text).requests, speedups, cost), say):
             assert "{" not in one["text"] and all(cause["cause"] and cause["settles"] for cause in one["causes"])
@@ -226,9 +209,7 @@ def test_published_curves_are_whole_and_none_of_them_looks_broken():
         round(max(rates), 2),
         min(one["positions"][0] for one in anchors() if "positions" in one),
     ) == (0.94, 0.425)  # as the texts say
-
-
-def test_the_nearest_method_stands_first_and_ranges_are_of_published_figures():
+    # The nearest method stands first, and ranges are of published figures.
     line = "statistics draft-eagle3: #calls(b,g,a) = 1 87 87, #gen drafts = 87, #acc drafts = 70, #gen tokens = 259, "
     line += "#acc tokens = 167, #mean acc len = 2.92, #acc rate/pos = (0.805, 0.632, 0.483), dur(b,g,a) = 1, 2, 3 ms"
     requests = read_metrics(line).requests

@@ -40,49 +40,39 @@ def heard(page: Page, event: str) -> list:
     return [detail for type, detail in page.evaluate("window.heard") if type == event]
 
 
-def run_of(text: str = "Once") -> list[str]:
+def run_of(**known) -> list[str]:
     run = a_run(ROUNDS)
-    start = messages.message(
-        "start",
-        run="run",
-        prompt=text,
-        drafter="Draft model",
-        num_draft_tokens=4,
-        greedy=False,
-        settings="",
-        rule="token",
-    )
-    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
-    return [start, rounds, messages.end_message("run", total=len(ROUNDS), reason="It ended.")]
+    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False, "rule": "token"}
+    return [
+        messages.message("start", **{"run": "run", "settings": ""} | start | known),
+        messages.rounds_message("run", run.rounds, run.vocabulary),
+        messages.end_message("run", total=len(ROUNDS), reason="It ended."),
+    ]
 
 
-def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
-    page = alone("run")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_run_is_shown_and_told_to_the_page_around_it_and_is_busy_until_its_speedup_has_come(alone, scheme):
+    page = alone("run", color_scheme=scheme)
+    status = page.locator('specviz-run [part="status"]')
     hear(page, "specviz-finished")
-    give(page, "run", run_of())
-    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
+    assert not page.evaluate(f"{VIEW}.busy")
+    for timing, waits_for in ((True, "Timing rounds"), (False, "Reading the prompt")):
+        start, rounds, end = run_of(timing=timing)
+        give(page, "run", [start])
+        expect(status).to_contain_text(waits_for)
+    more = messages.end_message("run", total=len(ROUNDS), reason="It ended.", more=True)
+    for told, busy in ((rounds, True), (more, True), (end, False)):
+        give(page, "run", [told])
+        assert page.evaluate(f"{VIEW}.busy") == busy
+    expect(status).to_have_text("It ended.")
     expect(page.locator("specviz-run [data-round='3'] .chip").last).to_be_attached()
     finished = heard(page, "specviz-finished")[-1]
     assert finished["run"] == "run" and len(finished["rounds"]) == len(ROUNDS)
     assert finished["text"] == page.evaluate(f"{VIEW}.text")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_the_browser_draws_itself_is_as_dark_as_the_page(alone, scheme: str):
-    page = alone("run", color_scheme=scheme)
-    expected = "dark" if scheme == "dark" else "normal"
+    # What the browser draws itself is as dark as the page.
     for of in ("html", "specviz-run select"):
-        assert page.locator(of).first.evaluate("node => getComputedStyle(node).colorScheme") == expected
-
-
-@pytest.mark.parametrize("timing, words", [(True, "Timing rounds"), (False, "Reading the prompt")])
-def test_before_its_first_round_a_run_says_what_it_waits_for(alone, timing: bool, words: str):
-    page = alone("run")
-    start = messages.message(
-        "start", run="run", prompt="Once", drafter="Suffix", num_draft_tokens="auto", greedy=True, timing=timing
-    )
-    give(page, "run", [start])
-    expect(page.locator('specviz-run [part="status"]')).to_contain_text(words)
+        drawn = page.locator(of).first.evaluate("node => getComputedStyle(node).colorScheme")
+        assert drawn == ("dark" if scheme == "dark" else "normal")
 
 
 def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
@@ -108,16 +98,6 @@ def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
     expect(page.locator("specviz-run [part=note]")).to_be_hidden()
 
 
-def test_a_run_is_busy_until_its_speedup_has_come(alone):
-    page = alone("run")
-    assert not page.evaluate(f"{VIEW}.busy")
-    start, rounds, _ = run_of()
-    for more, busy in ((None, True), (True, True), (False, False)):
-        end = [] if more is None else [messages.end_message("run", total=len(ROUNDS), reason="It ended.", more=more)]
-        give(page, "run", end or [start, rounds])
-        assert page.evaluate(f"{VIEW}.busy") == busy
-
-
 def test_properties_set_before_the_element_is_defined_are_taken(alone):
     page = alone("run")
     text = page.evaluate(
@@ -134,30 +114,30 @@ def test_properties_set_before_the_element_is_defined_are_taken(alone):
     assert text == [True, "measuring"]
 
 
+def a_race(comparison: dict, prompt: str = HOSTILE) -> str:
+    lane = {"pieces": [" a", " b", " c"], "tokens": 3, "label": "Draft model", "tokens_per_second": 9.25}
+    plain = {"counts": [1, 1, 1], "times": [0.1, 0.25, 0.3], "sources": "ppp", "target_passes": 3}
+    lanes = [lane | plain, lane | {"counts": [2, 1], "times": [0.1, 0.2], "sources": "aab", "target_passes": 2}]
+    race = {"kind": "race", "prompt": prompt, "lanes": lanes, "comparison": comparison, "passes": "plain"}
+    return json.dumps(race)
+
+
 def test_a_race_replays_what_it_is_given(alone):
-    page = alone("race")
-    lane = {
-        "pieces": [" a", " b", " c"],
-        "tokens": 3,
-        "target_passes": 2,
-        "label": "Draft model",
-        "tokens_per_second": 9,
-    }
-    plain = lane | {"counts": [1, 1, 1], "times": [0.1, 0.2, 0.3], "sources": "ppp", "target_passes": 3}
-    fast = lane | {"counts": [2, 1], "times": [0.1, 0.2], "sources": "aab"}
-    comparison = {"speedup": 1.5, "greedy": True, "identical": True, "parting": None}
-    race = {"kind": "race", "prompt": HOSTILE, "lanes": [plain, fast], "comparison": comparison, "passes": "plain"}
-    give(page, "race", [json.dumps(race)])
+    page, comparison = alone("race"), {"speedup": 1.5, "greedy": True, "identical": True, "parting": None}
+
+    def raced(*at: float, **known) -> None:
+        give(page, "race", [a_race(comparison | known)])
+        page.evaluate(f"{element('race')}.pause()")
+        for one in at:
+            page.evaluate(f"at => {element('race')}.seek(at)", one)
+
     result = page.locator('specviz-race [part="summary"]')
-    page.evaluate(f"{element('race')}.pause()")
-    page.evaluate(f"{element('race')}.seek(0.25)")
+    raced(0.25)
     expect(result).to_be_hidden()  # nobody learns who won before it is run
-    page.evaluate(f"{element('race')}.seek(1)")
-    expect(result).to_be_visible()
+    raced(1)
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("1.50×")
-    page.evaluate(f"{element('race')}.seek(0)")
+    raced(1, 0, 1)
     expect(result).to_be_visible()
-    page.evaluate(f"{element('race')}.seek(1)")
     assert [one["tokens"] for one in page.evaluate(f"{element('race')}.lanes")] == [3, 3]
     assert page.locator("specviz-race .prompt").first.inner_text() == HOSTILE
     assert page.evaluate("window.hit ?? null") is None
@@ -166,15 +146,11 @@ def test_a_race_replays_what_it_is_given(alone):
     # A trace of an earlier version has no interval.
     interval = page.locator('specviz-race [data-figure="interval"]')
     expect(interval).to_have_text("")
-    race["comparison"] = comparison | {"low": 1.42, "high": 1.58, "busy": True}
-    give(page, "race", [json.dumps(race)])
+    raced(1, low=1.42, high=1.58, busy=True)
     expect(interval).to_have_text("1.42 to 1.58, 90 %")
     expect(result).to_contain_text("Others wanted the processor too")
     # Where the interval says nothing, both lanes are shown, its range, and no winner.
-    race["comparison"] = comparison | {"speedup": None, "low": 0.8, "high": 2.1, "busy": True}
-    give(page, "race", [json.dumps(race)])
-    page.evaluate(f"{element('race')}.pause()")
-    page.evaluate(f"{element('race')}.seek(1)")
+    raced(1, speedup=None, low=0.8, high=2.1, busy=True)
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("—")
     expect(interval).to_have_text("0.80 to 2.10, 90 %")
     expect(result).to_contain_text("lies between 0.80× and 2.10×: too far apart to name a winner")
@@ -212,35 +188,37 @@ SAID = """name => {
 }"""
 
 
-def german_race() -> str:
-    lane = {"pieces": [" a", " b"], "tokens": 2, "target_passes": 2, "label": "x", "tokens_per_second": 9.25}
-    lane |= {"counts": [1, 1], "times": [0.1, 0.25], "sources": "pp"}
-    comparison = {"speedup": 1.5, "greedy": False, "identical": False, "parting": None}
-    race = {"kind": "race", "prompt": "", "lanes": [lane, lane], "comparison": comparison, "passes": "plain"}
-    return json.dumps(race)
-
-
 def german_contest() -> str:
     measured = Figures(100.25, (90.5, 110.5), 1.5, (1.4, 1.6), 0.61, 2.5, 0.13)
     row = ComparedRow("x", Contestant("draft_model", 4, 1, "token"), "x", True, measured, 2)
     return contest_message([row], phase="finished", text="", fraction=1, repeats=2)
 
 
-@pytest.mark.parametrize("name, kind", [("race", "phase"), ("compare", "contest_phase"), ("lossless", "phase")])
-def test_whoever_waits_in_line_has_got_nowhere_yet(alone, name: str, kind: str):
-    page = alone(name)
-    give(page, name, [json.dumps({"kind": kind, "text": "2 before you"})])
-    view = page.locator(f"specviz-{name}")
-    expect(view).to_contain_text("2 before you")
-    tracks = view.locator("[aria-valuenow]").evaluate_all("all => all.map(one => one.getAttribute('aria-valuenow'))")
-    assert set(tracks) <= {"0", None}
+#: What tells of the line, by the element.
+IN_LINE = {"race": "phase", "compare": "contest_phase", "lossless": "phase"}
+
+
+@pytest.mark.parametrize("name", AREAS)
+def test_every_element_needs_no_more_than_its_words_and_whoever_waits_has_got_nowhere_yet(alone, name):
+    page, view = alone(name), f"specviz-{name}"
+    assert page.evaluate(f"{element(name)}.built")
+    if name in IN_LINE:
+        give(page, name, [json.dumps({"kind": IN_LINE[name], "text": "2 before you"})])
+        expect(page.locator(view)).to_contain_text("2 before you")
+        tracks = page.locator(f"{view} [aria-valuenow]").evaluate_all("all => all.map(one => one.ariaValueNow)")
+        assert set(tracks) <= {"0", None}
+    if name == "why":  # the lab asks the page to press a button
+        hear(page, "specviz-press")
+        give(page, "why", [json.dumps({"kind": "why", "story": {"seed": 7}, "runs": []})])
+        page.locator("specviz-why .diagnosis button.act").click()
+        assert heard(page, "specviz-press") == [{"settings": {"seed": 7}, "press": "generate", "back": "why"}]
 
 
 @pytest.mark.parametrize(
     "name, given, comma",
     [
         ("run", run_of(), "0,25"),
-        ("race", [german_race()], "1,50×"),
+        ("race", [a_race({"speedup": 1.5, "greedy": False, "identical": False, "parting": None}, "")], "1,50×"),
         ("compare", [german_contest()], "1,50×"),
         ("why", [json.dumps({"kind": "why", "runs": []})], "0,70"),
     ],
@@ -268,20 +246,6 @@ def test_german_labels_need_no_more_lines_than_english_ones(alone):
     assert all(german <= english for german, english in zip(heights["de"], heights["en"], strict=True))
 
 
-def test_the_lab_asks_the_page_to_press_a_button(alone):
-    page = alone("why")
-    hear(page, "specviz-press")
-    give(page, "why", [json.dumps({"kind": "why", "story": {"seed": 7}, "runs": []})])
-    page.locator("specviz-why .diagnosis button.act").click()
-    assert heard(page, "specviz-press") == [{"settings": {"seed": 7}, "press": "generate", "back": "why"}]
-
-
-@pytest.mark.parametrize("name", AREAS)
-def test_every_element_needs_no_more_than_its_words(alone, name):
-    page = alone(name)
-    assert page.evaluate(f"{element(name)}.built")
-
-
 # As they are served
 
 
@@ -307,10 +271,7 @@ def test_modules_import_what_is_there_and_never_in_a_circle():
         for name in free:
             del imports[name]
     assert not imports, "in a circle, or above one"
-
-
-def test_a_file_is_about_one_thing():
-    for name, held in FILES.items():
-        text = held.decode()
-        assert len(text.splitlines()) <= 400, name
-        assert text.startswith(("// ", "/* ")), f"{name} says what it is for"
+    # A file is about one thing, and says what it is for.
+    texts = {name: held.decode() for name, held in FILES.items()}
+    assert [name for name, text in texts.items() if len(text.splitlines()) > 400] == []
+    assert all(text.startswith(("// ", "/* ")) for text in texts.values())

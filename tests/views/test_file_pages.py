@@ -132,13 +132,17 @@ def test_the_shortest_runs_are_drawn_too(open_file):
     assert page.locator("[data-chart] rect").count() == 3
 
 
-def test_text_of_a_model_stays_text(open_file):
+def test_text_of_a_model_stays_text(open_file, open_page):
     rounds = (a_round("ar", 0, texts=(HOSTILE, HOSTILE, HOSTILE)), a_round("", 1, texts=("\ud800",)))
     page = open_file(a_run(rounds, prompt=HOSTILE, drafter=HOSTILE))
     assert page.locator("[part=prompt]").evaluate("node => node.textContent") == HOSTILE
     assert state(page, "text").startswith(HOSTILE * 2)
-    assert page.locator("img, script[src]").count() == 0
-    assert page.evaluate("window.hit ?? null") is None
+    assert page.locator("img, script[src]").count() == 0 and page.evaluate("window.hit ?? null") is None
+    hostile = a_race(HOSTILE, HOSTILE, "\ud800")
+    page = open_page(race_page(*hostile, compare(*hostile), "Abacus 9", "en"), reduced_motion="reduce")
+    lanes = page.locator("specviz-race").evaluate("race => race.lanes")
+    assert [lane["text"][: len(HOSTILE)] for lane in lanes] == [HOSTILE] * 2
+    assert page.locator("img, script[src]").count() == 0 and page.evaluate("window.hit ?? null") is None
 
 
 def a_race(*texts: str, prompt: str = "Once upon a time") -> tuple[Run, Run]:
@@ -188,15 +192,7 @@ def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
     assert page.evaluate("window.hit ?? null") is None and violations(page) == []
 
 
-def test_a_race_of_hostile_texts_shows_them(open_page):
-    hostile = a_race(HOSTILE, HOSTILE, "\ud800")
-    page = open_page(race_page(*hostile, compare(*hostile), "Abacus 9", "en"), reduced_motion="reduce")
-    lanes = page.locator("specviz-race").evaluate("race => race.lanes")
-    assert [lane["text"][: len(HOSTILE)] for lane in lanes] == [HOSTILE] * 2
-    assert page.locator("img, script[src]").count() == 0 and page.evaluate("window.hit ?? null") is None
-
-
-def test_a_file_of_500_rounds_is_small():
+def test_a_file_of_500_rounds_is_small_and_a_module_that_none_can_hold_is_refused(tmp_path, monkeypatch):
     tree = recording_named("tree").load()
     chance = random.Random(0)
 
@@ -210,6 +206,10 @@ def test_a_file_of_500_rounds_is_small():
 
     rounds = tuple(another(tree.rounds[i % len(tree.rounds)], i) for i in range(500))
     assert len(run_page(replace(tree, rounds=rounds)).encode()) < MOST_BYTES
+    monkeypatch.setattr("specviz.views.pages.WEB", tmp_path)
+    (tmp_path / "page.js").write_text("export default function () {}\n")
+    with pytest.raises(ValueError, match=r"page\.js"):
+        bundle("page.js")
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(new_page):
@@ -220,10 +220,3 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(new_page):
     expect(shown).to_have_text("Once upon a time")
     assert page.evaluate("window.hit ?? null") is None
     assert len(repr(run)) < 60
-
-
-def test_a_module_that_no_file_can_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("specviz.views.pages.WEB", tmp_path)
-    (tmp_path / "page.js").write_text("export default function () {}\n")
-    with pytest.raises(ValueError, match=r"page\.js"):
-        bundle("page.js")

@@ -84,19 +84,23 @@ def test_u_lies_in_the_piece_of_the_token_it_drew(way):
             assert places[id][1] - places[id][0] == pytest.approx(share, abs=3e-6)
 
 
-def test_a_trace_from_before_the_places_loads_and_shows_what_it_holds(show):
-    run = a_run((a_round("ard"),))
-    data = json.loads(json.dumps(run.to_dict()))
-    for one in data["rounds"]:
-        del one["next"]["below"], one["next"]["line"]
+# What is shown
+
+
+def test_a_row_is_sent_exactly_and_a_trace_from_before_the_places_shows_what_it_holds(show):
+    one = next(one for one in (a_tree((-1, 0, 1), seed=seed) for seed in range(20)) if one.next.kind == "recovered")
+    held = json.loads(messages.rounds_message("run", [one], VOCABULARY))["rounds"][0]
+    row, sent = next((row, sent) for row, sent in zip(one.top, held["top"]) if row.residual)
+    assert dict(sent["p"]) == pytest.approx(dict(row.p), rel=1e-8)
+    assert held["next"]["below"] == pytest.approx(one.next.below, rel=1e-8)
+    assert held["next"]["line"] == [list(piece) for piece in one.next.line]
+    data = json.loads(json.dumps(a_run((a_round("ard"),)).to_dict()))
+    del data["rounds"][0]["next"]["below"], data["rounds"][0]["next"]["line"]
     old = Run.from_dict(data)
     assert (old.rounds[0].next.below, old.rounds[0].next.line) == (None, ())
     page = show(old)
     assert "came up u = 0.38 and gave" in ask(page, 0, "next")
     assert page.locator('[part="residual"]').count() == 1 and page.locator(".whole").count() == 0
-
-
-# What is shown
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -113,7 +117,7 @@ def test_every_token_is_shown_with_the_numbers_of_its_record(show, way):
             assert_block(shown, one, run)
             verdicts.add(token.outcome)
         shown = held[one.index, "next"]
-        assert _quoted(one.next.text) in shown["say"]
+        assert f"‹{one.next.text}›" in shown["say"]
         assert_draw(shown, one.next)
         assert_residual(shown, one, run)
     if run.drafter:
@@ -161,7 +165,7 @@ def assert_verdict(sentence: str, token: DraftedToken) -> None:
         "discarded": r"never judged|never tried|left out|discarded with",
     }
     assert re.search(words[token.outcome], sentence), (token, sentence)
-    assert _quoted(token.text) in sentence
+    assert f"‹{token.text}›" in sentence
 
 
 def assert_coin(shown: dict, one: Round, token: DraftedToken, run: Run) -> None:
@@ -190,7 +194,7 @@ def assert_coin(shown: dict, one: Round, token: DraftedToken, run: Run) -> None:
     else:
         p, q, bound = re.search(r"u < (\S+) / (\S+) = (\S+)\. ", sentence).groups()
         assert f"q = {q}" in sentence, "the same q as before"
-        assert float(p) / float(q) == pytest.approx(float(bound), abs=_half_a_digit(bound))
+        assert float(p) / float(q) == pytest.approx(float(bound), abs=0.51 * 10.0 ** -len(bound.partition(".")[2]))
         assert float(bound) == near(token.accept_prob)
         assert (_number(sentence, "u = ") < float(bound)) == (token.outcome == "accepted")
     assert ("after it is discarded" in sentence) == (
@@ -258,10 +262,6 @@ def near(value):
     return pytest.approx(value, rel=0.051, abs=0.0051)
 
 
-def _half_a_digit(shown: str) -> float:
-    return 0.51 * 10.0 ** -len(shown.partition(".")[2])
-
-
 def _number(text: str, before: str) -> float:
     return float(re.search(re.escape(before.strip()) + r"\s*([\d.]+(?:e[+-]?\d+)?)", text)[1].rstrip("."))
 
@@ -269,11 +269,6 @@ def _number(text: str, before: str) -> float:
 def _cell(text: str) -> float:
     """A table's number: .31, <.01 (taken as half of it), >.99."""
     return {"<.01": 0.0025, ">.99": 0.9975}.get(text) or float(text)
-
-
-def _quoted(text: str) -> str:
-    """As `quoted` of tokens.js writes an ordinary token."""
-    return f"‹{text}›"
 
 
 def test_the_area_of_p_over_q_is_hatched_where_a_token_was_refused_and_nowhere_else(show):
@@ -292,15 +287,6 @@ def test_the_area_of_p_over_q_is_hatched_where_a_token_was_refused_and_nowhere_e
         page.keyboard.press("Escape")
         chip(page, *place).click()
         assert page.locator('[part="distribution"] .left').count() == 0
-
-
-def test_a_row_with_a_residual_is_sent_exactly():
-    one = next(one for one in (a_tree((-1, 0, 1), seed=seed) for seed in range(20)) if one.next.kind == "recovered")
-    held = json.loads(messages.rounds_message("run", [one], VOCABULARY))["rounds"][0]
-    row, sent = next((row, sent) for row, sent in zip(one.top, held["top"]) if row.residual)
-    assert dict(sent["p"]) == pytest.approx(dict(row.p), rel=1e-8)
-    assert held["next"]["below"] == pytest.approx(one.next.below, rel=1e-8)
-    assert held["next"]["line"] == [list(piece) for piece in one.next.line]
 
 
 @pytest.mark.parametrize(
@@ -349,8 +335,7 @@ def with_someone_to_press(page: Page, run: Run) -> None:
     )
 
 
-def choose(page: Page, round: int, index: int | str) -> None:
-    page.evaluate(f"([round, index]) => {VIEW}.choose(round, index)", [round, index])
+CHOOSE = f"([round, index]) => {VIEW}.choose(round, index)"
 
 
 def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
@@ -362,10 +347,10 @@ def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
         for index, token in enumerate(one.drafted)
         if token.outcome == "accepted" and token.accept_prob < 0.9
     )
-    choose(page, one.index, index)
+    page.evaluate(CHOOSE, [one.index, index])
     assert page.locator('[part="what-if"]').count() == 0, "nobody could start a run"
     with_someone_to_press(page, run)
-    choose(page, one.index, index)
+    page.evaluate(CHOOSE, [one.index, index])
     told, go = page.locator('[part="what-if-outcome"]'), page.locator('[part="branch"]')
     assert go.is_disabled() and "accepted, as it was" in told.inner_text()
     page.locator('[part="what-if"]').press("End")
@@ -375,27 +360,20 @@ def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
     assert spot == {"round": one.index, "index": index}
     assert asked["settings"] == links.settings_of_run(run) | {"coins": f"{one.index + 1}.{index + 1}=0.999"}
     assert (asked["press"], asked["pair"]) == ("generate", run.pair.name)
-
-
-def test_another_token_is_drawn_by_the_middle_of_its_piece(show):
-    run = run_of("draft_model", "token", 1, 0.8)
-    page = show(run, run.rule)
-    with_someone_to_press(page, run)
+    # Another token is drawn by the middle of its piece.
     one = next(one for one in run.rounds if len(one.next.line) > 2)
-    choose(page, one.index, "next")
+    page.evaluate(CHOOSE, [one.index, "next"])
     wanted = next(piece for piece in one.next.line if piece[0] != one.next.id)
     other = page.locator('[part="other"]').first
     other.click()
     assert other.inner_text().replace("·", " ") == run.vocabulary[wanted[0]].replace("·", " ")
-    page.locator('[part="branch"]').click()
-    coin = page.evaluate("window.heard")[1][1]["settings"]["coins"]
+    go.click()
+    coin = page.evaluate("window.heard")[-1][1]["settings"]["coins"]
     assert coin.startswith(f"{one.index + 1}.next=")
     assert wanted[1] < float(coin.partition("=")[2]) < wanted[2]
-
-
-def test_where_no_coin_was_flipped_none_can_be_set(show):
-    run = run_of("draft_model", "token", 1, 0.0)
-    page = show(run, run.rule)
-    with_someone_to_press(page, run)
-    choose(page, 0, 0)
+    # Where no coin was flipped none can be set.
+    greedy = run_of("draft_model", "token", 1, 0.0)
+    page = show(greedy, greedy.rule)
+    with_someone_to_press(page, greedy)
+    page.evaluate(CHOOSE, [0, 0])
     assert page.locator('[part="what-if"]').count() == 0

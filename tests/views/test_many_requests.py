@@ -60,17 +60,14 @@ def test_speedups_come_from_the_passes_of_as_many_requests(alone):
     expect(part(page, "batches-table").locator("[data-best]")).to_have_count(2)
     part(page, "batches-numbers").locator("summary").press("Enter")
     expect(part(page, "batches-times").locator("tbody tr").last).to_have_text("draft, ms1.002.003.00–")
+    # Without a draft model a step costs what the second card says.
+    give(page, "why", [measured(draft={})])
+    assert speedup(page, 4, 0) == pytest.approx(expected_tokens(0.7, 4) * 10 / (4 * 0.2 * 10 + 11), abs=0.0051)
+    expect(part(page, "batches-how")).to_contain_text("a draft step counts c = 0.20 passes")
     # The slider is that of the second card.
     page.locator("specviz-why #shared-alpha").press("Home")
     assert page.locator("specviz-why #alpha").input_value() == "0"
     expect(part(page, "batches-finding")).to_contain_text("no γ pays, not even for a single request")
-
-
-def test_without_a_draft_model_a_step_costs_what_the_second_card_says(alone):
-    page = alone("why")
-    give(page, "why", [measured(draft={})])
-    assert speedup(page, 4, 0) == pytest.approx(expected_tokens(0.7, 4) * 10 / (4 * 0.2 * 10 + 11), abs=0.0051)
-    expect(part(page, "batches-how")).to_contain_text("a draft step counts c = 0.20 passes")
 
 
 def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):

@@ -1,12 +1,10 @@
 """Playback in a real browser: a place in a run shows what had happened there and nothing of what came later."""
 
 import itertools
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
-from elements import VIEW, give
-from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from elements import VIEW, feed, give
+from handmade import a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Page, expect
 
 from specviz.records.metrics import draft_depths, tally
@@ -32,47 +30,14 @@ SEEN = f"""() => {{
 VERDICTS = ("accepted", "rejected", "discarded", "matches", "coin", "✓", "✗", "┄")
 
 
-@pytest.fixture
-def show(alone: Callable[..., Page]) -> Callable[..., Page]:
-    """Opens the component alone, outside Gradio, and gives it messages."""
-
-    def open_page(given: list[str], **options) -> Page:
-        page = alone("run", **{"viewport": {"width": 1280, "height": 720}} | options)
-        feed(page, given)
-        return page
-
-    return open_page
-
-
-def feed(page: Page, given: list[str]) -> None:
-    """Hands messages over and waits until they are drawn."""
-    give(page, "run", given)
+def more(page: Page, run: Run, *rounds: Round, opens: bool = False) -> None:
+    """Hands rounds of a live run over, and waits until they are drawn. opens: the run is a new one."""
+    start = [messages.opening("live", run)] if opens else []
+    give(page, "run", [*start, *([messages.rounds_message("live", rounds, run.vocabulary)] if rounds else [])])
     page.wait_for_function(
         f"""() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === {VIEW}.state
           && {VIEW}.shadowRoot.querySelector('[part=scrub]').max === String({VIEW}.rounds.length)"""
     )
-
-
-def start_of(run: Run, rule: str = "token") -> str:
-    return messages.message(
-        "start",
-        run="run",
-        prompt=run.prompt.text,
-        drafter=run.drafter,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        rule=rule,
-    )
-
-
-def opened(run: Run, rule: str = "token") -> list[str]:
-    """The messages of an opened trace."""
-    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
-    return [start_of(run, rule), rounds, messages.end_message("run", total=len(run.rounds), reason="stopped")]
-
-
-def run_of(*rounds: Round) -> Run:
-    return a_run(rounds, vocabulary=VOCABULARY)
 
 
 def press(page: Page, *keys: str) -> dict:
@@ -82,10 +47,6 @@ def press(page: Page, *keys: str) -> dict:
         page.keyboard.press(key)
         page.evaluate("() => new Promise(requestAnimationFrame)")
     return page.evaluate(SEEN)
-
-
-def step_by(page: Page, unit: str) -> None:
-    page.locator('[part="unit"]').select_option(unit)
 
 
 # What should be seen, worked out from the records
@@ -148,7 +109,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_shows_its_stage_and_nothing_later(show, name):
     rounds = RUNS[name]
-    page = show(opened(run_of(*rounds), name if name in ("block", "typical", "tree") else "token"))
+    page = show(a_run(rounds), name if name in ("block", "typical", "tree") else "token")
     places = expected(rounds, at_once=name in ("block", "typical"))
     seen = press(page, "Home")
     assert (seen["text"], seen["chips"], seen["place"]["kind"]) == ("", {}, "start")
@@ -160,73 +121,49 @@ def test_every_step_shows_its_stage_and_nothing_later(show, name):
     for place, text, chips in reversed(places[:-1]):
         assert_seen(press(page, "ArrowLeft"), place, text, chips, rounds)
     assert press(page, "ArrowLeft")["place"]["kind"] == "start"
-
-
-#: The chips of a round: their places on the page, by index.
-PLACES = f"""() => [...{VIEW}.shadowRoot.querySelectorAll('.list .chip[data-round="0"]')].map((node) =>
-  [node.dataset.index, node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"""
+    # Steps are tokens, decisions or rounds. A tree that was not drafted token by token is folded.
+    units = (("decision", {"pass", "decide", "next"}), ("round", {"next"}))
+    for unit, kinds in () if name in ("tree", "typical") else units:
+        page.locator('[part="unit"]').select_option(unit)
+        press(page, "Home")
+        for place, text, chips in [one for one in places if one[0]["kind"] in kinds]:
+            assert_seen(press(page, "ArrowRight"), place, text, chips, rounds)
 
 
 def test_each_step_shows_only_what_is_known_then_and_no_verdict_moves_a_chip(show):
     one = a_round("ard", 0)
-    page = show(opened(run_of(one, a_round("aa", 1))))
+    page = show(a_run((one, a_round("aa", 1))))
     said, distribution, residual = (page.locator(f'[part="{name}"]') for name in ("say", "distribution", "residual"))
     following = one.next.text.strip()
+
+    def places() -> list:
+        return page.locator('.list .chip[data-round="0"]').evaluate_all(
+            "nodes => nodes.map(node => [node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"
+        )
+
     press(page, "Home", *["ArrowRight"] * 4)
     assert page.evaluate(SEEN)["place"]["kind"] == "pass"
-    places = page.evaluate(PLACES)
+    before = places()
     expect(distribution).not_to_contain_text("p − q")
     press(page, "ArrowRight", "ArrowRight")
     assert "rejected" in said.inner_text() and following not in said.inner_text()
-    expect(page.locator('[part="place"]')).to_have_text(
-        "Round 1 of 2: decision 2, ✗ " + quoted(one.drafted[1].text) + " rejected"
-    )
+    token = "‹\u2068" + one.drafted[1].text + "\u2069›"
+    expect(page.locator('[part="place"]')).to_have_text(f"Round 1 of 2: decision 2, ✗ {token} rejected")
     # Of the residual there is everything but the draw.
     expect(distribution).to_contain_text("p − q")
     expect(residual).to_be_visible()
     expect(residual.locator(".u, .drawn, .mark")).to_have_count(0)
-    assert page.evaluate(PLACES) == places
+    assert places() == before
     press(page, "ArrowRight", "ArrowLeft", "ArrowRight")
-    assert page.evaluate(PLACES) == places
+    assert places() == before
     page.locator('.chip[data-round="0"][data-index="1"]').click()
     assert following in said.inner_text()
     expect(residual.locator(".u, .drawn").first).to_be_visible()
 
 
-def quoted(token: str) -> str:
-    return "‹\u2068" + token + "\u2069›"
-
-
-def test_in_a_tree_no_name_lies_over_its_figures(show):
-    one = next(one for one in RUNS["tree"] if any(token.outcome == "rejected" for token in one.drafted))
-    page = show(opened(run_of(replace(one, index=0))))
-    press(page, "Home", *["ArrowRight"] * (len(TREE) + 1))
-    index = next(place for place, token in enumerate(one.drafted) if token.outcome == "rejected")
-    page.keyboard.press("p")
-    for where in (".list", ".large"):
-        name, figures = (
-            page.locator(f'{where} .tree .chip[data-index="{index}"] {part}').evaluate(
-                "node => { const range = new Range(); range.selectNodeContents(node);"
-                " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
-            )
-            for part in (".w", ".sealed")
-        )
-        assert (name[0] + name[1]) / 2 < figures[0]
-
-
-def test_steps_are_tokens_decisions_or_rounds(show):
-    rounds = RUNS["chain"]
-    page = show(opened(run_of(*rounds)))
-    for unit, kinds in (("decision", {"pass", "decide", "next"}), ("round", {"next"})):
-        step_by(page, unit)
-        press(page, "Home")
-        for place, text, chips in [one for one in expected(rounds) if one[0]["kind"] in kinds]:
-            assert_seen(press(page, "ArrowRight"), place, text, chips, rounds)
-
-
-def test_the_slider_counts_rounds_and_figures_are_of_the_rounds_so_far(show):
+def test_the_slider_counts_rounds_figures_are_of_those_so_far_and_playing_goes_on_to_the_end(show):
     rounds = (*RUNS["chain"], a_round("aard", 3), a_round("", 4), a_round("aaa", 5))
-    page = show(opened(run_of(*rounds)))
+    page = show(a_run(rounds))
     for count in (1, 4, 2, 6, 5):
         page.locator('[part="scrub"]').fill(str(count))
         page.evaluate("() => new Promise(requestAnimationFrame)")
@@ -237,14 +174,6 @@ def test_the_slider_counts_rounds_and_figures_are_of_the_rounds_so_far(show):
         rate = page.locator('[data-figure="acceptance_rate"]').inner_text()
         assert float(rate.rstrip("%\u202f")) == pytest.approx(100 * counts.acceptance_rate, abs=0.501)
         expect(page.locator('[part="place"]')).to_contain_text(f"Round {count} of 6")
-
-
-# Keys
-
-
-def test_playing_goes_through_every_place_to_the_end_and_stops_there(show):
-    rounds = RUNS["chain"]
-    page = show(opened(run_of(*rounds)))
     page.locator('[part="speed"]').select_option("8")
     press(page, "Home", " ")
     assert page.evaluate(f"{VIEW}.playing")
@@ -260,19 +189,19 @@ def test_playing_goes_through_every_place_to_the_end_and_stops_there(show):
 # Behind a live run
 
 
-def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
+def test_a_reader_stays_where_they_are_while_the_run_goes_on(alone):
     rounds = tuple(
         a_round(word, index) for index, word in enumerate(itertools.islice(itertools.cycle(("ard", "aa")), 30))
     )
-    run = run_of(*rounds)
-    page = show([start_of(run), messages.rounds_message("run", rounds[:3], run.vocabulary)])
+    run, page = a_run(rounds), alone("run")
+    more(page, run, *rounds[:3], opens=True)
     live = page.locator('[part="to_end"]')
     expect(live).to_have_text("● live")
     place, text, chips = expected(rounds)[6]
     assert_seen(press(page, "Home", *["ArrowRight"] * 7), place, text, chips, rounds)
     expect(live).to_have_text("○ go live")
     for first in range(3, 30, 9):
-        feed(page, [messages.rounds_message("run", rounds[first : first + 9], run.vocabulary)])
+        more(page, run, *rounds[first : first + 9])
         assert_seen(page.evaluate(SEEN), place, text, chips, rounds)
     expect(page.locator('[part="place"]')).to_contain_text("of 30")
     live.click()
@@ -283,7 +212,7 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     assert page.evaluate(SEEN)["text"] == run.text
     # A new run is followed from its first round, wherever the reader was.
     press(page, "Home")
-    feed(page, [message.replace('"run":"run"', '"run":"other"') for message in opened(run_of(a_round("a")))])
+    feed(page, a_run((a_round("a"),)), "token")
     assert page.evaluate(SEEN)["place"] is None
 
 
@@ -303,48 +232,38 @@ def assert_at_the_end(page: Page) -> None:
     assert page.evaluate(ends)
 
 
-def test_the_end_is_followed_until_heights_have_settled(show):
+def test_the_end_is_followed_until_heights_have_settled(alone):
     words = itertools.islice(itertools.cycle(("ard", "aaaaaaad", "r")), 600)
     rounds = tuple(a_round(word, index) for index, word in enumerate(words))
-    run = run_of(*rounds)
-    page = show([start_of(run)])
+    run, page = a_run(rounds), alone("run", viewport={"width": 1280, "height": 720})
+    more(page, run, opens=True)
     page.evaluate(
         f"""css => {VIEW}.shadowRoot.append(Object.assign(document.createElement('style'), {{textContent: css}}))""",
         ESTIMATED,
     )
-    feed(page, [messages.rounds_message("run", rounds[:10], run.vocabulary)])
+    more(page, run, *rounds[:10])
     assert_at_the_end(page)
     # Rows take more lines in a narrow window.
     page.set_viewport_size({"width": 400, "height": 720})
     assert_at_the_end(page)
     press(page, "Home")
-    feed(page, [messages.rounds_message("run", rounds[10:510], run.vocabulary)])
+    more(page, run, *rounds[10:510])
     page.locator('[part="to_end"]').click()
     assert_at_the_end(page)
     # And while rounds keep arriving.
     press(page, "Home")
     page.locator('[part="to_end"]').click()
     for first in range(510, 600, 15):
-        feed(page, [messages.rounds_message("run", rounds[first : first + 15], run.vocabulary)])
+        more(page, run, *rounds[first : first + 15])
     assert_at_the_end(page)
 
 
 # Presentation
 
 
-def test_presentation_ends_where_the_browser_goes_back(show):
-    page = show(opened(run_of(*RUNS["chain"])))
-    page.evaluate("location.hash = 'race'")
-    press(page, "p")
-    expect(page.get_by_role("dialog", name="Presentation")).to_be_visible()
-    page.go_back()
-    expect(page.get_by_role("dialog", name="Presentation")).not_to_be_visible()
-
-
-@pytest.mark.parametrize("name", ["tree"])
-def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, name):
-    rounds = RUNS[name]
-    page = show(opened(run_of(*rounds), "tree" if name == "tree" else "token"))
+def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
+    rounds = RUNS["tree"]
+    page = show(a_run(rounds), "tree", viewport={"width": 1280, "height": 720})
     press(page, "Home", "p")
     dialog = page.get_by_role("dialog", name="Presentation")
     expect(dialog).to_be_visible()
@@ -371,12 +290,28 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, 
         })"""
     )
     # A tree is as large as its height allows.
-    assert sizes[0] >= (18 if name == "tree" else 28) and sizes[1] >= 20
+    assert sizes[0] >= 18 and sizes[1] >= 20
     box = dialog.bounding_box()
     assert (box["x"], box["y"]) == (0, 0) and box["width"] == page.evaluate("innerWidth")
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
     page.wait_for_function(f"() => {VIEW}.shadowRoot.activeElement?.getAttribute('part') === 'text'")
+    # In a tree no name lies over its figures.
+    page.evaluate("location.hash = 'race'")
+    press(page, "Home", *["ArrowRight"] * (len(TREE) + 1), "p")
+    index = next(place for place, token in enumerate(rounds[0].drafted) if token.outcome == "rejected")
+    for where in (".list", ".large"):
+        name, figures = (
+            page.locator(f'{where} .tree .chip[data-round="0"][data-index="{index}"] {part}').evaluate(
+                "node => { const range = new Range(); range.selectNodeContents(node);"
+                " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
+            )
+            for part in (".w", ".sealed")
+        )
+        assert (name[0] + name[1]) / 2 < figures[0]
+    # The presentation ends where the browser goes back.
+    page.go_back()
+    expect(dialog).not_to_be_visible()
 
 
 #: The nodes of the presentation that are cut off, by their parts: by the window, or by the box they stand in.
@@ -412,7 +347,7 @@ CUT = f"""() => {{
 def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, name, width, height, predicting):
     rounds = (a_block("AB", (0.1, 0.2)),) if name == "bonus" else RUNS[name][:1]
     rule = {"chain": "token", "bonus": "block"}.get(name, name)
-    page = show(opened(run_of(*rounds), rule), language="de", viewport={"width": width, "height": height})
+    page = show(a_run(rounds), rule, language="de", viewport={"width": width, "height": height})
     press(page, "Home", "p")
     if predicting:
         page.locator('[part="present-predict"]').click()
@@ -428,8 +363,8 @@ def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, na
 
 def test_without_motion_nothing_is_animated(show):
     for motion in ("reduce", "no-preference"):
-        page = show(opened(run_of(*RUNS["chain"])), reduced_motion=motion)
-        step_by(page, "decision")
+        page = show(a_run(RUNS["chain"]), reduced_motion=motion)
+        page.locator('[part="unit"]').select_option("decision")
         press(page, "Home", "ArrowRight", "ArrowRight")
         names = page.locator(".list .landing").evaluate_all(
             "nodes => nodes.map(node => getComputedStyle(node).animationName)"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from elements import VIEW, give, state
-from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical, rounds_of
 from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.metrics import draft_depths
@@ -22,14 +22,13 @@ def run_of(*rounds: Round, greedy: bool = False) -> Run:
 
 def greedily(one: Round) -> Round:
     """The round as temperature 0 records it: without coins."""
-    return replace(
-        one, drafted=tuple(replace(token, u=None) for token in one.drafted), next=replace(one.next, u=None, prob=1.0)
-    )
+    drafted = tuple(replace(token, u=None) for token in one.drafted)
+    return replace(one, drafted=drafted, next=replace(one.next, u=None, prob=1.0))
 
 
 RUNS = {
     "token": run_of(a_round("ard"), a_round("aa", 1), a_round("", 2)),
-    "greedy": run_of(greedily(a_round("ard")), greedily(a_round("aa", 1)), greedy=True),
+    "greedy": run_of(*map(greedily, rounds_of("ard", "aa")), greedy=True),
     "tree": run_of(a_tree(TREE, 0, seed=5), a_tree(TREE, 1, seed=3)),
     "block": run_of(a_block("AAB", (0.1, 0.9, 0.95)), a_block("BB", (0.5, 0.2), 1)),
     "typical": run_of(a_typical(), a_typical(1)),
@@ -94,6 +93,21 @@ def test_a_verdict_is_shown_once_it_was_guessed(show):
     part(page, "predict").click()
     part(page, "text").focus()
     assert press(page, *["ArrowRight"] * 5) == {"round": 1, "stage": 4, "kind": "decide"}
+    # In the presentation it is the same mode.
+    page = show(RUNS["token"])
+    predict(page)
+    press(page, "p")
+    dialog = page.get_by_role("dialog", name="Presentation")
+    press(page, *["ArrowRight"] * 5)
+    expect(part(page, "present-question")).to_contain_text("accepted or rejected?")
+    expect(dialog.locator('[part="coin"]')).to_have_count(0)
+    dialog.get_by_role("button", name="accepted").click()
+    expect(part(page, "present-tally")).to_have_text("1 of 1 guessed right")
+    expect(dialog.locator('[part="coin"]')).to_be_visible()
+    # The keyboard goes on where the answer was.
+    expect(dialog.get_by_role("button", name="Step forward")).to_be_focused()
+    press(page, " ", "r")
+    expect(part(page, "present-tally")).to_have_text("2 of 2 guessed right")
 
 
 @pytest.mark.parametrize("rule, unit", [*zip(RUNS, ("token", "round", "token", "round", "token"))])
@@ -158,21 +172,3 @@ def test_another_run_is_predicted_from_its_start_and_not_overtaken(show):
     press(page, *["ArrowRight"] * 5, "a", "ArrowRight", "r", "ArrowRight", "1")
     expect(part(page, "tally")).to_have_text("3 of 3 guessed right")
     assert press(page, "ArrowRight", "ArrowRight")["kind"] == "next"
-
-
-def test_in_the_presentation_it_is_the_same_mode(show):
-    page = show(RUNS["token"])
-    predict(page)
-    press(page, "p")
-    dialog = page.get_by_role("dialog", name="Presentation")
-    expect(dialog).to_be_visible()
-    press(page, *["ArrowRight"] * 5)
-    expect(part(page, "present-question")).to_contain_text("accepted or rejected?")
-    expect(dialog.locator('[part="coin"]')).to_have_count(0)
-    dialog.get_by_role("button", name="accepted").click()
-    expect(part(page, "present-tally")).to_have_text("1 of 1 guessed right")
-    expect(dialog.locator('[part="coin"]')).to_be_visible()
-    # The keyboard goes on where the answer was.
-    expect(dialog.get_by_role("button", name="Step forward")).to_be_focused()
-    press(page, " ", "r")
-    expect(part(page, "present-tally")).to_have_text("2 of 2 guessed right")

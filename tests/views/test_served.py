@@ -102,21 +102,16 @@ def test_what_nobody_knows_is_called_unknown_until_its_reader_vouches_for_it(pag
     assert figure(page, "alpha") == "0.43"  # 3 of 4 first and 0 of 3 second positions
 
 
-def test_a_refusal_stands_beside_the_field_and_nothing_on_the_screen_is_lost(page):
+def test_what_cannot_be_read_is_listed_with_its_reason_and_nothing_on_the_screen_is_lost(page):
     read(page, EXACT)
-    shown = part(page, "found")
-    expect(shown).to_be_visible()
-    before = shown.inner_text()
+    before = part(page, "found").inner_text()
     read(page, {"id": HOSTILE, "acceptance_histogram": [HOSTILE]})
     expect(part(page, "problem")).to_contain_text("Request 1: acceptance_histogram[0] must be a whole number")
-    assert shown.inner_text() == before
+    assert part(page, "found").inner_text() == before
     read(page, EXACT, EXACT | {"id": HOSTILE})
     expect(part(page, "rows")).to_contain_text("<img")
     expect(part(page, "problem")).to_be_hidden()
-    assert page.title() != "owned" and page.locator("specviz-served img").count() == 0
-
-
-def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_figures_of_the_others(page):
+    # Beside the figures of the others.
     bad = [EXACT | {"num_draft_tokens": number} for number in range(200, 220)]
     read(page, *bad, {"acceptance_histogram": [HOSTILE]}, EXACT)
     expect(part(page, "summary")).to_have_text("vLLM: 1 request, 43 target passes that verified a draft.")
@@ -128,6 +123,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_figures_of_the
     assert violations(page) == []
     read(page, EXACT)
     expect(left_out).to_be_hidden()
+    assert page.title() != "owned" and page.locator("specviz-served img").count() == 0
     assert "7 Einträge" in words("de")("served.left_out", n=7)
     (german,) = json.loads(told("\n".join(map(json.dumps, (bad[0], EXACT))), language="de"))["reasons"]
     assert german.startswith("Anfrage 1: num_draft_tokens kommt auf 200")
@@ -148,32 +144,17 @@ MEAN = "INFO SpecDecoding metrics: Mean acceptance length: {}, Per-position acce
     ("text", "summary", "figures", "note", "dots"),
     [
         (
-            SCRAPE,
-            "vLLM /metrics: 1 summary of many requests, 43 target passes that verified a draft.",
-            ["1.23", "0.20", "0.08"],
-            "vLLM counts passes that verified a draft",
-            3,
+            *(SCRAPE, "vLLM /metrics: 1 summary of many requests, 43 target passes that verified a draft."),
+            *(["1.23", "0.20", "0.08"], "vLLM counts passes that verified a draft", 3),
         ),
         (
-            LLAMA,
-            "llama.cpp: 1 request. How many target passes there were is not said.",
-            ["not known", "not known", "0.75"],
-            "1 request does not say how many target passes it took",
-            0,
-        ),
-        (
-            MEAN.format("2.41"),
-            "vLLM log: 1 summary of many requests. How many target passes there were is not said.",
-            ["2.41", "not known", "not known"],
-            "1 entry gives tokens per pass as a rounded mean",
-            2,
+            *(LLAMA, "llama.cpp: 1 request. How many target passes there were is not said."),
+            *(["not known", "not known", "0.75"], "1 request does not say how many target passes it took", 0),
         ),
         (
             f"{MEAN.format('2.41')}\n{MEAN.format('1.51')}\n{LLAMA}",
             "llama.cpp, vLLM log: 1 request, 2 summaries of many requests. How many target passes",
-            ["not known", "not known", "0.75"],
-            "2 entries give tokens per pass as rounded means",
-            0,
+            *(["not known", "not known", "0.75"], "2 entries give tokens per pass as rounded means", 0),
         ),
     ],
 )
@@ -191,7 +172,7 @@ def test_the_page_shows_what_a_format_tells_and_says_what_it_does_not(page, text
     assert violations(page) == []
 
 
-def test_what_may_be_wrong_stands_with_its_causes_and_published_figures_beside(page):
+def test_what_may_be_wrong_stands_with_its_causes_published_figures_and_requests_at_once_beside(page):
     read(page, EXACT)
     findings = part(page, "findings")
     expect(findings).to_contain_text("Position 1 kept only 9\u202f% of the 43 tokens")
@@ -207,55 +188,46 @@ def test_what_may_be_wrong_stands_with_its_causes_and_published_figures_beside(p
     expect(part(page, "range")).to_contain_text("EAGLE-3: 2.26 to 5.14 in 7 published settings; yours is 1.23.")
     expect(part(page, "anchors").locator("tbody tr")).to_have_count(8)
     assert violations(page) == []
+    # Of benchmarks, requests at once and speedups are known.
+    drafting = {"num_drafts": 1000, "draft_tokens": 3000, "accepted_tokens": 1500}
+    drafting = {f"spec_decode_{name}": value for name, value in drafting.items()}
+    drafting["spec_decode_per_position_acceptance_rates"] = [0.8, 0.45, 0.25]
+    speeds = {1: (50, 96), 64: (1500, 1200)}
+    results = [{"max_concurrency": load, "output_throughput": pair[0]} for load, pair in speeds.items()]
+    results += [{"max_concurrency": load, "output_throughput": pair[1], **drafting} for load, pair in speeds.items()]
+    part(page, "speedups").fill("")
+    read(page, *results)
+    assert figure(page, "load") == "32.5 (1 – 64)"
+    expect(part(page, "notes")).to_contain_text("by requests at once: 1.92 at 1; 0.80 at 64.")
+    expect(findings).to_contain_text("With 1 at once the speedup is 1.92, with 64 at once 0.80")
+    read(page, EXACT)
+    expect(page.locator("specviz-served [data-figure=load]")).to_have_count(0)
     part(page, "speedups").fill("fast")
     part(page, "speedups").press("Enter")
     answered(page)
     expect(part(page, "problem")).to_contain_text("1:1.9 32:0.8")
 
 
-def test_requests_at_once_and_speedups_of_benchmarks_are_shown_where_they_are_known(page):
-    counts = {"num_drafts": 1000, "draft_tokens": 3000, "accepted_tokens": 1500}
-    drafting = {f"spec_decode_{name}": value for name, value in counts.items()}
-    drafting["spec_decode_per_position_acceptance_rates"] = [0.8, 0.45, 0.25]
-    speeds = {1: (50, 96), 64: (1500, 1200)}
-    results = [{"max_concurrency": load, "output_throughput": pair[0]} for load, pair in speeds.items()]
-    results += [{"max_concurrency": load, "output_throughput": pair[1], **drafting} for load, pair in speeds.items()]
-    read(page, *results)
-    assert figure(page, "load") == "32.5 (1 – 64)"
-    expect(part(page, "notes")).to_contain_text("by requests at once: 1.92 at 1; 0.80 at 64.")
-    expect(part(page, "findings")).to_contain_text("With 1 at once the speedup is 1.92, with 64 at once 0.80")
-    assert violations(page) == []
-    read(page, EXACT)
-    expect(page.locator("specviz-served [data-figure=load]")).to_have_count(0)
+#: A file is dropped on the field.
+DROP = f"""([name, bytes]) => {{
+  const given = new DataTransfer();
+  given.items.add(new File([new Uint8Array(bytes)], name));
+  const field = {VIEW}.shadowRoot.querySelector('[part=field]');
+  field.dispatchEvent(new DragEvent('drop', {{ dataTransfer: given, bubbles: true, cancelable: true }}));
+}}"""
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_a_file_is_read_in_every_encoding_that_programs_write(page, encoding):
     data = list(json.dumps({"id": "é😀", **EXACT}, ensure_ascii=False).encode(encoding))
-    page.evaluate(
-        f"""bytes => {{
-            const given = new DataTransfer();
-            given.items.add(new File([new Uint8Array(bytes)], 'windows.json'));
-            const field = {VIEW}.shadowRoot.querySelector('[part=field]');
-            field.dispatchEvent(new DragEvent('drop', {{ dataTransfer: given, bubbles: true, cancelable: true }}));
-        }}""",
-        data,
-    )
+    page.evaluate(DROP, ["windows.json", data])
     page.wait_for_function("() => window.asked")
     assert json.loads(page.evaluate("() => window.asked.text").lstrip("\ufeff"))["id"] == "é😀"
 
 
-def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_into_the_field(page):
+def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_into_the_field(page, alone):
     text = many(1000)
-    page.evaluate(
-        f"""text => {{
-            const given = new DataTransfer();
-            given.items.add(new File([text], 'many.jsonl'));
-            const field = {VIEW}.shadowRoot.querySelector('[part=field]');
-            field.dispatchEvent(new DragEvent('drop', {{ dataTransfer: given, bubbles: true, cancelable: true }}));
-        }}""",
-        text,
-    )
+    page.evaluate(DROP, ["many.jsonl", list(text.encode())])
     answered(page)
     expect(part(page, "summary")).to_contain_text("1000 requests, 64000 target passes")
     assert part(page, "field").input_value() == ""
@@ -266,15 +238,13 @@ def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_
     values = sorted(one.tokens_per_pass for one in read_metrics(text).requests)
     assert message["quantiles"] == [values[place] for place in (0, 100, 500, 899, 999)]
     assert len(message["curve"]) == 101 and len(told(text)) < 10_000
-
-
-def test_on_a_phone_nothing_is_cut(alone):
-    page = alone("served", "de", viewport={"width": 390, "height": 844}, color_scheme="dark")
-    part(page, "fold").locator("summary").first.click()
-    give(page, "served", [told(many(3), language="de")])
-    expect(part(page, "summary")).to_contain_text("3 Anfragen")
-    assert_no_sideways_scrolling(page)
-    assert violations(page) == []
+    # On a phone nothing is cut.
+    phone = alone("served", "de", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    part(phone, "fold").locator("summary").first.click()
+    give(phone, "served", [told(many(3), language="de")])
+    expect(part(phone, "summary")).to_contain_text("3 Anfragen")
+    assert_no_sideways_scrolling(phone)
+    assert violations(phone) == []
 
 
 def test_the_terminal_prints_the_same_figures():

@@ -25,9 +25,6 @@ def a_tree_run(*rounds: Round, **settings) -> Run:
     return a_run(rounds, **{"vocabulary": VOCABULARY, "num_draft_tokens": 4} | settings)
 
 
-# The tree
-
-
 @pytest.mark.parametrize("parents", [SMALL, WIDE], ids=["small", "wide"])
 def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_other(show, parents):
     one = a_tree(parents, seed=5)
@@ -127,31 +124,32 @@ def test_arrow_keys_follow_branches_and_walk_through_siblings(show):
 def test_what_was_never_tried_says_why(show):
     page = show(a_tree_run(a_tree(SMALL, seed=5)))
     unfold(page, 0)
-    words = [f"‹\u2068{token.text}\u2069›".replace(" ", "\u00a0") for token in a_tree(SMALL, seed=5).drafted]
-    words = [word.replace("\u00a0", " ") for word in words]
+    words = [f"‹\u2068{token.text}\u2069›" for token in a_tree(SMALL, seed=5).drafted]
     assert f"never tried: {words[0]}, ahead of it, was accepted" in ask(page, 0, 1)
     assert f"went another way, with {words[0]}" in ask(page, 0, 5), "a child of a sibling that was not tried"
     assert "All 2 candidates here were rejected" in ask(page, 0, "next")
-    # Below a refused token.
-    refused = next(
-        a_tree((-1, -1, 0), seed=seed)
-        for seed in range(50)
-        if a_tree((-1, -1, 0), seed=seed).drafted[0].outcome == "rejected"
-    )
-    page = show(a_tree_run(refused))
-    unfold(page, 0)
-    assert "before it was rejected" in ask(page, 0, 2)
-
-
-def test_the_table_of_candidates_lists_them_in_the_order_tried(show):
-    one = a_tree(SMALL, seed=5)
-    page = show(a_tree_run(one))
-    unfold(page, 0)
+    # The table lists candidates in the order in which they were tried.
     chip(page, 0, 7).click()
     rows = page.locator("[part=siblings] tbody tr").evaluate_all("rows => rows.map(row => row.className)")
     assert rows == ["rejected", "rejected on"]
     headings = page.locator("[part=siblings] thead th").all_inner_texts()
     assert headings[:6] == ["token", "p", "p′", "q", "u <", "u"]
+    # Below a refused token.
+    trees = (a_tree((-1, -1, 0), seed=seed) for seed in range(50))
+    page = show(a_tree_run(next(one for one in trees if one.drafted[0].outcome == "rejected")))
+    unfold(page, 0)
+    assert "before it was rejected" in ask(page, 0, 2)
+    # A greedy tree is matched, and flips no coin.
+    one = a_tree(SMALL, seed=5)
+    matched = [
+        replace(token, q=1.0, u=None, p=float(token.outcome == "accepted"), p_left=None) for token in one.drafted
+    ]
+    greedy = replace(one, drafted=tuple(matched), next=replace(one.next, u=None, prob=1.0))
+    page = show(a_tree_run(greedy, sampling=SamplingParams(temperature=0)))
+    unfold(page, 0)
+    labels = page.locator("button.chip").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
+    assert "coin" not in " ".join(labels)
+    assert "a match, accepted" in ask(page, 0, 3) and "They differ" in ask(page, 0, 6)
 
 
 def test_a_token_says_what_proposed_it(show):
@@ -174,24 +172,6 @@ def test_a_token_says_what_proposed_it(show):
     assert "Proposed by head 2." in ask(page, 1, 5)
     # Where one head proposed a whole depth, its column says so.
     expect(page.locator(".tree .source")).to_have_text(["head 1", "head 2", "head 3"])
-
-
-def test_a_greedy_tree_is_matched_and_flips_no_coin(show):
-    one = a_tree(SMALL, seed=5)
-    greedy = replace(
-        one,
-        drafted=tuple(
-            replace(token, q=1.0, u=None, p=float(token.outcome == "accepted"), p_left=None) for token in one.drafted
-        ),
-        next=replace(one.next, u=None, prob=1.0),
-    )
-    page = show(a_tree_run(greedy, sampling=SamplingParams(temperature=0)))
-    unfold(page, 0)
-    assert "coin" not in " ".join(
-        page.locator("button.chip").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
-    )
-    assert "a match, accepted" in ask(page, 0, 3)
-    assert "They differ" in ask(page, 0, 6)
 
 
 # Other rules, early stops, the header
@@ -245,21 +225,20 @@ def test_a_smaller_draft_vocabulary_says_how_much_of_p_it_reaches(show):
     expect(page.locator(".meta")).to_contain_text("the draft's vocabulary reaches 0.7")
 
 
-def test_a_draft_that_stopped_early_says_so(show):
-    rounds = (replace(a_round("ar"), confidence=0.31), a_round("ard", 1), replace(a_tree(SMALL, 2), confidence=0.22))
-    page = show(a_tree_run(*rounds))
+def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended(show):
+    choices = (LengthChoice(3, 1.2, 0.4, 0.25), LengthChoice(0, 1.0, 0.2, 0.5), LengthChoice(8))
+    choices += (LengthChoice(0, behind=True),)
+    rounds = [replace(a_round("ard", at), choice=one) for at, one in enumerate(choices)]
+    rounds += [replace(a_round("ar", 4), confidence=0.31), replace(a_tree(SMALL, 5), confidence=0.22)]
+    settings = {"branches": 3, "exit_layer": 2, "confidence": 0.4, "window": 5}
+    sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+    page = show(a_tree_run(*rounds, settings=settings, sampling=sampling, seed=7), "tree")
+    expect(page.locator('[part="meta"]')).to_contain_text(
+        "Draft model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
+        " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
+    )
     notes = page.locator('[part="early"]')
     expect(notes).to_have_text([f"stopped drafting: confidence {x}" for x in ("0.31", "0.22")])
-
-
-def test_a_length_that_chose_itself_says_why(show):
-    choices = (
-        LengthChoice(3, 1.2, 0.4, 0.25),
-        LengthChoice(0, 1.0, 0.2, 0.5),
-        LengthChoice(8),
-        LengthChoice(0, behind=True),
-    )
-    page = show(a_run(tuple(replace(a_round("ard", at), choice=one) for at, one in enumerate(choices))))
     expect(page.locator('[part="reason"]')).to_have_text(
         [
             "γ = 3: one more would bring 0.40 tokens, its time is worth 0.30",
@@ -268,29 +247,10 @@ def test_a_length_that_chose_itself_says_why(show):
             words()("rounds.choice_behind"),
         ]
     )
-
-
-def test_the_header_says_how_the_run_was_made(show):
-    settings = {"branches": 3, "exit_layer": 2, "confidence": 0.4, "window": 5}
-    sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
-    page = show(a_tree_run(a_tree(SMALL), settings=settings, sampling=sampling, seed=7), "tree")
-    expect(page.locator('[part="meta"]')).to_contain_text(
-        "Draft model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
-        " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
-    )
-
-
-def line_of(**settings) -> str:
-    run = a_run((a_round("a"),), **settings)
-    return words().spoken(messages.settings_line(run))
-
-
-def test_a_plain_or_greedy_run_names_no_rule():
-    assert line_of(sampling=SamplingParams(temperature=0)) == "greedy · seed 0 · plain passes"
-    assert line_of(drafter=None) == "temperature 1 · seed 0 · plain passes"
-
-
-# Data and size
+    # A plain or greedy run names no rule.
+    lines = [{"sampling": SamplingParams(temperature=0)}, {"drafter": None}]
+    told = [words().spoken(messages.settings_line(a_run((a_round("a"),), **one))) for one in lines]
+    assert told == ["greedy · seed 0 · plain passes", "temperature 1 · seed 0 · plain passes"]
 
 
 def test_text_and_sources_of_a_tree_are_data(show):
