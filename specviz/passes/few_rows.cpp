@@ -1,5 +1,5 @@
-// Linear layers and attention over few tokens on a CPU: weights in float32, bfloat16, 8 or 4 bits; inputs in float32, or
-// rounded to bfloat16 for a processor that multiplies it; everything else in float32.
+// Linear layers and attention over few tokens on a CPU: weights in float32 or bfloat16, or in few bits (few_bits.h);
+// inputs in float32, or rounded to bfloat16 for a processor that multiplies it; everything else in float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
@@ -19,6 +19,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "few_bits.h"
 #include "lanes.h"
 
 namespace {
@@ -26,14 +27,8 @@ namespace {
 // How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
 constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
 
-// Outputs in a panel of weights: two registers.
-constexpr int64_t PANEL = 2 * LANES;
-
-// Panels that the fewest rows are multiplied with at a time.
-constexpr int64_t GROUP = 4;
-
-// How many floats ahead memory is asked, so that it has answered when they are needed; and how many it brings at a time.
-constexpr int64_t AHEAD = 1024, LINE = 16;
+// How many floats ahead memory is asked, so that it has answered when they are needed.
+constexpr int64_t AHEAD = 1024;
 
 // Asks memory for weights that follow. AMD's Zen looks ahead itself while few rows leave it time; with more it does better
 // asked for those of the next panels, into its second cache.
@@ -49,23 +44,13 @@ inline void ask_ahead(const int32_t* words) {
 #endif
 }
 
-// The weight at a place of each word, which holds WORD of them: one float32, two bfloat16s, four codes of 8 bits or
-// eight of 4. A bfloat16 is the upper half of a float32. A code from 0 to 2^bits − 1 becomes the upper end of a float's
-// fraction, which makes it 1 + code / 2^bits: no conversion, and what is too much is taken off the whole sum.
+// The weight at a place of each word, which holds WORD of them: one float32, or two bfloat16s.
 // upper: the mask of words' upper halves.
 template <int WORD>
 inline Floats unpack(Ints words, int place, Ints upper) {
   if constexpr (WORD == 1) return reinterpret_cast<Floats>(words);
-  if constexpr (WORD == 2) return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & upper);
-  if constexpr (WORD > 2) {
-    constexpr int BITS = 32 / WORD, MASK = ((1 << BITS) - 1) << (23 - BITS), ONE = 127 << 23;
-    const int up = 23 - BITS - place * BITS;
-    return reinterpret_cast<Floats>(((up > 0 ? words << up : words >> -up) & MASK) | ONE);
-  }
+  return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & upper);
 }
-
-// What `unpack` makes of the code that stands for 0.
-constexpr float MIDDLE = 1.5f;
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
@@ -113,60 +98,24 @@ void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t 
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-// WORD: weights in a word. Codes of few bits stand for (code − middle) · scale; other weights are as they are.
-// Input: what the inputs are multiplied as, float or Pair.
+// WORD: weights in a word. Input: what the inputs are multiplied as, float or Pair.
 template <int WORD, class Input>
 struct Layer {
-  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last group filled up
-  const float* scales;   // of codes: [panels][scaled][PANEL], times 2^bits as `unpack` divides by it
+  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last word filled up
   const float* bias;     // [outputs], or none
   int64_t inputs, outputs;
-  int64_t scaled;  // scales of an output: 1, or one for each group
 
-  // Inputs that are summed before what is too much is taken off: more of them would drown the rest.
-  static constexpr int64_t GROUPED = WORD > 2 ? 32 : WORD;
-
-  int64_t groups() const { return (inputs + GROUPED - 1) / GROUPED; }
-  int64_t filled_up() const { return groups() * GROUPED; }
+  int64_t filled_up() const { return (inputs + WORD - 1) / WORD * WORD; }
   int64_t wide() const { return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up(); }  // Inputs of a row
 };
 
-// Rows of a layer's inputs.
-template <class Input>
-struct Rows {
-  const Input* values;  // [wide][ROWS]
-  const float* totals;  // [groups][ROWS], the sums of the values; or none
-};
-
-// Sums of ROWS rows and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].
-template <int ROWS, int PANELS, int WORD, class Input>
-void sum_up(const Layer<WORD, Input>& layer, Rows<Input> rows, int64_t panel, float* sums) {
-  const int64_t stride = layer.filled_up() / WORD * PANEL, groups = layer.groups();
-  const int32_t* words = layer.words + panel * stride;
-  if constexpr (WORD <= 2) return multiply<ROWS, PANELS, WORD>(words, stride, rows.values, layer.filled_up(), sums);
-  alignas(64) float part[ROWS * PANELS * PANEL];
-  std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
-  for (int64_t g = 0; g < groups; g++) {
-    const int64_t first = g * layer.GROUPED, scale = layer.scaled > 1 ? g : 0;
-    multiply<ROWS, PANELS, WORD>(words + first / WORD * PANEL, stride, rows.values + first * ROWS, layer.GROUPED, part);
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 16
-      for (int i = 0; i < 2 * PANELS; i++) {
-        const int at = (r * 2 * PANELS + i) * LANES;
-        const float* scales = layer.scales + ((panel + i / 2) * layer.scaled + scale) * PANEL + i % 2 * LANES;
-        const Floats centred = load(part + at) - MIDDLE * rows.totals[g * ROWS + r];
-        store(sums + at, add_product(load(sums + at), centred, load(scales)));
-      }
-  }
-}
-
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
 template <int ROWS, int PANELS, int WORD, class Input>
-void write_panels(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel) {
+void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
   const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
-  sum_up<ROWS, PANELS>(layer, rows, panel, sums[0]);
+  const int64_t stride = layer.filled_up() / WORD * PANEL;
+  multiply<ROWS, PANELS, WORD>(layer.words + panel * stride, stride, rows, layer.filled_up(), sums[0]);
   for (int r = 0; r < ROWS; r++)
     for (int64_t i = 0; i < count; i++)
       out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
@@ -175,7 +124,7 @@ void write_panels(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out,
 // The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
 // streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
-void write_group(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
+void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
   constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= 2 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
@@ -184,7 +133,7 @@ void write_group(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, 
 // The same for `count` rows, at most ROWS.
 template <int ROWS, int WORD, class Input>
 void write_rows(
-    const Layer<WORD, Input>& layer, int64_t count, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
+    const Layer<WORD, Input>& layer, int64_t count, const Input* rows, float* out, int64_t panel, int64_t end) {
   if constexpr (ROWS > 1)
     if (count < ROWS) return write_rows<ROWS - 1>(layer, count, rows, out, panel, end);
   write_group<ROWS>(layer, rows, out, panel, end);
@@ -199,18 +148,6 @@ void side_by_side(const Input* x, int64_t count, int64_t inputs, Input* to) {
   for (int64_t k = 0; k < inputs; k++)
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) to[k * ROWS + r] = x[r * inputs + k];
-}
-
-// The sum of what `of` makes of LANES values at a time, zeros beyond the last.
-template <class Of>
-float total(const float* values, int64_t count, Of of) {
-  Floats sum = {};
-  int64_t k = 0;
-  for (; k + LANES <= count; k += LANES) sum += of(load(values + k));
-  if (k < count) sum += of(load_some(values + k, count - k));
-  float all = 0;
-  for (int lane = 0; lane < LANES; lane++) all += sum[lane];
-  return all;
 }
 
 // x: [rows][inputs]. The same, or rounded to pairs, [rows][wide]; what is missing of a pair is 0.
@@ -235,39 +172,27 @@ const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows
 // x: [rows][inputs]. out: [rows][outputs].
 template <int WORD, class Input>
 void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t rows) {
-  // Codes are read by drafters, a token or a few at a time: to build more takes its time.
-  constexpr int MOST = WORD > 2 ? 3 : MOST_ROWS;
   static thread_local std::vector<Input> kept;
-  static thread_local std::vector<float> totals;
-  const int64_t wide = layer.wide(), groups = WORD > 2 ? layer.groups() : 0;
+  const int64_t wide = layer.wide();
   kept.resize(rows * wide);
-  totals.resize(rows * groups);
   Input* beside = kept.data();
   const Input* apart = given(layer, x, rows);
   const int64_t length = std::is_same_v<Input, Pair> ? wide : layer.inputs;
-  for (int64_t row = 0; row < rows; row += MOST) {
-    const int64_t count = std::min<int64_t>(MOST, rows - row);
+  for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+    const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
     Input* block = beside + row * wide;
-    side_by_side<MOST>(apart + row * length, count, length, block);
+    side_by_side<MOST_ROWS>(apart + row * length, count, length, block);
     std::fill(block + count * length, block + count * wide, Input());
-    for (int64_t g = 0; g < groups; g++)
-      for (int64_t r = 0; r < count; r++) {
-        const int64_t first = g * layer.GROUPED, end = std::min(first + layer.GROUPED, layer.inputs);
-        const float* values = x + (row + r) * layer.inputs + first;
-        totals[row * groups + g * count + r] = total(values, end - first, [](Floats each) { return each; });
-      }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
-  const float* sums = totals.data();
   const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int thread = 0; thread < threads; thread++) {
     const int64_t last = panels * (thread + 1) / threads;
     for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
-      for (int64_t row = 0; row < rows; row += MOST) {
-        const int64_t count = std::min<int64_t>(MOST, rows - row), end = std::min(panel + GROUP, last);
-        const Rows<Input> block = {beside + row * wide, sums + row * groups};
-        write_rows<MOST>(layer, count, block, out + row * layer.outputs, panel, end);
+      for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, last);
+        write_rows<MOST_ROWS>(layer, count, beside + row * wide, out + row * layer.outputs, panel, end);
       }
   }
 }
@@ -514,19 +439,20 @@ int64_t few_rows_panel() { return PANEL; }
 bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
-// weights in bfloat16 for inputs as they are; in int32 eight codes of 4 bits.
+// weights in bfloat16 for inputs as they are; in uint8 codes of 8 bits, in int32 eight codes of 4 bits.
 void few_rows_linear(
-    const void* weights, const float* scales, const float* bias, const float* x, float* out, int32_t dtype, int64_t rows,
-    int64_t inputs, int64_t outputs, int64_t scaled) {
+    const void* weights, const void* scales, const float* bias, const float* x, float* out, int32_t dtype, int64_t rows,
+    int64_t inputs, int64_t outputs) {
+  const auto words = static_cast<const int32_t*>(weights);
   const auto run = [&](auto layer) {
-    layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, scaled};
+    layer = {words, bias, inputs, outputs};
     linear(layer, x, out, rows);
   };
   if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
   if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
   if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_uint8()) run(Layer<4, float>());
-  if (dtype == aoti_torch_dtype_int32()) run(Layer<8, float>());
+  if (dtype == aoti_torch_dtype_uint8()) linear(Codes<8>{words, scales, bias, inputs, outputs}, x, out, rows);
+  if (dtype == aoti_torch_dtype_int32()) linear(Codes<4>{words, scales, bias, inputs, outputs}, x, out, rows);
 }
 
 void few_rows_attention(
@@ -542,7 +468,7 @@ AOTITorchError aoti_torch_cpu_few_rows_linear(
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
   few_rows_linear(
       floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), dtype(weights),
-      size(x, 0), size(x, 1), outputs, size(scales, 1));
+      size(x, 0), size(x, 1), outputs);
   return AOTI_TORCH_SUCCESS;
 }
 

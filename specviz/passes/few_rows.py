@@ -19,12 +19,15 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from specviz.passes import kernel_library
 from specviz.passes.model_twins import (
+    INPUT_GROUP,
+    Codes,
     attending_by,
     codes_of,
     is_linear,
     let_go,
     packed_of,
     quantised,
+    rounded_inputs,
     shared_weights,
     sharing_twin,
     trim,
@@ -37,9 +40,6 @@ _SDPA = AttentionInterface()["sdpa"]
 
 #: The kernels' among transformers' attention functions.
 ATTENTION = "specviz_few_rows"
-
-#: Inputs whose codes are summed at a time (few_rows.cpp).
-GROUPED = 32
 
 #: Outputs whose weights are unpacked, converted or compared at a time: all of a large head's would take as much memory
 #: as the head once more.
@@ -57,8 +57,8 @@ class FewRowsLinear(nn.Module):
     (`model_twins.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
-    scales: of codes, [outputs / panel, groups, panel], times 2^bits; other weights have them too, all 1 and never read,
-    so that one program serves all of them.
+    scales: of codes, [outputs / panel, groups, panel]; in 4 bits int32 with the bfloat16s of a scale, above, and an
+    offset. Other weights have them too, all 1 and never read, so that one program serves all of them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
@@ -75,19 +75,25 @@ class FewRowsLinear(nn.Module):
 
     def _packed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Panels and scales of some rows of the weight."""
-        bits = self.few_rows.bits or (16 if self.half else 32)
-        if self.few_rows.bits is None:
-            kept, scales = rows.to(torch.bfloat16 if self.half else torch.float32), torch.ones(len(rows), 1)
-        else:
-            codes, scales = quantised(rows, bits)
-            kept, scales = codes.flatten(1), scales * 2**bits
-        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // bits if self.few_rows.bits is None else GROUPED)))
-        panels = _in_panels(whole.unflatten(1, (-1, 32 // bits)), self.few_rows.panel)
         if self.few_rows.bits is not None:
-            panels = words(panels, bits)
-        elif self.half and not self.pairs:
+            return self._packed_codes(rows, self.few_rows.bits)
+        whole = rows.to(torch.bfloat16 if self.half else torch.float32)
+        inputs = 2 if self.half else 1  # of a word
+        whole = functional.pad(whole, (0, -whole.shape[1] % inputs)).unflatten(1, (-1, inputs))
+        panels = _in_panels(whole, self.few_rows.panel)
+        if self.half and not self.pairs:
             panels = panels.view(torch.int16)
-        return panels, _in_panels(scales, self.few_rows.panel)
+        return panels, _in_panels(torch.ones(len(rows), 1), self.few_rows.panel)
+
+    def _packed_codes(self, rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+        """The same in few bits."""
+        coded = quantised(rows, bits)
+        codes = coded.codes.flatten(1)
+        codes = functional.pad(codes, (0, -codes.shape[1] % INPUT_GROUP)).unflatten(1, (-1, 32 // bits))
+        scales = coded.scales
+        if bits == 4:
+            scales = torch.stack([coded.offsets, coded.scales], -1).bfloat16().view(torch.int32).squeeze(-1)
+        return words(_in_panels(codes, self.few_rows.panel), bits), _in_panels(scales, self.few_rows.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
@@ -115,13 +121,17 @@ class FewRowsLinear(nn.Module):
         for first in range(0, self.outputs, _SOME):
             some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
             rows = panels[some].transpose(1, 2).flatten(0, 1).contiguous()
-            if bits is None:
-                rows = rows.view(self._unpacked_dtype)
-            else:
-                scales = self.scales[some].transpose(1, 2).flatten(0, 1) / 2**bits
-                codes = codes_of(rows, bits).unflatten(1, (scales.shape[1], -1))
-                rows = (codes * scales.unsqueeze(-1)).flatten(1)
+            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
             yield rows[: self.outputs - first, : self.inputs]
+
+    def _coded(self, rows: Tensor, some: slice, bits: int) -> Codes:
+        """What rows [n, m] int32 of these panels stand for."""
+        scales = self.scales[some].transpose(1, 2).flatten(0, 1)
+        if bits == 4:
+            offsets, scales = scales.contiguous().unsqueeze(-1).view(torch.bfloat16).float().unbind(-1)
+        else:
+            offsets = -128 * scales
+        return Codes(codes_of(rows, bits).unflatten(1, (scales.shape[1], -1)), scales, offsets)
 
     @property
     def _unpacked_dtype(self) -> torch.dtype:
@@ -148,7 +158,8 @@ class WideLinear(nn.Module):
         self.inputs = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        x, bias = x.to(self.inputs).float(), self.part.bias
+        x = rounded_inputs(x.float()) if self.inputs == torch.int8 else x.to(self.inputs).float()
+        bias = self.part.bias
         products = [functional.linear(x, some.float()) for some in _weight_parts(self.part)]
         return torch.cat(products, -1) + (0 if bias is None else bias.float())
 
@@ -203,8 +214,11 @@ class FewRows:
         return replace(self, half=all(torch.equal(part.bfloat16().to(part.dtype), part) for part in parts))
 
     def multiplied_in(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which weights of this dtype, and inputs, are multiplied."""
-        rounds = dtype == torch.bfloat16 and self.bits is None and kernel_library.multiplies_bfloat16()
+        """The dtype to which inputs are rounded before weights of this dtype multiply them: beside weights in few bits
+        int8, as `model_twins.rounded_inputs` does it."""
+        if self.bits is not None:
+            return torch.int8
+        rounds = dtype == torch.bfloat16 and kernel_library.multiplies_bfloat16()
         return torch.bfloat16 if rounds else torch.float32
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> FewRowsLinear:

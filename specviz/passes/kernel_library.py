@@ -23,11 +23,13 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-SOURCES = [pathlib.Path(__file__).with_name(name) for name in ("few_rows.cpp", "chains.cpp", "lanes.h", "choices.h")]
+_FILES = ("few_rows.cpp", "chains.cpp", "few_bits.h", "lanes.h", "choices.h")
+SOURCES = [pathlib.Path(__file__).with_name(name) for name in _FILES]
 
-#: For this processor only: the library is built where it runs. Products and sums are fused only where the source says
-#: so (lanes.h).
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+#: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
+#: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
+_MARCH = f"-march={os.environ.get('SPECVIZ_MARCH', 'native')}"
+_FLAGS = ("-std=c++17", "-O3", _MARCH, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 _OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor")
@@ -159,7 +161,7 @@ def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, out
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
         ctypes.c_int32(dtype_number(weights.dtype)),
-        *map(ctypes.c_int64, (*x.shape, outputs, scales.shape[1])),
+        *map(ctypes.c_int64, (*x.shape, outputs)),
     )
     return out
 

@@ -24,6 +24,11 @@ constexpr int LANES = 4;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
+
+// Outputs in a panel of weights: two registers. How many panels share a stretch of work, and the words that memory brings
+// at a time.
+constexpr int64_t PANEL = 2 * LANES, GROUP = 4, LINE = 16;
 
 inline Floats load(const float* from) {
   Floats loaded;
@@ -81,6 +86,75 @@ inline void store_rounded(Pair* to, Floats values) {
 #else
 constexpr bool MULTIPLIES_PAIRS = false;
 #endif
+
+// Products of whole numbers, four of which lie in each lane, a byte each; `inputs`, from −127 to 127, are the same for all
+// lanes. add_codes adds those of codes up to 15, up to sixteen times: sums may lie in halves of 16 bits, which `whole_sums`
+// adds. add_bytes adds those of codes up to 255 which stand for numbers less by 128; where codes are multiplied as they are,
+// RAISED times the sum of the inputs is yet to be taken off.
+#if defined(__AVX512BW__) && !defined(__AVX512VNNI__)
+#define SUMS_IN_HALVES
+
+inline Ints whole_sums(Ints sums) { return (Ints)_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1)); }
+
+inline Ints in_halves(Ints codes, Ints inputs) { return (Ints)_mm512_maddubs_epi16((__m512i)codes, (__m512i)inputs); }
+
+inline Ints add_halves(Ints a, Ints b) { return (Ints)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+
+inline Ints sizes(Ints numbers) { return (Ints)_mm512_abs_epi8((__m512i)numbers); }
+
+inline Ints with_sign(Ints inputs, Ints of) {
+  const __m512i x = (__m512i)inputs;
+  return (Ints)_mm512_mask_sub_epi8(x, _mm512_movepi8_mask((__m512i)of), _mm512_setzero_si512(), x);
+}
+#elif defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+#define SUMS_IN_HALVES
+
+inline Ints whole_sums(Ints sums) { return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1)); }
+
+inline Ints in_halves(Ints codes, Ints inputs) { return (Ints)_mm256_maddubs_epi16((__m256i)codes, (__m256i)inputs); }
+
+inline Ints add_halves(Ints a, Ints b) { return (Ints)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+
+inline Ints sizes(Ints numbers) { return (Ints)_mm256_abs_epi8((__m256i)numbers); }
+
+inline Ints with_sign(Ints inputs, Ints of) { return (Ints)_mm256_sign_epi8((__m256i)inputs, (__m256i)of); }
+#endif
+
+#if defined(SUMS_IN_HALVES)
+constexpr int RAISED = 0;
+
+inline Ints add_codes(Ints sums, Ints codes, int32_t inputs) {
+  return add_halves(sums, in_halves(codes, Ints{} + inputs));
+}
+
+// The product of two numbers may take 15 bits, and so two of them, but not four.
+inline Ints add_bytes(Ints sums, Ints codes, int32_t inputs) {
+  const Ints numbers = codes ^ static_cast<int32_t>(0x80808080);
+  return sums + whole_sums(in_halves(sizes(numbers), with_sign(Ints{} + inputs, numbers)));
+}
+#else
+constexpr int RAISED = 128;
+
+inline Ints add_bytes(Ints sums, Ints codes, int32_t inputs) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(inputs));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)codes, _mm256_set1_epi32(inputs));
+#else
+  for (int place = 0; place < 32; place += 8) sums += (codes >> place & 255) * static_cast<int8_t>(inputs >> place);
+  return sums;
+#endif
+}
+
+inline Ints add_codes(Ints sums, Ints codes, int32_t inputs) { return add_bytes(sums, codes, inputs); }
+
+inline Ints whole_sums(Ints sums) { return sums; }
+#endif
+
+// The two bfloat16s in each lane as floats.
+inline Floats lower_half(Ints pairs) { return reinterpret_cast<Floats>(pairs << 16); }
+
+inline Floats upper_half(Ints pairs) { return reinterpret_cast<Floats>(pairs & static_cast<int32_t>(0xffff0000)); }
 
 // e to the power of x ≤ 0, to about 1e-7: a power of 2, times the Taylor series of what is left.
 inline Floats exponential(Floats x) {

@@ -1,0 +1,186 @@
+// Linear layers over few tokens with weights in codes of 8 or 4 bits.
+//
+// Inputs are rounded to 8 bits as well, each group of them by a step of its own. So products are sums of whole numbers:
+// exact in any order, and no code has to be converted before it is multiplied. A row's result does not depend on others.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "lanes.h"
+
+namespace {
+
+// Inputs that share a step, and the words of four that they make; in 4 bits, weights that share a scale.
+constexpr int64_t GROUPED = 32, GROUP_WORDS = GROUPED / 4;
+
+// The most rows that are multiplied at a time: drafters read a token or a few, and to build more takes its time.
+constexpr int MOST_CODED = 3;
+
+// How many words ahead memory is asked for codes, and for scales, which are a quarter as many.
+constexpr int64_t CODES_AHEAD = 512, SCALES_AHEAD = CODES_AHEAD / 4;
+
+// A word holds the codes of four inputs in 8 bits, or of eight in 4 bits: of the first four in the lower half of each
+// byte, of the others in the upper.
+template <int BITS>
+struct Codes {
+  const int32_t* words;  // [panels][groups][BITS][PANEL], last panel and last group filled up
+  // In 8 bits, of (code − 128): [panels][PANEL] float32. In 4 bits a weight is code · scale + offset: [panels][groups][PANEL]
+  // of both in bfloat16, the scale in the upper half.
+  const void* scales;
+  const float* bias;  // [outputs], or none
+  int64_t inputs, outputs;
+
+  int64_t groups() const { return (inputs + GROUPED - 1) / GROUPED; }
+};
+
+// Rows of inputs in whole numbers from −127 to 127, four in a word; an input is a number times the step of its group.
+struct RoundedRows {
+  int64_t groups;
+  std::vector<int32_t> words;  // [rows][groups][GROUP_WORDS]
+  std::vector<int32_t> sums;   // [rows][groups], of the numbers
+  std::vector<float> steps;    // [rows][groups]
+
+  void read(const float* x, int64_t rows, int64_t inputs) {
+    groups = (inputs + GROUPED - 1) / GROUPED;
+    words.resize(rows * groups * GROUP_WORDS);
+    sums.resize(rows * groups);
+    steps.resize(rows * groups);
+    for (int64_t at = 0; at < rows * groups; at++) {
+      const int64_t first = at % groups * GROUPED;
+      float group[GROUPED] = {};
+      std::copy_n(x + at / groups * inputs + first, std::min(GROUPED, inputs - first), group);
+      round(group, at);
+    }
+  }
+
+ private:
+  void round(const float* group, int64_t at) {
+    constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added to a number, it leaves the nearest whole one in the last bits
+    Floats most = {};
+    for (int64_t k = 0; k < GROUPED; k += LANES) {
+      const Floats some = load(group + k), size = some > -some ? some : -some;
+      most = most > size ? most : size;
+    }
+    float largest = 0;
+    for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
+    const float step = largest / 127, inverse = step > 1e-30f ? 1 / step : 0;
+    Ints sum = {};
+    for (int64_t k = 0; k < GROUPED; k += LANES) {
+      const Floats shifted = load(group + k) * inverse + SHIFT;
+      const Ints whole = reinterpret_cast<Ints>(shifted) - reinterpret_cast<Ints>(broadcast(SHIFT));
+      const auto bytes = __builtin_convertvector(whole, Bytes);
+      std::memcpy(reinterpret_cast<int8_t*>(words.data() + at * GROUP_WORDS) + k, &bytes, sizeof bytes);
+      sum += whole;
+    }
+    sums[at] = 0;
+    for (int lane = 0; lane < LANES; lane++) sums[at] += sum[lane];
+    steps[at] = step;
+  }
+};
+
+// Sums of ROWS rows from `row` on and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].
+template <int ROWS, int PANELS, int BITS>
+void multiply_codes(const Codes<BITS>& layer, const RoundedRows& rows, int64_t row, int64_t panel, float* sums) {
+  constexpr int WIDE = 2 * PANELS;
+  const int64_t groups = rows.groups;
+  const Ints low = Ints{} + 0x0f0f0f0f;
+  Floats sum[ROWS][WIDE] = {};
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t at = row * groups + g;  // of the first row's group
+    Ints part[ROWS][WIDE] = {};
+#pragma GCC unroll 16
+    for (int w = 0; w < BITS; w++)
+#pragma GCC unroll 16
+      for (int i = 0; i < WIDE; i++) {
+        const int32_t* from = layer.words + (((panel + i / 2) * groups + g) * BITS + w) * PANEL + i % 2 * LANES;
+        if (i * LANES % LINE == 0) __builtin_prefetch(from + CODES_AHEAD);
+        const Ints word = load_words(from);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+          const int32_t* x = rows.words.data() + (at + r * groups) * GROUP_WORDS;
+          if constexpr (BITS == 4) {
+            part[r][i] = add_codes(part[r][i], word & low, x[2 * w]);
+            part[r][i] = add_codes(part[r][i], word >> 4 & low, x[2 * w + 1]);
+          } else {
+            part[r][i] = add_bytes(part[r][i], word, x[w]);
+          }
+        }
+      }
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) {
+      Ints scale = {};
+      if constexpr (BITS == 4) {
+        const int64_t place = ((panel + i / 2) * groups + g) * PANEL + i % 2 * LANES;
+        const int32_t* from = static_cast<const int32_t*>(layer.scales) + place;
+        if (i * LANES % LINE == 0) __builtin_prefetch(from + SCALES_AHEAD);
+        scale = load_words(from);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const int32_t total = rows.sums[at + r * groups];
+        const float step = rows.steps[at + r * groups];
+        if constexpr (BITS == 8) {
+          const Floats whole = __builtin_convertvector(part[r][i] - RAISED * total, Floats);
+          sum[r][i] = add_product(sum[r][i], whole, broadcast(step));
+        } else {
+          const Floats scaled = __builtin_convertvector(whole_sums(part[r][i]), Floats) * step;
+          sum[r][i] = add_product(sum[r][i], scaled, upper_half(scale));
+          sum[r][i] = add_product(sum[r][i], broadcast(total * step), lower_half(scale));
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) {
+      if constexpr (BITS == 8) sum[r][i] *= load(static_cast<const float*>(layer.scales) + panel * PANEL + i * LANES);
+      store(sums + (r * WIDE + i) * LANES, sum[r][i]);
+    }
+}
+
+// Writes outputs of ROWS rows from `row` on, to `out` [rows][outputs]: those of the panels from `panel` to `end`.
+template <int ROWS, int PANELS, int BITS>
+void write_coded(
+    const Codes<BITS>& layer, const RoundedRows& rows, int64_t row, float* out, int64_t panel, int64_t end) {
+  alignas(64) float sums[ROWS][PANELS * PANEL];
+  for (; panel + PANELS <= end; panel += PANELS) {
+    multiply_codes<ROWS, PANELS>(layer, rows, row, panel, sums[0]);
+    const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
+    for (int r = 0; r < ROWS; r++)
+      for (int64_t i = 0; i < count; i++)
+        out[(row + r) * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
+  }
+  if constexpr (PANELS > 1) write_coded<ROWS, 1>(layer, rows, row, out, panel, end);
+}
+
+// x: [rows][inputs]. out: [rows][outputs].
+template <int BITS>
+void linear(const Codes<BITS>& layer, const float* x, float* out, int64_t rows) {
+  static thread_local RoundedRows kept;
+  kept.read(x, rows, layer.inputs);
+  const RoundedRows& rounded = kept;
+  // Several streams are read faster from memory than one, but where scales are a stream of their own.
+  constexpr int some = BITS == 8 ? GROUP : 1;
+  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
+  const int threads = at::get_num_threads();
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int thread = 0; thread < threads; thread++) {
+    const int64_t last = panels * (thread + 1) / threads;
+    for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP) {
+      const int64_t end = std::min(panel + GROUP, last);
+      int64_t row = 0;
+      for (; row + MOST_CODED <= rows; row += MOST_CODED)
+        write_coded<MOST_CODED, 1>(layer, rounded, row, out, panel, end);
+      if (rows - row == 2) write_coded<2, 1>(layer, rounded, row, out, panel, end);
+      if (rows - row == 1) write_coded<1, some>(layer, rounded, row, out, panel, end);
+    }
+  }
+}
+
+}  // namespace
