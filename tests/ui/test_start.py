@@ -16,15 +16,13 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import page
 from specviz.ui.deployment import Deployment
-from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.runner import Runner
 
 SAY = words()
 
 
 @pytest.fixture
-def held(monkeypatch):
+def held(monkeypatch, serve):
     """The page in this process while its pair is still being loaded: address, store, what lets it go on, the loads."""
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
     go_on, loads = threading.Event(), []
@@ -37,12 +35,8 @@ def held(monkeypatch):
         return pair
 
     monkeypatch.setattr("specviz.models.loading.load_pair", load)
-    deployment = Deployment.from_environment()
-    store = PairStore(deployment)
-    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
-    yield page.local_url, store, go_on, loads
+    yield *serve(), go_on, loads
     go_on.set()
-    page.close()
 
 
 def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wait(held, new_page):
@@ -82,6 +76,8 @@ def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_p
     page.wait_for_function(f"() => {VIEW}?.recorded")
     set_control(page, "New tokens", 8)
     page.get_by_role("tab", name=SAY("lossless.tab" if tab == "lossless" else f"page.{tab}"), exact=True).click()
+    if tab == "lossless":
+        page.get_by_label("number input for Runs").fill("500")
     start(page, f"#start-{tab}")
     expect(page.locator(f"specviz-{tab}")).to_contain_text(SAY("common.starting"))
     go_on.set()

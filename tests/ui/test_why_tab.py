@@ -11,10 +11,10 @@ from elements import element, give
 from handmade import curve, pass_times, rounds_of
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
+from refusal import refused
 
 from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
-from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings
@@ -68,28 +68,26 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     assert not lab.runs_of("me")[0].diagnosis.with_passes
 
 
-def test_stopped_early_a_measurement_keeps_what_there_is(runner):
+def measuring(runner, *asked, halt_at: int | None = None) -> list[dict]:
+    """What is told of it; halt_at: how many results there are when Stop is pressed."""
+    visit, told = Visit(None, threading.Event()), []
+    for text in measured(runner, Lab(LiveRuns()), PairName(), visit, *asked):
+        told.append(json.loads(text))
+        if halt_at is not None and sum(one[asked[0]]["result"] is not None for one in told) == halt_at:
+            visit.halt.set()
+    return told
+
+
+def test_many_requests_are_measured_as_passes_are_and_what_was_stopped_keeps_what_there_is(runner):
+    first, *_, last = (one["batches"] for one in measuring(runner, "batches"))
+    assert (first["phase"], last["phase"]) == ("preparing", "finished")
+    assert last["result"]["fraction"] == 1 and len(last["result"]["points"]) > 1
     for least in (0, 1):
-        halt, messages = threading.Event(), []
-        for text in measured(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), "passes"):
-            messages.append(json.loads(text))
-            if sum(one["passes"]["result"] is not None for one in messages) == least:
-                halt.set()
-        assert messages[-1]["passes"]["phase"] == "stopped" and messages[-1]["runs"] == []
-        assert least == 0 or messages[-1]["passes"]["result"]["fraction"] < 1
-
-
-def test_many_requests_are_measured_as_passes_are(runner):
-    visit = Visit(None, threading.Event())
-    first, *_, last = map(json.loads, measured(runner, Lab(LiveRuns()), PairName(), visit, "batches"))
-    assert (first["batches"]["phase"], last["batches"]["phase"]) == ("preparing", "finished")
-    assert last["batches"]["result"]["fraction"] == 1 and len(last["batches"]["result"]["points"]) > 1
-
-
-def test_what_an_oracle_cannot_do_is_refused(runner):
-    visit = Visit(None, threading.Event())
-    with pytest.raises(SpecvizError, match="a number from 0 to 1"):
-        list(measured(runner, Lab(LiveRuns()), PairName(), visit, "forced", "<b>", 4))
+        *_, last = measuring(runner, "passes", halt_at=least)
+        assert last["passes"]["phase"] == "stopped" and last["runs"] == []
+        assert least == 0 or last["passes"]["result"]["fraction"] < 1
+    with refused("alpha", "a number from 0 to 1"):
+        measuring(runner, "forced", "<b>", 4)
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
@@ -105,16 +103,6 @@ def passes_of(peak: float) -> PassTimes:
     return pass_times(*(replace(one, limits=Limits(bandwidth=1e9, peak=peak)) for one in both))
 
 
-def test_a_limit_that_a_pass_has_beaten_is_in_no_message():
-    known, refuted = (
-        json.loads(why_message(passes=Measuring("finished", passes_of(peak))))["passes"]["result"]
-        for peak in (1e9, 1e5)
-    )
-    assert all(one["peak"] and one["bandwidth"] and all(p["least"] for p in one["points"]) for one in known["curves"])
-    for one in refuted["curves"]:
-        assert one["peak"] is one["bandwidth"] is None and {point["least"] for point in one["points"]} == {None}
-
-
 # In the browser
 
 
@@ -126,7 +114,9 @@ def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(alone):
     expect(lines).to_have_count(2)
     expect(machine).to_contain_text("needs at least")
     expect(roofline).to_be_visible()
-    give(page, "why", [why_message(passes=Measuring("finished", passes_of(1e5)), runs=[])])
+    beaten = why_message(passes=Measuring("finished", passes_of(1e5)), runs=[])
+    assert all(one["peak"] is one["bandwidth"] is None for one in json.loads(beaten)["passes"]["result"]["curves"])
+    give(page, "why", [beaten])
     expect(lines).to_have_count(0)
     expect(machine).to_contain_text("its limit is not known")
     expect(machine).not_to_contain_text("at least")
@@ -201,11 +191,6 @@ def lab(page: Page, expression: str, *arguments):
     return page.evaluate(given, list(arguments))
 
 
-def open_why(page: Page) -> None:
-    page.get_by_role("tab", name="Why it works", exact=True).click()
-    page.locator("#measure-passes").wait_for()
-
-
 def part(page: Page, name: str):
     return page.locator(f"specviz-why [part={name}]")
 
@@ -240,18 +225,10 @@ def test_the_page_computes_the_papers_closed_forms(alone):
     assert figure(page, "best") == "—"
 
 
-def test_the_pages_server_reads_another_servers_numbers(page):
-    open_why(page)
-    served = page.locator("specviz-served")
-    served.locator("summary").first.click()
-    served.locator("[part=field]").fill('{"acceptance_histogram": [1, 1], "num_draft_tokens": 2, "num_spec_tokens": 1}')
-    served.locator("[part=read]").click()
-    expect(served.locator("[part=summary]")).to_have_text("vLLM: 1 request, 2 target passes that verified a draft.")
-
-
 def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machine(page):
     set_control(page, "New tokens", 32)
-    open_why(page)
+    page.get_by_role("tab", name="Why it works", exact=True).click()
+    page.locator("#measure-passes").wait_for()
     page.get_by_role("button", name="Make a run").click()
     page.locator("#stop").wait_for()
     # The run is shown, and when it is over its diagnosis: nobody has to find the way back.
@@ -269,11 +246,19 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     full = figures["depth"] >= 3.95
     kept = [step.speedup for step in again.steps if not (step.cause == "short" and full)]
     assert shown == [f"{speedup:.2f}×" for speedup in (*kept, figures["speedup"])]
-    assert lab(page, "[lab.state.alpha, lab.state.cost, lab.state.gamma]") == [
-        figures["alpha"],
-        figures["cost_coefficient"],
-        4,
-    ]
+    sliders = lab(page, "[lab.state.alpha, lab.state.cost, lab.state.gamma]")
+    assert sliders == [figures["alpha"], figures["cost_coefficient"], 4]
+    # A measurement can be stopped, and the device is free again.
+    for name, begun in (
+        ("passes", "passes?.curves[0].points.length > 3"),
+        ("batches", "measuring.batches.phase === 'running'"),
+    ):
+        page.locator(f"#measure-{name}").click()
+        page.wait_for_function(f"() => {VIEW}.state.{begun}")
+        page.locator("#stop-passes").press("Enter")
+        page.locator(f"#measure-{name}").wait_for()
+        assert lab(page, f"lab.state.{name}.fraction") < 1
+        expect(part(page, f"{name}-status")).to_contain_text("Stopped by you")
     page.locator("#measure-passes").click()
     page.locator("#stop-passes").wait_for()
     page.locator("#measure-passes").wait_for()
@@ -281,6 +266,21 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     assert_measured(page)
     assert lab(page, "lab.state.runs.at(-1).diagnosis.with_passes") is True
     assert violations(page) == []
+    # The page's server reads another server's numbers.
+    served = page.locator("specviz-served")
+    served.locator("summary").first.click()
+    served.locator("[part=field]").fill('{"acceptance_histogram": [1, 1], "num_draft_tokens": 2, "num_spec_tokens": 1}')
+    served.locator("[part=read]").click()
+    expect(served.locator("[part=summary]")).to_have_text("vLLM: 1 request, 2 target passes that verified a draft.")
+    expect(page.locator("#go")).to_be_visible()
+    # An oracle is run at the α and γ that the sliders say.
+    page.locator("specviz-why #alpha").press("End")
+    part(page, "run-forced").click()
+    rows = part(page, "forced-table").locator("tbody tr")
+    expect(part(page, "forced-status")).to_contain_text("Measured here")
+    assert rows.locator("td").all_inner_texts()[:4] == ["1.00", "4", "1.00", "5.00"]
+    expect(page.locator("specviz-why path.forced")).to_have_count(1)
+    assert page.locator("#run-forced").is_hidden()
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
 
@@ -302,26 +302,3 @@ def assert_measured(page: Page) -> None:
     alpha, cost, gamma = lab(page, "[lab.state.alpha, lab.state.cost, lab.state.gamma]")
     expected = theory.expected_tokens(alpha, gamma) / (gamma * cost + measured.ratio(gamma + 1))
     assert float(figure(page, "measured").rstrip("×")) == pytest.approx(expected, abs=0.0051)
-
-
-def test_a_measurement_can_be_stopped_and_the_device_is_free_again(page):
-    open_why(page)
-    for name, begun in (
-        ("passes", "passes?.curves[0].points.length > 3"),
-        ("batches", "measuring.batches.phase === 'running'"),
-    ):
-        page.locator(f"#measure-{name}").click()
-        page.wait_for_function(f"() => {VIEW}.state.{begun}")
-        page.locator("#stop-passes").press("Enter")
-        page.locator(f"#measure-{name}").wait_for()
-        assert lab(page, f"lab.state.{name}.fraction") < 1
-        expect(part(page, f"{name}-status")).to_contain_text("Stopped by you")
-    expect(page.locator("#go")).to_be_visible()
-    # An oracle is run at the α and γ that the sliders say.
-    page.locator("specviz-why #alpha").press("End")
-    part(page, "run-forced").click()
-    rows = part(page, "forced-table").locator("tbody tr")
-    expect(part(page, "forced-status")).to_contain_text("Measured here")
-    assert rows.locator("td").all_inner_texts()[:4] == ["1.00", "4", "1.00", "5.00"]
-    expect(page.locator("specviz-why path.forced")).to_have_count(1)
-    assert page.locator("#run-forced").is_hidden()
