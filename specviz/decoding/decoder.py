@@ -12,11 +12,11 @@ from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
-from specviz.passes.chains import JudgedChain
+from specviz.passes.chains import JudgedDraft
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, depth
-from specviz.rules.exact import BLOCK, MATCH, TOKEN
+from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE
 from specviz.rules.sampling import Warper, require_numbers
 from specviz.rules.transfer import on_cpu, to_device, to_host
 from specviz.theory.draft_length import DraftLength
@@ -169,10 +169,10 @@ class Judge:
 
 
 class KernelJudge(Judge):
-    """The same for chains at a temperature and without filters, in one call of C++: `TOKEN`, `BLOCK` and `MATCH`."""
+    """The same at a temperature and without filters, in one call of C++: by `TOKEN`, `BLOCK`, `TREE` and `MATCH`."""
 
     def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        made = JudgedChain(draft, logits, uniforms, self.warper.temperature_alone, self.rule is BLOCK)
+        made = JudgedDraft(draft, logits, uniforms, self.warper.temperature_alone, self.rule is BLOCK)
 
         def details() -> tuple[TargetRows, Decision]:
             if self.rule is MATCH:
@@ -187,10 +187,9 @@ class KernelJudge(Judge):
 def judge_of(request: Request) -> Judge:
     """The quickest judge that comes to the same."""
     rule, warper, passes = request.deciding_rule, request.warper, request.passes.get("target")
-    chains = request.branches == 1 and rule in (TOKEN, BLOCK, MATCH)
+    known = rule in (TOKEN, BLOCK, TREE, MATCH) and warper.temperature_alone is not None
     by_kernels = passes is not None and passes.by_kernels
-    kind = KernelJudge if chains and by_kernels and warper.temperature_alone is not None else Judge
-    return kind(rule, warper)
+    return KernelJudge(rule, warper) if known and by_kernels else Judge(rule, warper)
 
 
 def _bytes_of(*tensors: Tensor | None) -> int:

@@ -14,9 +14,11 @@ from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import reader
+from specviz.passes.chains import spread
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
+from specviz.rules.sampling import fit_width
 from specviz.rules.transfer import to_device
 
 
@@ -34,6 +36,9 @@ class AtOnce(Stepwise):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         self.most = self.most_depths(context.pair)
+        self.in_one_call = False  # as `Stepwise` has it, a pass a token
+        passes = context.passes.get("target")
+        self.spreads = self.choice is not None and passes is not None and passes.by_kernels
         self.asked = 0  # depths of this round
         self.rows: Tensor | None = None  # of this round, one for each depth
 
@@ -53,6 +58,12 @@ class AtOnce(Stepwise):
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         self.rows = self.all_rows(committed, self.asked)
         return None if self.rows is None else self.rows[:1]
+
+    def _grown(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
+        if not self.spreads:
+            return super()._grown(row, budget, uniforms)
+        rows = fit_width(self.rows[:budget], self.vocab_size).float().contiguous()
+        return self.as_draft(spread(rows, self.choice, uniforms), uniforms)
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         # The last token's branch is as long as the number of rows used.

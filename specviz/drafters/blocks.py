@@ -67,6 +67,7 @@ class CorrectedBlocks(Blocks):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
+        self.spreads = False  # rows depend on the tokens before
         self.memory: Tensor | None = None  # [n, width], after each draft token; in a chain the last one's alone
 
     def source(self, depth: int) -> str:

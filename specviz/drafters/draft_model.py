@@ -43,7 +43,7 @@ class DraftModel(Stepwise):
         self.columns = context.pair.draft_columns
         self.reachable = None if self.columns is None else self.columns < logit_width(context.pair.draft)
         whole = self.columns is None and self.known_ids >= self.vocab_size
-        self.in_one_call = whole and self.chains_in_one_call(self.model)
+        self.in_one_call = whole and self.drafts_in_one_call(self.model)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -63,7 +63,7 @@ class DraftModel(Stepwise):
         if budget < 1:
             return Draft.copied((), uniforms.device)
         if self.in_one_call and (unread := self.unread(committed)).shape[0] <= WIDEST:
-            return self.as_draft(self.model.draft(unread, budget, self.chooser.temperature, uniforms), uniforms)
+            return self.as_draft(self.model.draft(unread, budget, self.choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
     def room(self, committed: Sequence[int]) -> float:

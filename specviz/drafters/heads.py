@@ -85,7 +85,7 @@ class Eagle(Headed):
         fast = context.passes.get(self.name)
         self.fuse = self.head.fuse if fast is None else fast.static.fuse
         self.reader = self.reader_of(context)
-        self.in_one_call = self.chains_in_one_call(self.reader)
+        self.in_one_call = self.drafts_in_one_call(self.reader)
         self.text_rows = 0
         # The text's last at `last`, then one for each draft token; in a chain the last token's alone.
         self.states: Tensor | None = None
@@ -104,7 +104,7 @@ class Eagle(Headed):
             return super().propose(committed, budget, uniforms)
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         self.text_rows = self.reader.length + unread
-        made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, self.fused())
+        made = self.reader.draft(tokens, budget, self.choice, uniforms, self.fused())
         return self.as_draft(made, uniforms)
 
     def fused(self) -> Tensor:

@@ -28,14 +28,14 @@ class SelfDrafting(Stepwise):
         super().__init__(context)
         self.target = context.target
         self.model = self.target.sharing_first_layers(model, layers, passes)
-        self.in_one_call = self.chains_in_one_call(self.model)
+        self.in_one_call = self.drafts_in_one_call(self.model)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         try:
             self.model.length = self.target.length
             unread = self.model.unread(committed)
             if self.in_one_call and unread.shape[0] <= WIDEST:
-                return self.as_draft(self.model.draft(unread, budget, self.chooser.temperature, uniforms), uniforms)
+                return self.as_draft(self.model.draft(unread, budget, self.choice, uniforms), uniforms)
             return super().propose(committed, budget, uniforms)
         finally:
             self.model.rewind(self.target.length)

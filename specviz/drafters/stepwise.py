@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.drafters.choosers import Draws
+from specviz.drafters.choosers import Draws, Paths
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.chains import Choice, Made
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -61,6 +62,10 @@ class Stepwise(Drafter):
             return Draft.copied((), uniforms.device)
         if (stopped := self._too_unsure()) is not None:
             return replace(Draft.copied((), uniforms.device), confidence=stopped)
+        return self._grown(row, budget, uniforms)
+
+    def _grown(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
+        """The draft that begins with this row."""
         return self._chain(row, budget, uniforms) if self.width == 1 else self._tree(row, budget, uniforms)
 
     def _too_unsure(self) -> float | None:
@@ -90,16 +95,21 @@ class Stepwise(Drafter):
         drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
         return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
 
-    def chains_in_one_call(self, reader: CachedModel) -> bool:
-        """True if `reader` can draft this drafter's chains by itself: they never end early, and no filter applies."""
-        if self.width > 1 or self.confidence or self.chooser.temperature is None:
-            return False
-        return reader.chain_width == self.vocab_size
+    @property
+    def choice(self) -> Choice | None:
+        """How a draft's tokens are chosen in one call; None if they cannot be: drafts may end early, or a filter
+        applies."""
+        if self.confidence or self.chooser.temperature is None:
+            return None
+        return Choice(self.width, self.chooser.temperature, isinstance(self.chooser, Paths))
 
-    def as_draft(self, made: tuple[Tensor, Tensor, Tensor | None], uniforms: Tensor) -> Draft:
-        """The draft of a chain that a reader made in one call."""
-        tokens, rows, probs = made
-        return self._draft(tokens, chain(tokens.shape[0]), rows, probs, uniforms, None)
+    def drafts_in_one_call(self, reader: CachedModel) -> bool:
+        """True if `reader` can make this drafter's drafts by itself."""
+        return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
+
+    def as_draft(self, made: Made, uniforms: Tensor) -> Draft:
+        """The draft that was made in one call."""
+        return self._draft(made.tokens, made.parents, made.logits, made.probs, uniforms, None)
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""

@@ -7,7 +7,7 @@ static_passes: a pass over buffers that stay in place, the form in which it can 
 model_twins: twins on the same weights: left early, rounded, with a narrow head; weights that a model lets go of
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
 kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choices.h) and makes it known to torch
-chains: whole chains drafted, and judged, in one call
+chains: whole drafts made, and judged, in one call
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
 devices: one model on several devices or processes; time measured around finished work

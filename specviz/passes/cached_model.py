@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specviz.passes.chains import Choice, Made
 from specviz.passes.devices import Stopwatch, home_of, leaders
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
@@ -158,9 +159,8 @@ class CachedModel:
         if self.reads_chains_only:
             raise SpecvizError("This model reads chains only: set branches to 1.", "branches")
 
-    @property
-    def chain_width(self) -> int | None:
-        """Of the logits with which it drafts a chain in one call (`draft`); None if it does not."""
+    def draft_width(self, branches: int) -> int | None:
+        """Of the logits from which it drafts that many tokens a level in one call (`draft`); None if it does not."""
         return None
 
     def rewind(self, length: int) -> None:
@@ -360,18 +360,19 @@ class StaticModel(CachedModel):
         given = () if inputs is None else (inputs,)
         return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, given)
 
-    @property
-    def chain_width(self) -> int | None:
-        return self.passes.chain_width
+    def draft_width(self, branches: int) -> int | None:
+        return self.passes.chain_width if branches == 1 or self.passes.by_kernels else None
 
     def draft(
-        self, unread: Tensor, steps: int, temperature: float, uniforms: Tensor, inputs: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Reads what is unread, at most WIDEST tokens, and drafts a chain after it; see `DraftChains.draft`."""
-        length, self.length = self.length, self.length + unread.shape[0] + steps - 1
-        self.buffers.reserve(self.length)
+        self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
+    ) -> Made:
+        """Reads what is unread, at most WIDEST tokens, and drafts after it; see `DraftsInOneCall.draft`."""
+        text = self.length + unread.shape[0]
+        self.buffers.reserve(text + (levels - 1) * choice.branches)
         with self.stopwatch.span():
-            return self.passes.draft(unread, length, self._tensors, steps, temperature, uniforms, inputs)
+            made = self.passes.draft(unread, self.length, self._tensors, levels, choice, uniforms, inputs)
+        self.length = text + made.read
+        return made
 
     def _forget(self, count: int) -> None:
         """Nothing to do: rows beyond `length` are never attended to, and get overwritten."""

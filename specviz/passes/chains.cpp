@@ -1,11 +1,13 @@
-// Chains in one call. Drafted: passes of a compiled program, and the choice of a token after each. Judged: logits become
-// probabilities, each draft token meets its coin, and the next token is drawn.
+// Drafts, chains and trees, in one call. Made: passes of a compiled program, and the choice of tokens after each. Judged:
+// logits become probabilities, draft tokens meet their coins, and the next token is drawn.
 //
 // From Python, a third of a short pass's time goes by before the next one: each streams its weights through the cache and
 // pushes out of it the code that comes next. Here that code is a page long.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -124,40 +126,151 @@ struct Text {
   Tensors rows;  // keys and values of each layer in turn
   int64_t room;  // places in each of them
 
-  // One pass over `count` tokens after `length` others, each with its row of `states` if there are any; the last one's
-  // logits go to `logits` [vocab]. Returns the last one's own state, [1][width], if states were given.
+  // One pass over `count` tokens at the places from `start` on, each with its position and its row of `states`, if there are
+  // any. visible: [count][room]. Returns logits [count][vocab] and, if the program has any, states.
   Tensors pass(
-      int64_t* token_ids, int64_t count, int64_t length, const Tensors& states, float* logits, int64_t vocab) const {
+      int64_t* token_ids, int64_t count, int64_t start, std::vector<int64_t>& positions, std::vector<uint8_t>& visible,
+      const Memory* states) const {
     std::vector<int64_t> places(count);
-    std::vector<uint8_t> visible(count * room);
-    for (int64_t i = 0; i < count; i++) {
-      places[i] = length + i;
-      std::fill_n(visible.begin() + i * room, places[i] + 1, 1);
-    }
-    Tensors inputs, outputs, last;
+    for (int64_t i = 0; i < count; i++) places[i] = start + i;
+    Tensors inputs, outputs;
     inputs.add({token_ids, aoti_torch_dtype_int64(), 1, {count}});
-    inputs.add({places.data(), aoti_torch_dtype_int64(), 1, {count}});  // their positions
-    inputs.add_again(inputs.back());
+    inputs.add({positions.data(), aoti_torch_dtype_int64(), 1, {count}});
+    inputs.add({places.data(), aoti_torch_dtype_int64(), 1, {count}});
     inputs.add({visible.data(), aoti_torch_dtype_bool(), 2, {count, room}});
-    for (AtenTensorHandle each : states) inputs.add_again(each);
+    if (states) inputs.add(*states);
     for (AtenTensorHandle each : rows) inputs.add_again(each);
     outputs.resize(program.outputs);
     std::vector<AtenTensorHandle> given(inputs);
     inputs.clear();  // the program takes them over
     program.run(program.handle, given.data(), given.size(), outputs.data(), outputs.size(), nullptr, nullptr);
-    void* all = nullptr;
-    int64_t width = 0;
-    check(aoti_torch_get_size(outputs[0], 1, &width));
-    check(aoti_torch_get_data_ptr(outputs[0], &all));
-    if (width != vocab) throw Failed();
-    std::memcpy(logits, static_cast<float*>(all) + (count - 1) * vocab, sizeof(float) * vocab);
-    if (!states.empty()) {
-      check(aoti_torch_get_size(outputs[1], 1, &width));
-      const int64_t sizes[] = {1, width}, strides[] = {width, 1};
-      last.push_back(nullptr);
-      check(aoti_torch__reinterpret_tensor(outputs[1], 2, sizes, strides, (count - 1) * width, &last.back()));
+    return outputs;
+  }
+};
+
+// A tensor's rows, [..][width].
+struct Rows {
+  const char* data;
+  int64_t width;
+  int32_t dtype;
+
+  explicit Rows(AtenTensorHandle tensor) {
+    void* place = nullptr;
+    check(aoti_torch_get_size(tensor, 1, &width));
+    check(aoti_torch_get_dtype(tensor, &dtype));
+    check(aoti_torch_get_data_ptr(tensor, &place));
+    data = static_cast<const char*>(place);
+  }
+
+  int64_t bytes() const { return width * aoti_torch_dtype_element_size(dtype); }
+};
+
+// How a drafter turns rows of logits into tokens, as specviz/drafters/choosers.py explains it.
+struct Choice {
+  int64_t branches;   // tokens of each level
+  float temperature;  // 0: the likeliest tokens
+  bool as_paths;      // drawn without regard to each other, and each path goes on by itself
+};
+
+// A draft in the making, a chain or a tree.
+struct Growing {
+  Choice choice;
+  int64_t vocab;
+  const double* uniforms;
+  int64_t *tokens, *parents;
+  float *logits, *probs;  // see few_rows_draft
+  int64_t count = 0, rows = 0;
+  std::vector<int64_t> frontier = {-1};  // the last level's tokens
+  std::vector<double> weights = {1};     // how likely each is to be reached, and kept
+  std::vector<float> left;               // [vocab] of each row of the level, without what was drawn from it
+  std::vector<double> sums;
+
+  // The next level. given: a row of logits after each token of the frontier, `stride` apart.
+  void grow(const float* given, int64_t stride) {
+    const int64_t before = count;
+    std::vector<int64_t> places;
+    std::vector<double> reached;
+    const auto add = [&](int64_t place, int64_t token, double chance) {
+      tokens[count] = token;
+      parents[count++] = frontier[place];
+      places.push_back(place);
+      reached.push_back(weights[place] * chance);
+    };
+    left.resize(vocab * frontier.size());
+    sums.resize(vocab);
+    if (!choice.temperature)
+      take_likeliest(given, stride, add);
+    else if (choice.as_paths)
+      draw_paths(given, stride, add);
+    else
+      draw_siblings(given, stride, add);
+    std::vector<bool> shown(frontier.size());
+    for (int64_t place : places)
+      if (!shown[place]) {
+        shown[place] = true;
+        std::copy_n(given + place * stride, vocab, logits + rows++ * vocab);
+      }
+    frontier.resize(count - before);
+    for (int64_t i = before; i < count; i++) frontier[i - before] = i;
+    weights = reached;
+  }
+
+  template <typename Add>
+  void take_likeliest(const float* given, int64_t stride, const Add& add) {
+    struct Candidate {
+      double weight;
+      int64_t place, token;
+      float prob;
+    };
+    const auto known = [](double weight) { return weight > 0 ? weight : 0; };  // a NaN has no place in an order
+    std::vector<Candidate> all;
+    if (choice.branches == 1) return add(0, likeliest(given, vocab), 1);
+    for (size_t place = 0; place < frontier.size(); place++) {
+      float* softmax = left.data();
+      warp(given + place * stride, vocab, 1, softmax);
+      for (int64_t token : likeliest_few(softmax, vocab, choice.branches))
+        all.push_back({known(weights[place] * softmax[token]), static_cast<int64_t>(place), token, softmax[token]});
     }
-    return last;
+    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });
+    all.resize(std::min<size_t>(all.size(), choice.branches));
+    for (const Candidate& one : all) add(one.place, one.token, one.prob);
+  }
+
+  template <typename Add>
+  void draw_paths(const float* given, int64_t stride, const Add& add) {
+    for (size_t place = 0; place < frontier.size(); place++) warp_row(given, stride, place);
+    for (int64_t path = 0; path < choice.branches; path++) {
+      const int64_t place = frontier.size() == 1 ? 0 : path;
+      float* q = std::copy_n(&left[place * vocab], vocab, probs + count * vocab) - vocab;
+      add(place, draw(q, vocab, uniforms[count], sums.data()), 1);
+    }
+  }
+
+  // Each from its row without its elders, renormalised.
+  template <typename Add>
+  void draw_siblings(const float* given, int64_t stride, const Add& add) {
+    std::vector<int64_t> limits;
+    for (size_t place = 0; place < frontier.size(); place++) {
+      const float* row = warp_row(given, stride, place);
+      limits.push_back(vocab - std::count(row, row + vocab, 0.f));
+    }
+    const std::vector<int64_t> shares = deal(weights, choice.branches, limits);
+    const int64_t most = *std::max_element(shares.begin(), shares.end());
+    for (int64_t turn = 0; turn < most; turn++)
+      for (size_t place = 0; place < frontier.size(); place++) {
+        if (shares[place] <= turn) continue;
+        float *row = &left[place * vocab], *q = std::copy_n(row, vocab, probs + count * vocab) - vocab;
+        if (choice.branches > 1) scale(q, vocab, 1 / sum(q, vocab));
+        const int64_t token = draw(q, vocab, uniforms[count], sums.data());
+        row[token] = 0;
+        add(place, token, ACCEPTED * std::pow(1 - ACCEPTED, turn));
+      }
+  }
+
+  float* warp_row(const float* given, int64_t stride, int64_t place) {
+    float* row = &left[place * vocab];
+    warp(given + place * stride, vocab, choice.temperature, row);
+    return row;
   }
 };
 
@@ -178,100 +291,154 @@ Program* few_rows_open(const char* file, int64_t count, const char* const* names
 
 void few_rows_close(Program* program) { delete program; }
 
-// The token drawn with u from softmax(logits / temperature), which goes to `probs` [vocab]; if that is none, the first of
-// the likeliest. Always a token, even where logits are not numbers.
-int64_t few_rows_choose(const float* logits, int64_t vocab, float temperature, double u, float* probs) {
-  static thread_local std::vector<double> sums;
-  if (!probs) return likeliest(logits, vocab);
-  sums.resize(vocab);
-  warp(logits, vocab, temperature, probs);
-  return draw(probs, vocab, u, sums.data());
-}
-
-// Reads `count` unread tokens after `length` others, then drafts `steps` tokens, of which it reads all but the last.
-// features: a head's further input with the unread tokens, [count][width]; later ones it reads with its own states. None for
-// models. tokens: [steps]. logits, probs: [steps][vocab]; no probs if the likeliest tokens are taken. uniforms: [steps].
-AOTITorchError few_rows_draft(
+// Reads `count` unread tokens after `length` others, then drafts `levels` levels of tokens, of which it reads all but the
+// last. features: a head's further input with the unread tokens, [count][width]; draft tokens it reads with its own states
+// after their parents. None for models.
+//
+// Room is given for all that `levels` times `branches` tokens can be; returns how many were made, or -1 if a pass failed.
+// tokens, parents: of each. logits: [rows][vocab], after the text, then after each token that is continued. probs: [tokens]
+// [vocab], drawn from; none if the likeliest are taken. uniforms: one a token.
+int64_t few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
-    const Memory* features, int64_t steps, int64_t* tokens, float* logits, float* probs, const double* uniforms,
-    int64_t vocab, float temperature) {
+    const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
+    float* probs, const double* uniforms, int64_t vocab) {
+  Growing draft = {*choice, vocab, uniforms, tokens, parents, logits, probs};
   try {
     Text text = {*program, {}, rows[0].sizes[2]};
     for (int64_t i = 0; i < row_count; i++) text.rows.add(rows[i]);
-    Tensors states;
-    if (features) states.add(*features);
-    for (int64_t step = 0; step < steps; step++) {
-      float *row = logits + step * vocab, *drawn_from = probs ? probs + step * vocab : nullptr;
-      Tensors next = step == 0 ? text.pass(unread, count, length, states, row, vocab)
-                               : text.pass(tokens + step - 1, 1, length + count + step - 1, states, row, vocab);
-      states.swap(next);
-      tokens[step] = few_rows_choose(row, vocab, temperature, uniforms[step], drawn_from);
+    const int64_t start = length + count;  // of the draft's places
+    std::vector<char> states, chosen;      // after the text, then after each token read; of the parents of a level
+    Memory given = features ? *features : Memory{};
+    for (int64_t level = 0; level < levels; level++) {
+      const int64_t read = level ? draft.frontier.size() : count, first = level ? start + draft.frontier[0] : length;
+      std::vector<int64_t> positions(read);
+      std::vector<uint8_t> visible(read * text.room);
+      if (level && features) chosen.resize(read * states.size() / (1 + draft.frontier[0]));
+      for (int64_t i = 0; i < read; i++) {
+        uint8_t* sees = &visible[i * text.room];
+        positions[i] = level ? start + level - 1 : length + i;
+        std::fill_n(sees, level ? start : positions[i] + 1, 1);
+        if (!level) continue;
+        for (int64_t token = draft.frontier[i]; token >= 0; token = parents[token]) sees[start + token] = 1;
+        if (!features) continue;
+        const size_t bytes = chosen.size() / read, parent = parents[draft.frontier[i]] + 1;
+        std::copy_n(&states[parent * bytes], bytes, &chosen[i * bytes]);
+      }
+      if (level && features) given.data = chosen.data(), given.sizes[0] = read;
+      int64_t* token_ids = level ? tokens + draft.frontier[0] : unread;
+      const Tensors made = text.pass(token_ids, read, first, positions, visible, features ? &given : nullptr);
+      const Rows found(made[0]);
+      if (found.width != vocab) throw Failed();
+      draft.grow(reinterpret_cast<const float*>(found.data) + (level ? 0 : (read - 1) * vocab), vocab);
+      if (!features) continue;
+      const Rows after(made[1]);
+      given.dtype = after.dtype, given.sizes[1] = after.width;
+      const char* from = after.data + (level ? 0 : (read - 1) * after.bytes());
+      states.insert(states.end(), from, after.data + read * after.bytes());
     }
   } catch (const Failed&) {
-    return AOTI_TORCH_FAILURE;
+    return -1;
   }
-  return AOTI_TORCH_SUCCESS;
+  return draft.count;
+}
+
+// The same from rows of logits that are there already, one for each level: [levels][vocab].
+int64_t few_rows_spread(
+    const float* rows, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
+    float* probs, const double* uniforms, int64_t vocab) {
+  Growing draft = {*choice, vocab, uniforms, tokens, parents, logits, probs};
+  for (int64_t level = 0; level < levels; level++) draft.grow(rows + level * vocab, 0);
+  return draft.count;
 }
 }
 
-// Judging, by the rules of rules/exact.py (TOKEN, BLOCK, MATCH), where they are explained.
+// Judging, by the rules of rules/exact.py (TOKEN, BLOCK, TREE, MATCH), where they are explained.
 namespace {
 
 // A draft of `count` tokens, and the target's probabilities: [count + 1][vocab], and those that the tokens were drawn from,
 // [count][vocab]; none for point masses.
-struct Chain {
+struct Drafted {
   int64_t count, vocab;
-  const int64_t* tokens;
+  const int64_t *tokens, *parents;
   const float *target, *drafter;
 
-  float p(int64_t i) const { return target[i * vocab + tokens[i]]; }
+  const float* row(int64_t number) const { return target + number * vocab; }
+  float p(int64_t i) const { return row(parents[i] + 1)[tokens[i]]; }
   float q(int64_t i) const { return drafter ? drafter[i * vocab + tokens[i]] : 1; }
 
-  // max(0, share · p − q) of a row, to `left` [vocab]; returns its sum. After the last token nothing was drafted.
-  float rest(int64_t row, float share, float* left) const {
-    const float* from = target + row * vocab;
-    if (drafter && row < count) {
-      const float* taken = drafter + row * vocab;
-      for (int64_t i = 0; i < vocab; i++) left[i] = std::max(share * from[i] - taken[i], 0.f);
+  // What is left of a row, times a share, once token i is refused: max(0, share · from − q), to `left`; returns its sum.
+  float refuse(int64_t i, float share, const float* from, float* left) const {
+    if (drafter) {
+      const float* taken = drafter + i * vocab;
+      for (int64_t x = 0; x < vocab; x++) left[x] = std::max(share * from[x] - taken[x], 0.f);
     } else {
-      for (int64_t i = 0; i < vocab; i++) left[i] = share * from[i];
-      if (row < count) left[tokens[row]] = 0;
+      for (int64_t x = 0; x < vocab; x++) left[x] = share * from[x];
+      left[tokens[i]] = 0;
     }
     return sum(left, vocab);
   }
 
-  // What the next token is drawn from: the rest of a row, or the row itself where there is none.
-  void next(int64_t row, float share, float* left) const {
-    const float total = rest(row, share, left);
+  // p of each token once its elder siblings are refused, which take no more than their own p.
+  void points_left(float* p_left) const {
+    std::vector<float> refused(count + 1);
+    for (int64_t i = 0; i < count; i++) {
+      float& elders = refused[parents[i] + 1];
+      p_left[i] = p(i) / std::max({1 - elders, p(i), std::numeric_limits<float>::min()});
+      elders += p(i);
+    }
+  }
+
+  // Walks down from the root, to the first child of each node whose coin is below its bound, p_left/q. The kept tokens go to
+  // `path`, what is left in the end to `left` [vocab]; returns how many are kept.
+  int64_t walk(const double* coins, float* p_left, float* bounds, float* left, int64_t* path) const {
+    std::vector<float> further(drafter ? vocab : 0);
+    int64_t node = -1, kept = 0;
+    bool normal = false;  // whether `left` sums to 1 already
+    if (!drafter) points_left(p_left);
+    std::copy_n(row(0), vocab, left);
+    for (int64_t i = 0; i < count; i++) {
+      if (drafter) p_left[i] = parents[i] == node ? left[tokens[i]] : p(i);
+      bounds[i] = std::min(p_left[i] / q(i), 1.f);
+      if (parents[i] != node) continue;
+      if (coins[i] < bounds[i]) {
+        path[kept++] = node = i;
+        std::copy_n(row(node + 1), vocab, left);
+        normal = false;
+      } else if (!drafter) {
+        left[tokens[i]] = 0;
+      } else if (const float total = refuse(i, 1, left, further.data()); total > 0) {
+        scale(further.data(), vocab, 1 / total);
+        std::copy_n(further.data(), vocab, left);
+        normal = true;
+      }
+    }
+    if (normal) return kept;
+    const float total = sum(left, vocab);
     if (total > 0)
       scale(left, vocab, 1 / total);
     else
-      std::copy_n(target + row * vocab, vocab, left);
-  }
-
-  // How many tokens are kept one by one, each while its coin is below its bound, min(1, p/q).
-  int64_t kept_one_by_one(const double* coins, float* bounds) const {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < count; i++) {
-      bounds[i] = std::min(p(i) / q(i), 1.f);
-      kept += kept == i && coins[i] < bounds[i];
-    }
+      std::copy_n(row(node + 1), vocab, left);
     return kept;
   }
 
-  // How many are kept as a block: up to the last whose coin is below its bound. share: p_i of the last one kept, or 1.
-  int64_t kept_as_block(const double* coins, float* bounds, float* left, float& share) const {
+  // How many tokens of a chain are kept as a block: up to the last whose coin is below its bound.
+  int64_t keep_block(const double* coins, float* bounds, float* left) const {
     double ratio = 1, highest = 1;
+    float share = 1;  // p_i of the last one kept
     int64_t kept = 0;
-    share = 1;
     for (int64_t i = 0; i < count; i++) {
       ratio *= static_cast<double>(p(i)) / q(i);
       highest = std::max(highest, ratio);
       const float here = ratio / highest;
-      const float more = here < 1 && i + 1 < count ? rest(i + 1, here, left) : 0;
+      const float more = here < 1 && i + 1 < count ? refuse(i + 1, here, row(i + 1), left) : 0;
       bounds[i] = i + 1 == count ? here : here < 1 ? more / (more + (1 - here)) : 1;
       if (coins[i] < bounds[i]) kept = i + 1, share = here;
     }
+    const float total = kept < count ? refuse(kept, share, row(kept), left) : 0;
+    if (total > 0)
+      scale(left, vocab, 1 / total);
+    else
+      std::copy_n(row(kept), vocab, left);
     return kept;
   }
 };
@@ -283,29 +450,31 @@ extern "C" {
 // Judges n = `count` draft tokens by n + 1 rows of logits; returns how many of them are kept. At temperature 0 those that
 // are the target's likeliest, and nothing is made but `told`.
 //
-// drafted: [n]. drawn_from: [n][vocab], the tokens' distributions; none for point masses. coins: [n]. u: one, for the next
-// token. made: the running sums [vocab] in which that is drawn, in float64; then in float32 the rows' probabilities [n + 1]
-// [vocab], those that it is drawn from [vocab], and p, q and the bound of each draft token's coin, [3][n]. told: the draft
-// tokens, the next one, and each row's likeliest, [2n + 2].
+// drafted, parents: [n]. drawn_from: [n][vocab], the tokens' distributions; none for point masses. coins: [n]. u: one, for
+// the next token. made: the running sums [vocab] in which that is drawn, in float64; then in float32 the rows'
+// probabilities [n + 1][vocab], those that it is drawn from [vocab], and p, q, p once the elder siblings are refused and the
+// bound of each draft token's coin, [4][n]. told: the kept tokens' places, with room for n, and each row's likeliest
+// [n + 1]; and the next token.
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
-    const float* drawn_from, const double* coins, const double* u, double* made, int64_t* told) {
-  int64_t *choices = std::copy_n(drafted, count, told) + 1, kept = 0;
+    const int64_t* parents, const float* drawn_from, const double* coins, const double* u, double* made, int64_t* told) {
+  int64_t *path = told, *choices = told + count, *next = choices + count + 1, kept = 0;
   for (int64_t row = 0; row <= count; row++) choices[row] = likeliest(logits + row * vocab, vocab);
   if (!temperature) {
-    while (kept < count && drafted[kept] == choices[kept]) kept++;
-    told[count] = choices[kept];
+    int64_t node = -1;
+    for (int64_t i = 0; i < count; i++)
+      if (parents[i] == node && drafted[i] == choices[node + 1]) path[kept++] = node = i;
+    *next = choices[node + 1];
     return kept;
   }
   double* sums = made;
   float *probs = reinterpret_cast<float*>(sums + vocab), *left = probs + (count + 1) * vocab;
-  float *p = left + vocab, *q = p + count, *bounds = q + count, share = 1;
+  float *p = left + vocab, *q = p + count, *p_left = q + count, *bounds = p_left + count;
   for (int64_t row = 0; row <= count; row++) warp(logits + row * vocab, vocab, temperature, probs + row * vocab);
-  const Chain chain = {count, vocab, drafted, probs, drawn_from};
-  for (int64_t i = 0; i < count; i++) p[i] = chain.p(i), q[i] = chain.q(i);
-  kept = as_block ? chain.kept_as_block(coins, bounds, left, share) : chain.kept_one_by_one(coins, bounds);
-  chain.next(kept, share, left);
-  told[count] = draw(left, vocab, *u, sums);
+  const Drafted draft = {count, vocab, drafted, parents, probs, drawn_from};
+  for (int64_t i = 0; i < count; i++) p[i] = p_left[i] = draft.p(i), q[i] = draft.q(i), path[i] = i;
+  kept = as_block ? draft.keep_block(coins, bounds, left) : draft.walk(coins, p_left, bounds, left, path);
+  *next = draw(left, vocab, *u, sums);
   return kept;
 }
 }

@@ -1,9 +1,10 @@
-"""Chains drafted or judged in one call of C++ (chains.cpp)."""
+"""Drafts, chains and trees, made or judged in one call of C++ (chains.cpp)."""
 
 import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,32 @@ from specviz.passes import kernel_library
 from specviz.passes.compiler import Program
 from specviz.passes.static_passes import ChainFunction, StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
+
+
+class Choice(NamedTuple):
+    """How rows of logits become draft tokens, where nothing but a temperature shapes them; see `drafters.choosers`."""
+
+    branches: int  # tokens of each level; 1 makes a chain
+    temperature: float  # 0 takes the likeliest, else they are drawn
+    as_paths: bool = False  # each branch is drawn without regard to the others
+
+
+class Made(NamedTuple):
+    """A draft of n tokens made in one call, see `Draft`."""
+
+    tokens: Tensor  # [n] int64
+    parents: tuple[int, ...]  # [n]
+    logits: Tensor  # [m, vocab] float32, after the text and after each token that is continued
+    probs: Tensor | None  # [n, vocab] float32, drawn from; None for the likeliest
+
+    @property
+    def read(self) -> int:
+        """How many of them were read: all but the last level."""
+        start = 0
+        for token, parent in enumerate(self.parents):
+            if parent >= start:  # only the level before is continued
+                start = token
+        return start
 
 
 class _Memory(ctypes.Structure):
@@ -26,7 +53,7 @@ class _Memory(ctypes.Structure):
 
 
 def drafting_in_one_call(static: StaticPass, program: Program) -> ChainFunction | None:
-    """`DraftChains.draft` of this program; None where torch has another interface to it."""
+    """`DraftsInOneCall.draft` of this program; None where torch has another interface to it."""
     library = kernel_library.library()
     library.few_rows_open.restype = ctypes.c_void_p
     names = [name.encode() for name in program.weights]
@@ -36,10 +63,10 @@ def drafting_in_one_call(static: StaticPass, program: Program) -> ChainFunction 
         (ctypes.c_char_p * len(names))(*names),
         _memories(list(program.weights.values())),
     )
-    return DraftChains(static, program, ctypes.c_void_p(opened)).draft if opened else None
+    return DraftsInOneCall(static, program, ctypes.c_void_p(opened)).draft if opened else None
 
 
-class DraftChains:
+class DraftsInOneCall:
     """Drafts with a compiled program that is opened once more, on the same weights. opened: by `few_rows_open`."""
 
     def __init__(self, static: StaticPass, program: Program, opened: ctypes.c_void_p):
@@ -47,35 +74,71 @@ class DraftChains:
         library = kernel_library.library()
         weakref.finalize(self, library.few_rows_close, opened)
         self._draft = library.few_rows_draft
+        self._draft.restype = ctypes.c_int64
 
     def draft(
         self,
         unread: Tensor,
         length: int,
         rows: Sequence[Tensor],
-        steps: int,
-        temperature: float,
+        levels: int,
+        choice: Choice,
         uniforms: Tensor,
         features: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Reads n tokens after `length` others, then drafts `steps` ≥ 1 tokens, of which it reads all but the last.
+    ) -> Made:
+        """Reads n tokens after `length` others, then drafts `levels` ≥ 1 levels, of which it reads all but the last.
 
-        unread: [n] int64. rows: the text's, with room for all that is read. temperature: 0 takes the likeliest tokens;
-        otherwise each is drawn from softmax(logits / temperature) as `specviz.rules.sampling.draw` does, with
-        uniforms: [steps or more] float64. features: [n, d], a head's further input with these tokens; None for a model.
-
-        Returns the tokens [steps] int64, their logits [steps, vocab] float32, and the probabilities that they were
-        drawn from, [steps, vocab] float32; None for the likeliest.
+        unread: [n] int64. rows: the text's, with room for all that is read. uniforms: [levels · branches or more]
+        float64. features: [n, d], a head's further input with these tokens; None for a model.
         """
-        tokens, logits = torch.empty(steps, dtype=torch.long), torch.empty(steps, self.static.vocab_size)
-        probs = torch.empty_like(logits) if temperature else None
-        count, steps, length, vocab = map(ctypes.c_int64, (unread.shape[0], steps, length, self.static.vocab_size))
-        given = (self.opened, ctypes.c_int64(len(rows)), _memories(rows), _pointer(unread), count, length)
+        made = _Room(levels, self.static.vocab_size, choice)
+        counts = map(ctypes.c_int64, (unread.shape[0], length))
+        given = (self.opened, ctypes.c_int64(len(rows)), _memories(rows), _pointer(unread), *counts)
         inputs = None if features is None else _memories([features])
-        made = (_pointer(tokens), _pointer(logits), probs if probs is None else _pointer(probs))
-        if self._draft(*given, inputs, steps, *made, _pointer(uniforms), vocab, ctypes.c_float(temperature)):
+        count = self._draft(*given, inputs, *made.arguments(uniforms))
+        if count < 0:
             raise RuntimeError(f"A compiled pass of {self.static.name} failed.")
-        return tokens, logits, probs
+        return made.filled(count)
+
+
+def spread(rows: Tensor, choice: Choice, uniforms: Tensor) -> Made:
+    """A draft from rows that are there already, one for each level: [levels, vocab] float32, contiguous.
+
+    The kernels must be loaded.
+    """
+    made = _Room(*rows.shape, choice)
+    function = kernel_library.library().few_rows_spread
+    function.restype = ctypes.c_int64
+    return made.filled(function(_pointer(rows), *made.arguments(uniforms)))
+
+
+class _Room:
+    """Memory for a draft of `levels` levels."""
+
+    def __init__(self, levels: int, vocab: int, choice: Choice):
+        most = levels * choice.branches
+        self.levels, self.choice = levels, _Choice(choice.branches, choice.temperature, choice.as_paths)
+        self.tokens, self.parents = torch.empty(2, most, dtype=torch.long)
+        self.logits = torch.empty(most, vocab)
+        self.probs = torch.empty(most, vocab) if choice.temperature else None
+
+    def arguments(self, uniforms: Tensor) -> tuple[object, ...]:
+        """From `levels` on, as both functions take them."""
+        probs = None if self.probs is None else _pointer(self.probs)
+        made = (*map(_pointer, (self.tokens, self.parents, self.logits)), probs)
+        sizes = ctypes.c_int64(self.levels), ctypes.byref(self.choice)
+        return *sizes, *made, _pointer(uniforms), ctypes.c_int64(self.logits.shape[1])
+
+    def filled(self, count: int) -> Made:
+        parents = tuple(self.parents[:count].tolist())
+        probs = None if self.probs is None else self.probs[:count]
+        return Made(self.tokens[:count], parents, self.logits[: len(set(parents))], probs)
+
+
+class _Choice(ctypes.Structure):
+    """`Choice` for C++."""
+
+    _fields_ = (("branches", ctypes.c_int64), ("temperature", ctypes.c_float), ("as_paths", ctypes.c_bool))
 
 
 def _memories(tensors: Sequence[Tensor]) -> ctypes.Array[_Memory]:
@@ -91,29 +154,30 @@ def _pointer(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-class JudgedChain:
-    """The verdict on a chain of n drafted tokens.
+class JudgedDraft:
+    """The verdict on a draft of n tokens: a chain, or siblings as `verify_siblings` judges them.
 
-    logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. as_block: by `verify_block`, not by
-    `verify_token_by_token`. The kernels must be loaded.
+    logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. as_block: a chain by `verify_block`.
+    The kernels must be loaded.
     """
 
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab = self._shape = len(draft.parents), logits.shape[1]
-        told = (ctypes.c_int64 * (2 * n + 2))()
-        given = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr()
+        told, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
+        given = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr(), parents
         if temperature:
-            # In one piece: running sums in float64, probabilities of rows and of the next token, three values a token.
-            self._made = torch.empty((n + 4) * vocab + 3 * n)
+            # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
+            self._made = torch.empty((n + 4) * vocab + 4 * n)
             probs = None if draft.probs is None else draft.probs.contiguous()
             drawn_from = None if probs is None else probs.data_ptr()
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
             kept = _judge()(*given, drawn_from, *coins, self._made.data_ptr(), told)
         else:
             self._made, kept = None, _judge()(*given, None, None, None, None, told)
-        self.path = tuple(range(kept))  # the draft tokens that are kept
-        self.tokens = (*told[:kept], told[n])  # those, and the one after them
-        self.choices = tuple(told[n + 1 :])  # the likeliest token of each row
+        tokens = draft.tokens.tolist()
+        self.path = tuple(told[:kept])  # the draft tokens that are kept
+        self.tokens = (*[tokens[place] for place in self.path], told[2 * n + 1])  # those, and the one after them
+        self.choices = tuple(told[n : 2 * n + 1])  # the likeliest token of each row
 
     @property
     def bytes(self) -> int:
@@ -128,15 +192,17 @@ class JudgedChain:
         """The same as tensors, for a temperature above 0."""
         n, vocab = self._shape
         sums, probs = self._made[: 2 * vocab].view(torch.float64), self._made[(n + 3) * vocab :][:vocab]
-        p, q, bounds = self._made[(n + 4) * vocab :].view(3, n)
-        kept, row = torch.arange(n) < len(self.path), torch.tensor([len(self.path)])
-        return Decision(kept, p, q, bounds, row, torch.tensor(self.tokens[-1]), probs, sums)
+        p, q, p_left, bounds = self._made[(n + 4) * vocab :].view(4, n)
+        kept = torch.zeros(n, dtype=torch.bool)
+        kept[list(self.path)] = True
+        row = torch.tensor([self.path[-1] + 1 if self.path else 0])
+        return Decision(kept, p, q, bounds, row, torch.tensor(self.tokens[-1]), probs, sums, p_left)
 
 
 @functools.cache
 def _judge() -> Callable[..., int]:
     function = kernel_library.library().few_rows_judge
     memory, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [memory, number, number, ctypes.c_float, ctypes.c_bool, *[memory] * 6]
+    function.argtypes = [memory, number, number, ctypes.c_float, ctypes.c_bool, *[memory] * 7]
     function.restype = number
     return function

@@ -1,9 +1,10 @@
-// From a row of logits to a token: the same functions to draft and to judge.
+// From a row of logits to tokens: the same functions to draft and to judge.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "lanes.h"
 
@@ -29,6 +30,26 @@ inline int64_t likeliest(const float* logits, int64_t vocab) {
     if (here > most) most = here, found = part;
   }
   return std::min(std::find(found, logits + vocab, most) - logits, vocab - 1);
+}
+
+// The `few` likeliest tokens, best first; of equal ones the first. Fewer only if there are no more numbers.
+inline std::vector<int64_t> likeliest_few(const float* probs, int64_t vocab, int64_t few) {
+  constexpr int64_t PART = 256;
+  std::vector<int64_t> found;
+  for (int64_t part = 0; part < vocab; part += PART) {
+    const int64_t end = std::min(part + PART, vocab);
+    const bool full = static_cast<int64_t>(found.size()) == few;
+    if (full && !(largest(probs + part, end - part) > probs[found.back()])) continue;
+    for (int64_t i = part; i < end; i++) {
+      if (static_cast<int64_t>(found.size()) == few) {
+        if (!(probs[i] > probs[found.back()])) continue;
+        found.pop_back();
+      }
+      const auto worse = [&](int64_t other) { return probs[i] > probs[other]; };
+      found.insert(std::find_if(found.begin(), found.end(), worse), i);
+    }
+  }
+  return found;
 }
 
 inline float sum(const float* values, int64_t count) {
@@ -65,6 +86,31 @@ inline int64_t draw(const float* probs, int64_t vocab, double u, double* sums) {
   double sum = 0;
   for (int64_t i = 0; i < vocab; i++) sums[i] = sum += probs[i];
   return std::min(std::upper_bound(sums, sums + vocab, u * sum) - sums, vocab - 1);
+}
+
+// Roughly how often a good drafter's draw is accepted, as in choosers.py.
+constexpr double ACCEPTED = 0.7;
+
+// Shares out `parts` in proportion to weights, as `deal` in choosers.py does.
+inline std::vector<int64_t> deal(
+    const std::vector<double>& weights, int64_t parts, const std::vector<int64_t>& limits) {
+  const size_t count = weights.size();
+  double total = 0;
+  for (double weight : weights) total += weight;
+  std::vector<double> exact(count);
+  std::vector<int64_t> shares(count), order(count);
+  int64_t rest = parts;
+  for (size_t i = 0; i < count; i++) {
+    exact[i] = total > 0 ? parts * weights[i] / total : static_cast<double>(parts) / count;
+    rest -= shares[i] = static_cast<int64_t>(exact[i]);
+    order[i] = i;
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return shares[a] - exact[a] < shares[b] - exact[b];
+  });
+  for (int64_t i = 0; i < rest; i++) shares[order[i]]++;
+  for (size_t i = 0; i < count; i++) shares[i] = std::min(shares[i], limits[i]);
+  return shares;
 }
 
 }  // namespace

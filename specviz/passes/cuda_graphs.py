@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specviz.passes.chains import Choice, Made
 from specviz.passes.static_passes import FastPasses, KeyValueBuffers, PassFunction, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import collector_at_rest
+from specviz.rules.draft import chain
 from specviz.rules.sampling import draw, first_largest
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
@@ -249,12 +251,13 @@ class GraphedPasses(FastPasses):
         length: int,
         rows: Sequence[Tensor],
         steps: int,
-        temperature: float,
+        choice: Choice,
         uniforms: Tensor,
         features: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As `DraftChains.draft`. One shape for each number of steps: after most rounds no more tokens are unread."""
-        count = len(unread)
+    ) -> Made:
+        """As `DraftsInOneCall.draft`, for chains. One shape for each number of steps: after most rounds no more tokens
+        are unread."""
+        count, temperature = len(unread), choice.temperature
         where, places = torch.arange(length, length + count + steps - 1, device=unread.device).tensor_split([count])
         cells = torch.arange(rows[0].shape[2], device=unread.device)
         read = [unread, where, where, where.unsqueeze(-1) >= cells]
@@ -269,7 +272,7 @@ class GraphedPasses(FastPasses):
         else:
             made = graph.replay([*_padded(read, graph.padding[: len(read)]), *rest])
         tokens, logits, *probs = made
-        return tokens, logits, probs[0] if probs else None
+        return Made(tokens, chain(steps), logits, probs[0] if probs else None)
 
     def _works_on(self, first: Tensor) -> bool:
         """True if graphs work on the text whose first rows these are."""

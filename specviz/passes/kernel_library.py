@@ -1,7 +1,7 @@
 """Builds our C++ once a machine, and registers the kernels for few rows as operations of torch.
 
 `torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
-call the same library by its C functions (`C_SHIMS`). Further ones draft and judge chains (`chains`).
+call the same library by its C functions (`C_SHIMS`). Further ones make and judge drafts (`chains`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What judges a chain in one call decides as the rule does, for the same reasons."""
+"""What judges a draft in one call decides as the rule does, for the same reasons."""
 
 import itertools
 
@@ -15,13 +15,13 @@ from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import preparation
 from specviz.passes import kernel_library
-from specviz.passes.chains import JudgedChain
+from specviz.passes.chains import JudgedDraft
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, chain
-from specviz.rules.exact import BLOCK, MATCH, TOKEN
+from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE
 from specviz.rules.sampling import Warper, draw
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -36,16 +36,23 @@ def uniform(*sizes: int) -> Tensor:
     return torch.rand(sizes).double()
 
 
-def a_round(n: int, vocab: int, points: bool) -> tuple[Draft, Tensor, Uniforms]:
+def a_round(n: int, vocab: int, points: bool, tree: bool = False) -> tuple[Draft, Tensor, Uniforms]:
     """A draft near the target, so that some of it is kept; a fifth of the target's tokens are ruled out. points: tokens
-    are copied, often the target's likeliest."""
+    are copied, often the target's likeliest. tree: or else a chain; siblings are drawn without replacement."""
     logits = torch.randn(n + 1, vocab) * 4
-    q = (logits[:n] + torch.randn(n, vocab)).softmax(-1)
-    tokens = draw(q, uniform(n, 1)) if n else torch.empty(0, dtype=torch.long)
+    parents = tuple(int(torch.randint(-1, i, ())) if tree and i else i - 1 for i in range(n))
+    rows = torch.tensor(parents, dtype=torch.long) + 1
+    near = (logits + torch.randn(n + 1, vocab)).softmax(-1)[rows]
+    q, tokens = near.clone(), torch.empty(n, dtype=torch.long)
+    for i in range(n):
+        elders = [j for j in range(i) if parents[j] == parents[i]][: vocab - 1]
+        q[i, tokens[elders]] = 0
+        q[i] /= q[i].sum()
+        tokens[i] = draw(q[i], uniform(1))
     logits[:, 1:][torch.rand(n + 1, vocab - 1) < 0.2] = float("-inf")
     if points:
-        tokens = torch.where(torch.rand(n) < 0.7, logits[:n].argmax(-1), tokens)
-    return Draft(tokens, chain(n), None if points or not n else q), logits, Uniforms(uniform(9), uniform(9), uniform())
+        tokens = torch.where(torch.rand(n) < 0.7, logits[rows].argmax(-1), tokens)
+    return Draft(tokens, parents, None if points or not n else q), logits, Uniforms(uniform(9), uniform(9), uniform())
 
 
 def decided(rule: Rule, temperature: float, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Decision:
@@ -54,40 +61,48 @@ def decided(rule: Rule, temperature: float, draft: Draft, logits: Tensor, unifor
 
 @pytest.mark.parametrize(
     "vocab, temperature, points, rule",
-    pairwise(vocab=[3, 151, 1000], temperature=[0.6, 1.0], points=[False, True], rule=[TOKEN, BLOCK]),
+    pairwise(vocab=[3, 151, 1000], temperature=[0.6, 1.0], points=[False, True], rule=[TOKEN, BLOCK, TREE]),
 )
-def test_drawn_chains_are_judged_by_the_rule(vocab, temperature, points, rule):
+def test_drawn_drafts_are_judged_by_the_rule(vocab, temperature, points, rule):
     torch.manual_seed(vocab)
     depths = set()
     for n, _ in itertools.product(range(6), range(20)):
-        draft, logits, uniforms = a_round(n, vocab, points)
-        made = JudgedChain(draft, logits, uniforms, temperature, rule is BLOCK)
+        if rule is TREE and not points:
+            n = min(n, vocab - 1)  # of distinct siblings
+        draft, logits, uniforms = a_round(n, vocab, points, rule is TREE)
+        made = JudgedDraft(draft, logits, uniforms, temperature, rule is BLOCK)
         expected = decided(rule, temperature, draft, logits, uniforms)
-        row = int(expected.row)
-        assert made.tokens == (*draft.tokens[:row].tolist(), expected.next_token.item())
-        assert made.path == tuple(range(row))
+        assert_path(made, draft, expected)
         assert list(made.choices) == logits.argmax(-1).tolist()
         torch.testing.assert_close(made.probs(), (logits / temperature).softmax(-1), atol=1e-6, rtol=1e-5)
         given = made.decision()
-        assert given.kept.tolist() == expected.kept.bool().tolist() and given.row == row
+        assert given.kept.tolist() == expected.kept.bool().tolist() and given.row == expected.row
         # A residual is a small difference of large numbers.
         for name, nearly in {"p": 1e-6, "q": 0, "accept_prob": 1e-5, "next_probs": 1e-4, "next_sums": 1e-4}.items():
             if n or name.startswith("next"):
                 torch.testing.assert_close(getattr(given, name), getattr(expected, name), atol=nearly, rtol=1e-5)
+        if rule is TREE and n:
+            torch.testing.assert_close(given.p_left, expected.p_left, atol=1e-5, rtol=1e-4)
         depths.add(len(made.path))
     assert depths >= {0, 1, 2}
 
 
+def assert_path(made: JudgedDraft, draft: Draft, expected: Decision) -> None:
+    path = [place for place, kept in enumerate(expected.kept.tolist()) if kept]
+    assert made.path == tuple(path)
+    assert made.tokens == (*draft.tokens[path].tolist(), expected.next_token.item())
+
+
+@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("vocab", [3, 151, 1000])
-def test_greedy_chains_are_matched(vocab):
+def test_greedy_drafts_are_matched(vocab, tree):
     torch.manual_seed(vocab)
     depths = set()
     for n, _ in itertools.product(range(6), range(20)):
-        draft, logits, uniforms = a_round(n, vocab, points=True)
-        made, expected = JudgedChain(draft, logits, uniforms, 0.0), decided(MATCH, 0.0, draft, logits, uniforms)
-        row = int(expected.row)
-        assert made.tokens == (*draft.tokens[:row].tolist(), expected.next_token.item())
-        assert made.path == tuple(range(row)) and list(made.choices) == logits.argmax(-1).tolist()
+        draft, logits, uniforms = a_round(n, vocab, True, tree)
+        made, expected = JudgedDraft(draft, logits, uniforms, 0.0), decided(MATCH, 0.0, draft, logits, uniforms)
+        assert_path(made, draft, expected)
+        assert list(made.choices) == logits.argmax(-1).tolist()
         depths.add(len(made.path))
     assert depths >= {0, 1, 2}
 
@@ -95,41 +110,44 @@ def test_greedy_chains_are_matched(vocab):
 def test_of_equal_logits_the_first_is_the_likeliest():
     draft, _, uniforms = a_round(0, 600, points=True)
     logits = torch.zeros(1, 600)
-    assert JudgedChain(draft, logits, uniforms, 0.0).tokens == (0,)
+    assert JudgedDraft(draft, logits, uniforms, 0.0).tokens == (0,)
     logits[0, [300, 599]] = 1.0
-    assert JudgedChain(draft, logits, uniforms, 0.0).tokens == (300,)
+    assert JudgedDraft(draft, logits, uniforms, 0.0).tokens == (300,)
 
 
 def test_a_draft_that_is_the_target_is_kept_whatever_the_coins():
     _, logits, _ = a_round(3, 20, points=False)
-    probs = JudgedChain(Draft.copied((), torch.device("cpu")), logits[:1], Uniforms(*[uniform()] * 3), 0.6).probs()
+    probs = JudgedDraft(Draft.copied((), torch.device("cpu")), logits[:1], Uniforms(*[uniform()] * 3), 0.6).probs()
     tokens = draw(probs, uniform(1, 1))
     highest = torch.full((9,), 1 - 2**-24, dtype=torch.float64)
     draft, coins = Draft(tokens, chain(1), probs), Uniforms(highest, highest, highest[0])
-    assert JudgedChain(draft, logits[:2], coins, 0.6).path == (0,)
+    assert JudgedDraft(draft, logits[:2], coins, 0.6).path == (0,)
 
 
 def test_what_the_target_rules_out_is_refused_even_by_a_coin_that_is_zero():
     logits, zeros = torch.tensor([[1.0, float("-inf"), 0.0]] * 2), torch.zeros(9, dtype=torch.float64)
     draft = Draft(torch.tensor([1]), chain(1), torch.tensor([[0.2, 0.6, 0.2]]))
-    assert JudgedChain(draft, logits, Uniforms(zeros, zeros, zeros[0]), 0.6).tokens == (0,)
+    assert JudgedDraft(draft, logits, Uniforms(zeros, zeros, zeros[0]), 0.6).tokens == (0,)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
     draft, logits, uniforms = a_round(2, 40, points=False)
     for broken in (float("nan"), float("inf"), float("-inf")):
-        tokens = JudgedChain(draft, torch.full_like(logits, broken), uniforms, temperature).tokens
+        tokens = JudgedDraft(draft, torch.full_like(logits, broken), uniforms, temperature).tokens
         assert all(0 <= token < 40 for token in tokens)
 
 
 @pytest.mark.parametrize(
     "drafter, temperature, rule",
-    pairwise(
-        drafter=[None, *(name for name in DRAFTERS if name != "lookahead")],  # which drafts trees
-        temperature=[0.0, 0.7, 1.0],
-        rule=["token", "block"],
-    ),
+    [
+        *pairwise(
+            drafter=[None, *(name for name in DRAFTERS if name != "lookahead")],  # which drafts trees
+            temperature=[0.0, 0.7, 1.0],
+            rule=["token", "block"],
+        ),
+        *pairwise(drafter=["draft_model", "medusa", "lookahead"], temperature=[0.0, 0.7], rule=["tree"]),
+    ],
 )
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
@@ -137,14 +155,15 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monke
         layers = preparation.feature_layers(pair) if role == "target" else ()
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
     # Some draft trees unless told otherwise.
-    settings = {"drafter": drafter, "drafting": DraftParams(branches=1), "seed": 3, "rule": rule}
+    branches = 3 if rule == "tree" else 1
+    settings = {"drafter": drafter, "drafting": DraftParams(branches=branches), "seed": 3, "rule": rule}
     settings["sampling"] = SamplingParams(temperature=temperature)
 
     def run() -> Run:
         return specviz.run(pair, PROMPT * 3, max_new_tokens=60, **settings)
 
     calls = []
-    monkeypatch.setattr(decoder, "JudgedChain", lambda *given: calls.append(given) or JudgedChain(*given))
+    monkeypatch.setattr(decoder, "JudgedDraft", lambda *given: calls.append(given) or JudgedDraft(*given))
     at_once = run()
     assert len(calls) == len(at_once.rounds)
     monkeypatch.setattr(decoder, "judge_of", lambda request: Judge(request.deciding_rule, request.warper))
@@ -162,7 +181,8 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monke
     "changed",
     [
         {"rule": "block", "sampling": SamplingParams(temperature=0.7, top_p=0.9)},
-        {"drafting": DraftParams(branches=3)},
+        {"drafting": DraftParams(branches=3), "rule": "multi_path"},
+        {"drafting": DraftParams(branches=3), "rule": "typical"},
         {"sampling": SamplingParams(temperature=0.7, top_k=5)},
     ],
 )

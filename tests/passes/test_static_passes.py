@@ -14,13 +14,13 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pa
 import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS
+from specviz.drafters import DRAFTERS, at_once, stepwise
 from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiler, kernel_library
 from specviz.passes.cached_model import reader
-from specviz.passes.chains import drafting_in_one_call
+from specviz.passes.chains import Choice, drafting_in_one_call
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
@@ -206,15 +206,17 @@ def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(com
     )
 
 
-# Chains in one call.
+# Drafts in one call.
 
 
-def one_call(pair: ModelPair) -> FastPasses:
-    """The draft model's compiled passes, which draft chains in one call, faster here than others or not."""
-    static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
-    program = compiler.Program(static, compiler.file(StaticPass, static.described()))
-    passes = FastPasses(static, program, "compiled")
-    passes.draft = drafting_in_one_call(static, program)
+def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
+    """A drafter's compiled passes, which draft in one call, faster here than others or not."""
+    if role == "draft":
+        static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
+    else:
+        static = StaticHead(pair.parts[role], pair.passes.fast["target"].static)
+    passes = FastPasses(static, compiler.Program(static, compiler.file(type(static), static.described())), "compiled")
+    passes.draft = drafting_in_one_call(static, passes.run)
     return passes
 
 
@@ -226,7 +228,7 @@ def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
     at_once, step_by_step = (reader(compiled.draft, Stopwatch(CPU), one_call(compiled)) for _ in range(2))
     for text in (PROMPT, [*PROMPT, *range(1, 20)]):  # the buffers grow within a chain, then several tokens are unread
         unread = at_once.unread(text)
-        chosen, logits, probs = at_once.draft(unread, 8, temperature, uniforms)
+        chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms)
         for depth, u in enumerate(uniforms):
             row = step_by_step.forward(chosen[depth - 1 : depth] if depth else unread, keep=1)
             assert torch.equal(logits[depth : depth + 1], row)
@@ -242,18 +244,27 @@ def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
         step_by_step.rewind(len(text) - 3)
 
 
+HOT = SamplingParams(temperature=0.8)
+
+
 @pytest.mark.parametrize(
-    "sampling, drafting, calls",
+    "drafter, sampling, options, calls",
     [
-        (GREEDY, {}, True),
-        (SamplingParams(temperature=0.8), {}, True),
-        (SAMPLED, {}, False),
-        (GREEDY, {"branches": 3}, False),
-        (GREEDY, {"confidence": 0.1}, False),
+        ("draft_model", GREEDY, {}, True),
+        ("draft_model", HOT, {}, True),
+        ("draft_model", SAMPLED, {}, False),
+        ("draft_model", GREEDY, {"drafting": DraftParams(confidence=0.1)}, False),
+        ("draft_model", GREEDY, {"drafting": DraftParams(branches=3)}, True),
+        ("draft_model", HOT, {"drafting": DraftParams(branches=3)}, True),
+        ("draft_model", HOT, {"drafting": DraftParams(branches=3), "rule": "multi_path"}, True),
+        ("draft_model", HOT, {"drafting": DraftParams(branches=3), "rule": "typical"}, True),
+        ("eagle", GREEDY, {"drafting": DraftParams(branches=3)}, True),
+        ("eagle", HOT, {"drafting": DraftParams(branches=3)}, True),
     ],
 )
-def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, sampling, drafting, calls):
-    passes, drafted = one_call(compiled), []
+def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, drafter, sampling, options, calls):
+    role = "draft" if drafter == "draft_model" else drafter
+    passes, drafted = one_call(compiled, role), []
     draft = passes.draft
 
     def counted(*arguments):
@@ -262,30 +273,51 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, samplin
 
     def run(draft) -> Run:
         passes.draft = draft
-        pair = with_passes(compiled, compiled.passes.fast | {"draft": passes})
-        params = DraftParams(**drafting)
-        return specviz.run(pair, PROMPT, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=params)
+        pair = with_passes(compiled, compiled.passes.fast | {role: passes})
+        order = {"drafter": drafter, "sampling": sampling, "max_new_tokens": NEW_TOKENS, "seed": 5}
+        return specviz.run(pair, PROMPT, **order | options)
 
     in_one_call, step_by_step = run(counted), run(None)
     assert bool(drafted) is calls
-    assert in_one_call.token_ids == step_by_step.token_ids
-    assert drafted_ids(in_one_call) == drafted_ids(step_by_step)
+    assert_same_drafts(in_one_call, step_by_step)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+@pytest.mark.parametrize("branches", [1, 3])
+def test_rows_that_are_there_already_are_spread_in_one_call(sampling, branches, monkeypatch):
+    pair = with_heads(tiny_pair("llama"))
+    pair = with_passes(pair, kernel_passes(pair))
+    order = {"drafter": "medusa", "drafting": DraftParams(branches=branches), "seed": 5, "max_new_tokens": NEW_TOKENS}
+    spread, calls = at_once.spread, []
+    monkeypatch.setattr(at_once, "spread", lambda *given: calls.append(given) or spread(*given))
+    in_one_call = specviz.run(pair, PROMPT, sampling=sampling, **order)
+    assert calls
+    monkeypatch.setattr(stepwise.Stepwise, "choice", None)
+    assert_same_drafts(in_one_call, specviz.run(pair, PROMPT, sampling=sampling, **order))
+
+
+def assert_same_drafts(run: Run, due: Run) -> None:
+    assert run.token_ids == due.token_ids
+    for one, other in zip(run.rounds, due.rounds, strict=True):
+        for name in ("id", "parent", "draft_u", "u", "outcome"):
+            assert [getattr(each, name) for each in one.drafted] == [getattr(each, name) for each in other.drafted]
+        for name in ("q", "q_raw", "p_left", "accept_prob"):
+            own, expected = ([getattr(each, name) for each in made.drafted] for made in (one, other))
+            assert own == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @torch.inference_mode()
 def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature):
-    static = StaticHead(compiled.parts["eagle"], compiled.passes.fast["target"].static)
-    program = compiler.Program(static, compiler.file(StaticHead, static.described()))
-    passes = FastPasses(static, program, "compiled")
-    passes.draft = drafting_in_one_call(static, program)
+    passes = one_call(compiled, "eagle")
+    static = passes.static
     generator = torch.Generator().manual_seed(1)
     uniforms = torch.rand(8, generator=generator).double()
     at_once, step_by_step = (reader(static.original, Stopwatch(static.device), passes, (-1,)) for _ in range(2))
     for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
         features, unread = torch.randn(len(text), static.input_widths[0], generator=generator), torch.tensor(text)
         features = features.to(static.dtype)
-        chosen, logits, probs = at_once.draft(unread, 8, temperature, uniforms, features)
+        chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms, features)
         read = len(text) + step_by_step.length
         for depth, u in enumerate(uniforms):
             row = step_by_step.forward(unread, 1, inputs=features[-1:] if depth else features)
