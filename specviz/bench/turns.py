@@ -18,6 +18,7 @@ from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
+from specviz.passes.compiler import at_rest
 from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
@@ -102,8 +103,9 @@ def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRu
     """
     groups = _groups(len(lanes))
     share = replace(plan, budget=plan.budget / len(groups))
-    for number, members in enumerate(groups):
-        yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
+    with at_rest():
+        for number, members in enumerate(groups):
+            yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
 
 
 def runs_by_number(

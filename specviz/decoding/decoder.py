@@ -15,11 +15,10 @@ from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.chains import JudgedDraft
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.records.settings import SetCoin, read_coins
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, depth
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE
 from specviz.rules.sampling import Warper, require_numbers
 from specviz.rules.transfer import on_cpu, to_device, to_host
-from specviz.theory.draft_length import DraftLength
 
 #: Makes a run's drafter.
 BuildDrafter = Callable[[DraftContext], Drafter]
@@ -33,7 +32,6 @@ class Decoder:
     drafter: Drafter
     coins: Coins
     judge: Judge
-    length: DraftLength  # chooses how deep each round drafts
     nothing: Draft = field(init=False)  # the draft of a round that proposes none
     marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
 
@@ -67,15 +65,14 @@ class Decoder:
         features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
         hear = self.drafter.observe if budget else self.drafter.watch
         hear(len(committed), verdict, features)
-        self.length.observe(depth(draft.parents), len(verdict.path))
         return verdict
 
 
-def decoder_of(request: Request, length: DraftLength, build: BuildDrafter | None = None) -> Decoder:
+def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
     target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get("target"))
     drafter = (build or request.drafter)(context_of(request, target))
-    return Decoder(target, drafter, Coins.of(request), judge_of(request), length)
+    return Decoder(target, drafter, Coins.of(request), judge_of(request))
 
 
 def context_of(request: Request, target: CachedModel, chooser: Chooser | None = None) -> DraftContext:

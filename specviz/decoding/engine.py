@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import torch
 
 from specviz.decoding.decoder import BuildDrafter, Decoder, Judge, decoder_of
+from specviz.decoding.lengths import learn, length_of
 from specviz.decoding.record import PendingRound, collect
 from specviz.decoding.request import Request, prepare
-from specviz.decoding.round_times import length_of
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.token_texts import Detokenizer
@@ -66,7 +66,7 @@ def pending_rounds(request: Request, build: BuildDrafter | None = None) -> Itera
 @torch.inference_mode()
 def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRound]:
     """The loop: clock and text around the decoder's rounds."""
-    decoder, text = decoder_of(request, length_of(request), build), Continuation(request)
+    decoder, length, text = decoder_of(request, build), length_of(request), Continuation(request)
     clock = decoder.target.stopwatch
     prefill, index = _timed(clock, lambda: decoder.prefill(text.committed)), 0
 
@@ -74,10 +74,12 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
         between_rounds(request.passes)
         began = time.perf_counter()
         # 1–4. Draft, verify, judge, keep.
-        choice = decoder.length.choose()
+        choice = length.choose()
         verdict = decoder.round(text.committed, min(choice.depth, text.room))
         # 5. Yield.
         emitted, pieces = text.extend(verdict.tokens)
+        seconds = _seconds(decoder, began, prefill)
+        learn(length, request, verdict, seconds)
         yield PendingRound(
             verdict,
             request.pair.texts,
@@ -85,7 +87,7 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
             index,
             tuple(emitted),
             tuple(pieces),
-            _seconds(decoder, began, prefill),
+            seconds,
             text.stop_reason,
             None if choice.speed is None else choice,
             decoder.drafter.reachable,

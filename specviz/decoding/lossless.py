@@ -37,7 +37,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import LIKELIEST
 from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms, tree_shape
 from specviz.rules.sampling import draw_with_sums
-from specviz.theory.draft_length import FixedLength
 
 #: Where an emitted token came from.
 Origin = Literal["accepted"] | Ending
@@ -190,8 +189,6 @@ class Sampler:
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
             self.start = Start(request, layers, Forgetful if rule.stale_state else None)
-        # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
-        self.length = FixedLength(request.num_draft_tokens)
         self.runs = 0
 
     def sample(self) -> Sample:
@@ -205,14 +202,14 @@ class Sampler:
             target = self.start.target()
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
-        decoder = Decoder(target, drafter, self.coins, self.judge, self.length)
+        decoder = Decoder(target, drafter, self.coins, self.judge)
         self.runs += 1
         text, given = list(self.start.ids), 0
         while given < wanted:
             between_rounds(self.request.passes)
             with torch.inference_mode():
-                budget = min(self.length.choose().depth, length - given - 1)
-                verdict = decoder.round(text, budget)
+                # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
+                verdict = decoder.round(text, min(self.request.num_draft_tokens, length - given - 1))
             origins: list[Origin] = [*["accepted"] * len(verdict.path), verdict.ending]
             for token, origin in list(zip(verdict.tokens, origins))[: wanted - given]:
                 text.append(token)

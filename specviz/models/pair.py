@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import pathlib
+import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,9 @@ from specviz.parts.published import PublishedPart, logit_width
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
-from specviz.records.runs import PairInfo, Prompt
+from specviz.records.runs import LengthChoice, PairInfo, Prompt
 from specviz.records.settings import SamplingParams
+from specviz.theory.draft_length import Experience
 
 #: The trained parts that draft from the target's hidden states.
 Part = MtpModules | PublishedPart
@@ -56,11 +58,14 @@ class PairPasses:
     refused: dict[str, SpecvizError] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: Seconds of a round that drafts 0, 1, … tokens deep, by the settings they were timed for
-    #: (`specviz.decoding.round_times`).
-    round_seconds: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
+    #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
+    #: (`specviz.decoding.lengths`).
+    experience: dict[Hashable, Experience] = field(default_factory=dict)
+    lengths: dict[Hashable, list[LengthChoice]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.preparation.quantised_target`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
+    #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
+    tried: threading.Event = field(default_factory=threading.Event)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None

@@ -85,6 +85,8 @@ def prepare_passes(
     jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
+    if missing:
+        pair.passes.tried.set()
     groups = [[job for job in jobs if (job.role in _MODELS) is of_models] for of_models in (True, False)]
     with contextlib.closing(work.compiled(groups, missing, progress)) as ready:
         for group in ready:

@@ -1,7 +1,8 @@
 """Compiles passes over static buffers to machine code, once per machine: torch.export, then AOTInductor.
 
 A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
-Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second.
+Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
+still while something is measured (`at_rest`).
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
@@ -18,10 +19,12 @@ import pickle
 import platform
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -59,6 +62,13 @@ KEPT_BYTES = 1 << 30
 _EXAMPLE_TOKENS = 5
 
 _NICENESS = 10
+
+#: True where processes have groups, which can be stopped.
+_GROUPS = hasattr(os, "killpg")
+
+#: Seconds for which these processes stand still at most, all times together: on a page that is always in use they would
+#: never come to an end.
+MOST_REST = 120.0
 
 #: Seconds between checks whether programs are no longer wanted.
 _LOOK_SECONDS = 0.1
@@ -205,6 +215,50 @@ def compile_all(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+class _Rest:
+    """Stops the processes that make programs while somebody measures."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.workers: set[Worker] = set()
+        self.askers = 0
+        self.began, self.left = 0.0, MOST_REST
+
+    @property
+    def now(self) -> bool:
+        return self.askers > 0 and self.left > 0
+
+    def ask(self, more: int) -> None:
+        """One asker more, or less (−1)."""
+        with self.lock:
+            if self.askers == 0:
+                self.began = time.monotonic()
+            self.askers += more
+            if self.askers == 0 and self.workers:
+                self.left -= time.monotonic() - self.began
+            for worker in self.workers:
+                worker.stop(self.now)
+
+    def told(self, worker: Worker) -> None:
+        """A process that has just been started stops too."""
+        with self.lock:
+            self.workers.add(worker)
+            worker.stop(self.now)
+
+
+_rest = _Rest()
+
+
+@contextlib.contextmanager
+def at_rest() -> Iterator[None]:
+    """No program is being made meanwhile, where the system can stop processes and they did not rest for long enough."""
+    _rest.ask(1)
+    try:
+        yield
+    finally:
+        _rest.ask(-1)
+
+
 class Worker:
     """A process of low priority that makes one program after another, until this context ends.
 
@@ -218,9 +272,9 @@ class Worker:
         self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
         self._messages = pathlib.Path(self._scratch.name) / "messages.txt"
         self._ended = False
-        self.process = self._started()
+        self._start()
 
-    def _started(self) -> subprocess.Popen:
+    def _start(self) -> None:
         root = str(pathlib.Path(__file__).resolve().parents[2])
         environment = {
             # Shared, so that the compiler is probed only once.
@@ -231,12 +285,23 @@ class Worker:
         # However this process ends, that closes the pipe and ends the other one too (`_hear`).
         pipe, command = subprocess.PIPE, [sys.executable, "-m", "specviz.passes.compiler", self._scratch.name]
         with self._messages.open("wb") as messages:
-            return subprocess.Popen(command, env=os.environ | environment, stdin=pipe, stdout=pipe, stderr=messages)
+            # In a group of its own, with the compilers that it starts: if this process dies while they stand still, the
+            # system wakes a group that is left behind, and they find the pipe closed.
+            group = {"process_group": 0} if _GROUPS else {}
+            given = {"env": os.environ | environment, "stdin": pipe, "stdout": pipe, "stderr": messages} | group
+            self.process = subprocess.Popen(command, **given)
+        _rest.told(self)
+
+    def stop(self, stands_still: bool) -> None:
+        """Stops the process and those it started, or has them go on."""
+        if _GROUPS and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGSTOP if stands_still else signal.SIGCONT)
 
     def make(self, job: ProgramJob) -> SpecvizError | None:
         """Returns once the program is made, or why it was not; None also if the context has ended."""
         if self.process.poll() is not None:
-            self.process = self._started()
+            self._start()
         if self._ended:
             self.end()
         # A process that has ended takes no order, and gives no answer.
@@ -260,6 +325,7 @@ class Worker:
     def end(self) -> None:
         """Kills the process, whatever it is doing, and the processes it started."""
         self._ended = True
+        _rest.workers.discard(self)
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill_below(psutil.Process(self.process.pid))
         self.process.kill()
@@ -307,6 +373,9 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=_hear, args=[scratch, orders], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
+    if _GROUPS:
+        # The system says so to stopped processes when it wakes them: there is something to clean up.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
         print(json.dumps(_carry_out(orders.get(), scratch)), file=answers, flush=True)
 

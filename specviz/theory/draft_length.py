@@ -1,9 +1,11 @@
 """How deep to draft next: the depth with the most expected tokens a second, none where drafting does not pay.
 
-A round's length depends on earlier rounds and on times measured before the run, and is fixed before anything is drawn.
-Any length keeps the output's distribution exact.
+A round's length depends on earlier rounds alone, on what they kept and how long they took, and is fixed before anything
+is drawn. Any length keeps the output's distribution exact.
 """
 
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -14,14 +16,100 @@ from specviz.records.runs import LengthChoice
 HOPE, HOPED = 0.75, 20
 
 #: How many judgements at a depth outweigh those at all depths together.
-OWN = 2
+OWN = 4
 
-#: How much of a judgement's weight each further round leaves: about the last 32 rounds count.
-FADING = 1 - 1 / 32
+#: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
+FADING = 1 - 1 / 64
 
 #: How many plain steps rounds may have lost to plain decoding before drafting stops, and how many of these are forgiven
 #: in each further round.
 STAKE, FORGIVEN = 2.0, 1 / 128
+
+#: How many of a depth's times count, and how many of them outweigh what the times of all depths say of it: with fewer,
+#: one time in a busy moment would end the use of a depth.
+TIMES, TIMED = 9, 8
+
+#: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
+OLD = 256
+
+
+class Curve:
+    """Seconds by depth: an expected shape, moved to where rounds have shown it to lie.
+
+    shape: [longest + 1] seconds, of which only the ratios count once there are times; 0 where nothing is timed.
+    """
+
+    def __init__(self, shape: Sequence[float]):
+        self.shape = shape
+        self._recent: deque[float] = deque(maxlen=TIMES)  # times / shape, whatever the depth
+        self._own: list[deque[float]] = [deque(maxlen=TIMES) for _ in shape]
+        self._middles = [1.0 for _ in shape]  # the medians of these
+        self.level: float | None = None  # the median of the former; None before the first
+        self._last = [-OLD for _ in shape]  # the round in which each depth was timed last
+
+    def observe(self, number: int, depth: int, seconds: float) -> None:
+        """number: of the round."""
+        if not self.shape[depth]:
+            return
+        ratio = seconds / self.shape[depth]
+        if number - self._last[depth] >= OLD:
+            self._own[depth].clear()
+        for times in (self._recent, self._own[depth]):
+            times.append(ratio)
+        self.level, self._middles[depth] = statistics.median(self._recent), statistics.median_low(self._own[depth])
+        self._last[depth] = number
+
+    def seconds(self, number: int, level: float = 1.0) -> list[float]:
+        """[longest + 1], to be expected of round `number`. level: assumed before anything was timed."""
+        level, found = self.level or level, []
+        for shape, own, middle, last in zip(self.shape, self._own, self._middles, self._last):
+            weight = len(own) if number - last < OLD else 0
+            found.append(shape * (TIMED * level + weight * middle) / (TIMED + weight))
+        return found
+
+
+class Experience:
+    """What a pair's rounds have shown that were drafted in one way: their times, and how deep drafts survived.
+
+    drafting, rest: [longest + 1], the shapes (`Curve`) of the seconds that a round drafts 0, 1, … tokens deep, and of
+    its other seconds.
+    """
+
+    def __init__(self, drafting: Sequence[float], rest: Sequence[float]):
+        self._drafting, self._rest = Curve(drafting), Curve(rest)
+        self._accepted = [0.0] * len(rest)  # by depth, from 1 on
+        self._judged = [0.0] * len(rest)
+        self._rounds = 0
+
+    def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
+        """Learns from a finished round: its depth, which may be less than chosen, and how many tokens it kept.
+
+        seconds: of drafting and of the rest; None for a round that had more to do than others.
+        """
+        self._accepted = [weight * FADING for weight in self._accepted]
+        self._judged = [weight * FADING for weight in self._judged]
+        for place in range(1, min(depth, accepted + 1) + 1):
+            self._judged[place] += 1
+            self._accepted[place] += place <= accepted
+        self._rounds += 1
+        if seconds is not None:
+            for curve, taken in zip((self._drafting, self._rest), seconds):
+                curve.observe(self._rounds, depth, taken)
+
+    def costs(self) -> list[float]:
+        """[longest + 1]: of a round that drafts 0, 1, … tokens deep, in plain steps."""
+        rest = self._rest.seconds(self._rounds)
+        drafting = self._drafting.seconds(self._rounds, self._rest.level or 1.0)
+        return [(draft + other) / rest[0] for draft, other in zip(drafting, rest)]
+
+    def survival(self) -> list[float]:
+        """[longest + 1]: S(0) = 1, S(1), …"""
+        overall = (sum(self._accepted) + HOPED * HOPE) / (sum(self._judged) + HOPED)
+        rates = [
+            (accepted + OWN * overall) / (judged + OWN)
+            for accepted, judged in zip(self._accepted[1:], self._judged[1:])
+        ]
+        return list(accumulate(rates, lambda survived, rate: survived * rate, initial=1.0))
 
 
 class FixedLength:
@@ -33,12 +121,12 @@ class FixedLength:
     def choose(self) -> LengthChoice:
         return self.choice
 
-    def observe(self, depth: int, accepted: int) -> None:
+    def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """Learns nothing."""
 
 
 class AdaptiveLength:
-    """Chooses each round's depth by expected tokens / measured time, and learns from the outcome.
+    """Chooses each round's depth by expected tokens / expected time, and learns from the outcome.
 
     A round that drafts γ deep is expected to make 1 + S(1) + … + S(γ) tokens, where S(d) is the chance that the draft
     survives to depth d, counted depth by depth over recent rounds. With S(d) = α^d that is Leviathan's formula (arXiv
@@ -51,43 +139,39 @@ class AdaptiveLength:
     more than STAKE · FORGIVEN of the speed.
     """
 
-    def __init__(self, seconds: Sequence[float]):
-        """seconds: [longest + 1], of a round that drafts 0, 1, … tokens deep."""
-        self.costs = [one / seconds[0] for one in seconds]  # in plain steps
-        self._accepted = [0.0] * len(seconds)  # by depth, from 1 on
-        self._judged = [0.0] * len(seconds)
+    def __init__(self, experience: Experience, made: list[LengthChoice] | None = None):
+        """experience: of earlier runs, goes on in this one. made: the choices of a run that is made once more, which
+        begins with them: this one's follow them there."""
+        self.experience = experience
+        self._made = [] if made is None else made
+        self._rounds = 0
+        self._costs = experience.costs()
         self._lost = 0.0  # to plain decoding, in plain steps
-
-    def survival(self) -> list[float]:
-        """[longest + 1]: S(0) = 1, S(1), …"""
-        overall = (sum(self._accepted) + HOPED * HOPE) / (sum(self._judged) + HOPED)
-        rates = [
-            (accepted + OWN * overall) / (judged + OWN)
-            for accepted, judged in zip(self._accepted[1:], self._judged[1:])
-        ]
-        return list(accumulate(rates, lambda survived, rate: survived * rate, initial=1.0))
 
     def choose(self) -> LengthChoice:
         """The next round's depth, with its reason."""
-        survival = self.survival()
-        speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), self.costs)]
+        self._costs = self.experience.costs()
+        if self._rounds == len(self._made):
+            self._made.append(self._best())
+        self._rounds += 1
+        return self._made[self._rounds - 1]
+
+    def _best(self) -> LengthChoice:
+        costs, survival = self._costs, self.experience.survival()
+        speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
         behind = self._lost > STAKE
         depth = 0 if behind else max(range(len(speeds)), key=speeds.__getitem__)
         deeper = depth + 1
         if deeper == len(speeds):
             return LengthChoice(depth, speeds[depth])
-        more = self.costs[deeper] - self.costs[depth]
+        more = costs[deeper] - costs[depth]
         return LengthChoice(depth, speeds[depth], kept=survival[deeper], cost=more, behind=behind)
 
-    def observe(self, depth: int, accepted: int) -> None:
-        """Learns from a finished round: its depth, which may be less than chosen, and how many tokens it kept."""
-        self._accepted = [weight * FADING for weight in self._accepted]
-        self._judged = [weight * FADING for weight in self._judged]
-        for place in range(1, min(depth, accepted + 1) + 1):
-            self._judged[place] += 1
-            self._accepted[place] += place <= accepted
-        # At its measured cost, not at the time it took: a busy moment of the machine says nothing about a depth.
-        self._lost = (1 - FORGIVEN) * self._lost + self.costs[depth] - (accepted + 1)
+    def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
+        """See `Experience.observe`."""
+        # At its expected cost, not at the time it took: a busy moment of the machine says nothing about a depth.
+        self._lost = (1 - FORGIVEN) * self._lost + self._costs[depth] - (accepted + 1)
+        self.experience.observe(depth, accepted, seconds)
 
 
 #: What decides how deep each round drafts.

@@ -10,6 +10,7 @@ import contextvars
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable)
 Made = TypeVar("Made")
+
+#: Seconds that a run waits for a pair's first fast passes: our kernels are built in ten.
+PATIENCE = 20.0
 
 #: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
 thread: ThreadPoolExecutor
@@ -125,6 +129,19 @@ class Preparer:
             with contextlib.suppress(CancelledError):
                 work[1].result()
 
+    def await_first(self, pair: ModelPair, halt: threading.Event) -> None:
+        """Returns once fast passes of this pair have been tried, programs excepted that are yet to be made; or when
+        `halt` is set, after `PATIENCE`, or at once if another pair's come first."""
+        end = time.monotonic() + PATIENCE
+        while self._is_next(pair) and not (halt.is_set() or time.monotonic() > end):
+            if pair.passes.tried.wait(0.1):
+                return
+
+    def _is_next(self, pair: ModelPair) -> bool:
+        with self._lock:
+            under_way = [one for one, (_, future) in self._work.items() if not future.done()]
+        return under_way == [pair]
+
     def forget(self, pair: ModelPair) -> None:
         """Ends the work on this pair; once it returns, the pair may be freed."""
         with self._lock:
@@ -158,6 +175,8 @@ class Preparer:
             logging.getLogger(__name__).exception("Preparing passes failed")
             reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
             self._stages[pair] = Stage(reasons={"target": reason})
+        finally:
+            pair.passes.tried.set()
 
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:

@@ -118,7 +118,7 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     Raises SpecvizError for one that cannot begin.
     """
     yield message("waiting", text=said("common.preparing"))
-    live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
+    live = runs.open(order.request(runner.settled(order.pair, visit.halt), runner.deployment), visit, say)
     try:
         yield from _carried_out(runner, live, order, measured, visit)
     finally:
@@ -161,10 +161,12 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
 def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
     """The rounds of a run and, if its speedup is to be measured, a duel that is not shown: drawing takes time."""
     from specviz.decoding.engine import rounds
+    from specviz.passes.compiler import at_rest
 
-    yield from rounds(request)
-    if measured:
-        yield from duel(request, whole=False)
+    with at_rest():
+        yield from rounds(request)
+        if measured:
+            yield from duel(request, whole=False)
 
 
 def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:

@@ -169,9 +169,8 @@ def require_at_most(most: int, name: str, count: int) -> None:
 #: Below the least a slow start alone would use it up; the most is what any visitor may ask for.
 LEAST_SECONDS, MOST_SECONDS = 20, 120
 
-#: For a process, CUDA and the weights to be there, and for the first, slow passes; and for timing rounds before γ is
-#: chosen: each call times them anew.
-START_SECONDS, TIMING_SECONDS = 12, 3
+#: For a process, CUDA and the weights to be there, and for the first, slow passes.
+START_SECONDS = 12
 
 #: What an eager pass is reckoned to take; GPUs that are lent have been at least twice as fast.
 LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
@@ -188,11 +187,11 @@ def _seconds(pair: ModelPair, settings: RunSettings) -> float:
     verify = _pass_seconds(pair.target)
     if settings.drafter is None:
         return settings.max_new_tokens * verify
-    drafter, chosen = drafter_of(pair, settings.drafter), settings.num_draft_tokens == AUTO
+    drafter = drafter_of(pair, settings.drafter)
     step = _pass_seconds(pair.draft) if drafter.step_share is None else drafter.step_share * verify
     # Where γ is chosen, nothing is drafted as soon as drafting costs more than it brings.
-    depth = 1 if chosen else settings.num_draft_tokens
-    return drafter.preparing_seconds + TIMING_SECONDS * chosen + settings.max_new_tokens * (verify + depth * step)
+    depth = 1 if settings.num_draft_tokens == AUTO else settings.num_draft_tokens
+    return drafter.preparing_seconds + settings.max_new_tokens * (verify + depth * step)
 
 
 def _pass_seconds(model: PreTrainedModel) -> float:

@@ -105,11 +105,8 @@ class LiveRun:
 
     def start(self, charts: messages.Charts | None = None) -> str:
         """charts: those that the page has lost; by default empty ones."""
-        from specviz.decoding.round_times import must_be_timed
-
-        timing = not self.rounds and must_be_timed(self.request)
         charts = charts or Trail().charts()
-        return opening(self.key, self.opened, share=self.share, charts=charts, timing=timing)
+        return opening(self.key, self.opened, share=self.share, charts=charts)
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch

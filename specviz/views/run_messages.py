@@ -151,8 +151,8 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
     """Clears the component and opens a run; its rounds are not read.
 
     others: ``recorded``, the title, if the run ships with the page; ``share``, for the run's links and files, see
-    `links.share`; ``charts``; ``timing``, whether rounds are timed before the first one, for γ = auto; ``machine``,
-    where the speedup of a run that is over was measured; ``file``, the name of the file that a run was opened from.
+    `links.share`; ``charts``; ``machine``, where the speedup of a run that is over was measured; ``file``, the name of
+    the file that a run was opened from.
     """
     return message(
         "start",

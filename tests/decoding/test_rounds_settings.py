@@ -9,7 +9,7 @@ from refusal import refused
 from tiny import tiny_pair, with_heads
 
 import specviz
-from specviz.decoding import round_times
+from specviz.decoding import engine, lengths
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records import links
@@ -17,6 +17,7 @@ from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams, SetCoin, read_coins
+from specviz.rules.draft import depth
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 GREEDY = SamplingParams(temperature=0)
@@ -35,32 +36,38 @@ def auto(pair: ModelPair, **settings) -> Run:
 
 @pytest.fixture
 def known_costs(monkeypatch):
-    """Every level of a draft is taken to cost a quarter of a plain step."""
-    seconds = tuple(1 + 0.25 * depth for depth in range(LONGEST_AUTO + 1))
-    monkeypatch.setattr(round_times, "round_seconds", lambda request: seconds[: request.num_draft_tokens + 1])
+    """Every level of a draft takes a quarter of a plain step."""
+
+    def learn(length, request, verdict, seconds):
+        deep = depth(verdict.draft.parents)
+        length.observe(deep, len(verdict.path), (0.25 * deep, 1.0))
+
+    monkeypatch.setattr(engine, "learn", learn)
 
 
-def test_rounds_are_timed_once_for_each_way_to_draft(monkeypatch):
+def test_a_run_that_is_made_once_more_is_the_same_whatever_the_clock_says_now(monkeypatch):
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
-    timed, turn = [], round_times._turn
-    monkeypatch.setattr(round_times, "_turn", lambda request: timed.append(request) or turn(request))
-    request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO))
-    assert round_times.must_be_timed(request)
     first = auto(pair, seed=3)
-    turns = len(timed)
-    assert not round_times.must_be_timed(request)
-    assert 2 <= turns <= round_times.REPEATS
-    assert auto(pair, seed=3).token_ids == first.token_ids and len(timed) == turns
-    auto(pair, drafting=DraftParams(branches=3))
-    assert len(timed) > turns and len(pair.passes.round_seconds) == 2
+    clock = itertools.cycle([(1e-3, 1.0), (5.0, 1e-3)])
+    monkeypatch.setattr(engine, "learn", lambda length, *_: length.observe(1, 0, next(clock)))
+    index = next(one.index for one in first.rounds[2:] if one.drafted)
+    again, branch = auto(pair, seed=3), auto(pair, seed=3, coins=f"{index + 1}.next=0.999")
+    assert again.token_ids == first.token_ids
+    drafted = [one.drafted for one in first.rounds[: index + 1]]
+    assert [one.drafted for one in branch.rounds[: index + 1]] == drafted
+    assert auto(pair, seed=4).rounds[-1].choice.behind  # what the clock says is heard in another run
 
 
-@pytest.mark.parametrize("left, deepest", [(10, 4), (1, 2)])
-def test_only_what_there_is_room_for_is_timed(left, deepest):
-    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses(), context_length=len(PROMPT) + left)
-    assert auto(pair).stop_reason == "context"
-    (seconds,) = pair.passes.round_seconds.values()
-    assert 1 <= len(seconds) <= deepest + 1
+def test_what_rounds_have_shown_is_kept_for_each_way_to_draft():
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
+    for branches, runs in ((1, 2), (3, 1)):
+        for seed in range(runs):
+            auto(pair, seed=seed, drafting=DraftParams(branches=branches))
+    assert len(pair.passes.experience) == 2 and len(pair.passes.lengths) == 3
+    # A quicker machine, another text: the next run begins with what these have shown.
+    known = next(iter(pair.passes.experience.values()))
+    request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO, seed=9, drafting=DraftParams(branches=1)))
+    assert lengths.length_of(request).experience is known
 
 
 @pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("eagle", 3), ("prompt_lookup", None)])
@@ -69,7 +76,9 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
     assert run.num_draft_tokens == settings_of_run(run)["num_draft_tokens"] == AUTO
     for one in run.rounds:
         assert max(draft_depths(one), default=-1) < one.choice.depth
-        assert one.choice.speed >= 1 and one.choice.cost == pytest.approx(0.25) and 0 < one.choice.kept < 1
+        assert one.choice.speed >= 1
+        deepest = one.choice.depth == LONGEST_AUTO
+        assert deepest == (one.choice.kept is None) and (deepest or (one.choice.cost > 0 and 0 < one.choice.kept < 1))
     assert len({one.choice.depth for one in run.rounds}) > 1
     assert Run.from_dict(run.to_dict()) == run
 
@@ -79,13 +88,6 @@ def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = dataclasses.replace(request, longest=2)
     assert request.num_draft_tokens == 2
     assert max(len(one.drafted) for one in specviz.decoding.engine.rounds(request)) == 2
-
-
-def test_depths_are_timed_against_plain_rounds_of_the_same_moment_and_those_between_them_interpolated():
-    # The second turn fell into a slow moment; in the third a round of two was held up.
-    turns = [{0: 1.0, 2: 2.0, 4: 4.0}, {0: 3.0, 2: 6.0}, {0: 1.1, 2: 9.0, 4: 4.4}]
-    assert round_times._typical(turns) == pytest.approx((1.1, 1.65, 2.2, 3.3, 4.4))
-    assert list(itertools.pairwise(round_times.DEPTHS))[-1] == (8, LONGEST_AUTO)
 
 
 REPEATING = [5, 17, 33, 8, 5, 17, 33, 8, 60, 61]

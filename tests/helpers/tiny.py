@@ -252,7 +252,7 @@ class InTurn:
     def choose(self) -> LengthChoice:
         return LengthChoice(next(self.depths))
 
-    def observe(self, depth: int, accepted: int) -> None:
+    def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """Goes on whatever came of it."""
 
 

@@ -1,5 +1,6 @@
 """The compiler's worker: a process that ends when it is told to, or when its server dies, and leaves nothing."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 import types
 
 import psutil
+import pytest
 from running import PATIENCE, wait_until
 
 from specviz.passes import compiler
@@ -91,6 +93,49 @@ def test_halting_ends_all_programs_that_are_being_made(tmp_path, monkeypatch):
     assert next(ended) == (jobs[0], None)
     halt.set()
     assert list(ended) == [] and jobs[3] not in made
+
+
+def states(worker: compiler.Worker) -> set[str]:
+    process = psutil.Process(worker.process.pid)
+    return {one.status() for one in (process, *process.children(recursive=True))}
+
+
+needs_groups = pytest.mark.skipif(not compiler._GROUPS, reason="needs processes that can be stopped")
+
+
+@needs_groups
+def test_compilers_stand_still_while_something_is_measured_and_go_on_afterwards(tmp_path, monkeypatch):
+    code = f"path.write_text(str({SLEEPING.replace('99', '0.5')}))"
+    with worker_of(code, tmp_path, monkeypatch) as worker:
+        making = threading.Thread(target=worker.make, args=[job(tmp_path)])
+        making.start()
+        wait_until(lambda: len(psutil.Process(worker.process.pid).children()) == 1)
+        with compiler.at_rest():
+            wait_until(lambda: states(worker) == {psutil.STATUS_STOPPED})
+            with compiler.at_rest(), worker_of("", tmp_path, monkeypatch) as late:
+                wait_until(lambda: states(late) == {psutil.STATUS_STOPPED})
+            assert states(worker) == {psutil.STATUS_STOPPED}
+        making.join(PATIENCE)
+        assert not making.is_alive() and job(tmp_path).path.exists()
+        # Where somebody always measures, programs are made all the same.
+        monkeypatch.setattr(compiler._rest, "left", 0.0)
+        with compiler.at_rest():
+            assert worker.make(job(tmp_path, "other")) is None
+
+
+@needs_groups
+def test_a_compiler_that_stands_still_when_its_server_is_killed_ends_too(tmp_path):
+    script = (
+        "import sys, time\nfrom specviz.passes import compiler\n"
+        "with compiler.at_rest(), compiler.Worker() as worker:\n"
+        "    print(worker.process.pid, flush=True)\n    time.sleep(99)"
+    )
+    environment = os.environ | {"SPECVIZ_CACHE": str(tmp_path / "programs")}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as server:
+        worker = psutil.Process(int(server.stdout.readline()))
+        wait_until(lambda: worker.status() == psutil.STATUS_STOPPED)
+        server.kill()
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from handmade import curve, pass_times
 
 from specviz.records.runs import LengthChoice
 from specviz.theory import formulas as theory
-from specviz.theory.draft_length import STAKE, AdaptiveLength, FixedLength
+from specviz.theory.draft_length import OLD, STAKE, TIMES, AdaptiveLength, Experience, FixedLength
 from specviz.theory.roofline import Limits, ModelSize
 
 TABLES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "leviathan.json").read_text())
@@ -82,13 +82,18 @@ def costs(step: float, wider: float = 0.0, start: float = 0.0, longest: int = 8)
     return [1 + (depth > 0) * start + depth * (step + wider) for depth in range(longest + 1)]
 
 
+def adaptive(seconds) -> AdaptiveLength:
+    """One that expects such rounds: a plain step takes `seconds[0]`, and all that deeper ones add is drafting."""
+    return AdaptiveLength(Experience([one - seconds[0] for one in seconds], [seconds[0]] * len(seconds)))
+
+
 def simulated(seconds, chance, *, tokens=400, seed=0):
     """Seconds of a text and the depths chosen. chance: that a draft token is right, of the tokens written so far."""
-    length, coins, made, taken, chosen = AdaptiveLength(seconds), random.Random(seed), 0, 0.0, []
+    length, coins, made, taken, chosen = adaptive(seconds), random.Random(seed), 0, 0.0, []
     while made < tokens:
         depth = length.choose().depth
         kept = next((place for place in range(depth) if coins.random() >= chance(made)), depth)
-        length.observe(depth, kept)
+        length.observe(depth, kept, (seconds[depth] - seconds[0], seconds[0]))
         made, taken = made + kept + 1, taken + seconds[depth]
         chosen.append(depth)
     return taken, chosen
@@ -118,16 +123,16 @@ def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, 
 
 
 def test_a_bad_beginning_is_forgiven_soon():
-    length = AdaptiveLength(costs(0.05, start=0.4))
+    length = adaptive(costs(0.05, start=0.4))
     for _ in range(2):
-        length.observe(4, 0)
+        length.observe(4, 0, None)
     assert length.choose().depth > 0, "two unlucky drafts are not the last"
     for _ in range(2):
-        length.observe(4, 0)
+        length.observe(4, 0, None)
     assert length.choose().behind
     for _ in range(40):
         depth = length.choose().depth
-        length.observe(depth, depth)  # all is right from here on
+        length.observe(depth, depth, None)  # all is right from here on
     assert length.choose().depth == 8
 
 
@@ -150,38 +155,59 @@ def test_a_text_that_becomes_easy_is_noticed():
 
 def test_survival_is_counted_depth_by_depth():
     """A drafter that knows two tokens and never a third is not taken for one that is right two times out of three."""
-    length = AdaptiveLength(costs(0.05))
+    length = adaptive(costs(0.05))
     for _ in range(60):
-        length.observe(4, 2)
-    survival = length.survival()
+        length.observe(4, 2, None)
+    survival = length.experience.survival()
     assert survival[0] == 1 and survival[2] > 0.9 and survival[3] < 0.1
     assert length.choose().depth == 2
 
 
 def test_rounds_that_were_cut_short_count_as_what_they_were():
-    whole, cut = AdaptiveLength(costs(0.1)), AdaptiveLength(costs(0.1))
+    whole, cut = adaptive(costs(0.1)), adaptive(costs(0.1))
     for _ in range(20):
-        whole.observe(8, 1)
-        cut.observe(1, 1)  # nothing is known of what would have come next
-    assert whole.survival()[1] == pytest.approx(cut.survival()[1], abs=0.1)
-    assert cut.survival()[2] > 0.8 > 0.2 > whole.survival()[2]
+        whole.observe(8, 1, None)
+        cut.observe(1, 1, None)  # nothing is known of what would have come next
+    assert whole.experience.survival()[1] == pytest.approx(cut.experience.survival()[1], abs=0.1)
+    assert cut.experience.survival()[2] > 0.8 > 0.2 > whole.experience.survival()[2]
 
 
 def test_a_choice_says_what_one_token_more_would_bring_and_cost():
-    length = AdaptiveLength([2.0, 2.2, 3.2])
+    length = adaptive([2.0, 2.2, 3.2])
     for kept in itertools.islice(itertools.cycle((2, 1, 1, 0)), 60):
-        length.observe(2, kept)
-    choice, survival = length.choose(), length.survival()
+        length.observe(2, kept, None)
+    choice, survival = length.choose(), length.experience.survival()
     assert choice == LengthChoice(1, (1 + survival[1]) / 1.1, kept=survival[2], cost=pytest.approx(0.5))
     # It chose rightly: one more would lower the tokens a second.
     assert (1 + survival[1] + survival[2]) / 1.6 < choice.speed
-    assert AdaptiveLength([1.0]).choose() == LengthChoice(0, 1.0), "nothing lies beyond the longest"
+    assert adaptive([1.0]).choose() == LengthChoice(0, 1.0), "nothing lies beyond the longest"
     assert FixedLength(3).choose() == LengthChoice(3), "which gives no reason"
 
 
+@pytest.mark.parametrize("busy", [1.0, 3.0])
+def test_what_rounds_take_replaces_what_was_expected(busy):
+    """Of depths that were never timed, too; and one busy moment in five does not count."""
+    shown = Experience([0.5 * depth for depth in range(5)], [1.0] * 5)
+    for number in range(60):
+        depth, slow = (0, 2, 3)[number % 3], 2 * (busy if number % 5 == 0 else 1)
+        shown.observe(depth, 0, (0.1 * depth * slow, slow))
+    assert shown.costs() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4], abs=0.02)
+
+
+def test_times_of_long_ago_are_forgotten():
+    shown = Experience([0.0, 0.1], [1.0, 1.0])
+    for _ in range(TIMES):
+        shown.observe(1, 0, (0.1, 3.0))
+        shown.observe(0, 0, (0.0, 1.0))
+    assert shown.costs()[1] > 1.8
+    for _ in range(OLD):
+        shown.observe(0, 0, (0.0, 1.0))
+    assert shown.costs()[1] == pytest.approx(1.1)
+
+
 def test_drafting_stops_once_it_has_lost_its_stake_and_says_so():
-    length, lost = AdaptiveLength([1.0, 1.8]), 0.0
+    length, lost = adaptive([1.0, 1.8]), 0.0
     while not length.choose().behind:
-        length.observe(1, 0)
+        length.observe(1, 0, None)
         lost += 0.8
     assert STAKE < lost <= STAKE + 0.8 and length.choose().depth == 0

@@ -51,10 +51,14 @@ class StandIn:
     def __init__(self):
         self.begun: list[object] = []
         self.step, self.go_on = threading.Event(), threading.Event()
+        self.tries_first = threading.Event()
+        self.tries_first.set()
         self.reasons: dict[str, SpecvizError] = {}
 
     def __call__(self, pair, progress, halt, turn) -> Preparation:
         self.begun.append(pair)
+        if self.tries_first.wait(PATIENCE):
+            pair.passes.tried.set()
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
         self.step.set()
         while not self.go_on.wait(0.01):
@@ -110,6 +114,26 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     wait_until(lambda: preparer.stage(other).step is None and other.passes.fast)
     preparer.forget(other)
     assert pair.passes.fast == {}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_press_in_the_first_seconds_waits_for_the_first_fast_passes(deployment, stand_in, pair, stopped):
+    """But not for programs to be compiled, nor once Stop is pressed."""
+    stand_in.tries_first.clear()
+    runner, halt = Runner(PairStore(deployment, home=pair), deployment), threading.Event()
+    preparer = runner.store.preparer
+    preparer.add(pair)
+    preparer.start()
+    pressed = threading.Thread(target=runner.settled, args=[PairName(), halt])
+    pressed.start()
+    pressed.join(0.3)
+    assert pressed.is_alive()
+    (halt if stopped else stand_in.tries_first).set()
+    pressed.join(PATIENCE)
+    assert not pressed.is_alive() and not preparer._work[pair][1].done()
+    stand_in.tries_first.set()
+    stand_in.go_on.set()
+    preparer.close()
 
 
 def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path, monkeypatch):

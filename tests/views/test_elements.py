@@ -40,11 +40,11 @@ def heard(page: Page, event: str) -> list:
     return [detail for type, detail in page.evaluate("window.heard") if type == event]
 
 
-def run_of(**known) -> list[str]:
+def run_of() -> list[str]:
     run = a_run(ROUNDS)
     start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False, "rule": "token"}
     return [
-        messages.message("start", **{"run": "run", "settings": ""} | start | known),
+        messages.message("start", **{"run": "run", "settings": ""} | start),
         messages.rounds_message("run", run.rounds, run.vocabulary),
         messages.end_message("run", total=len(ROUNDS), reason="It ended."),
     ]
@@ -56,10 +56,9 @@ def test_a_run_is_shown_and_told_to_the_page_around_it_and_is_busy_until_its_spe
     status = page.locator('specviz-run [part="status"]')
     hear(page, "specviz-finished")
     assert not page.evaluate(f"{VIEW}.busy")
-    for timing, waits_for in ((True, "Timing rounds"), (False, "Reading the prompt")):
-        start, rounds, end = run_of(timing=timing)
-        give(page, "run", [start])
-        expect(status).to_contain_text(waits_for)
+    start, rounds, end = run_of()
+    give(page, "run", [start])
+    expect(status).to_contain_text("Reading the prompt")
     more = messages.end_message("run", total=len(ROUNDS), reason="It ended.", more=True)
     for told, busy in ((rounds, True), (more, True), (end, False)):
         give(page, "run", [told])

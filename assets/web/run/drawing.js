@@ -48,8 +48,7 @@ export function redraw(view) {
 /** @param {View} view */
 export function draw(view) {
   if (view.ui.view.dataset.state !== view.run.phase) view.ui.view.dataset.state = view.run.phase;
-  const beginning = view.run.start.timing ? "rounds.timing" : "rounds.reading";
-  setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say(beginning) : view.run.status);
+  setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say("rounds.reading") : view.run.status);
   setText(view.ui.meta, metaLine(view));
   const { recorded, file } = view.run.start;
   const source = recorded || (file ? view.say("rounds.opened", { file }) : "");

@@ -28,7 +28,6 @@ export type Start = {
   rule?: string;
   engine?: string;
   recorded?: string;
-  timing?: boolean;
   machine?: string | null;
   file?: string;
 };

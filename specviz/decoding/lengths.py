@@ -1,0 +1,63 @@
+"""How deep each round of a request drafts: γ, or chosen in each round by what a pair's rounds have shown so far."""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from specviz.decoding.request import Request
+from specviz.passes.devices import agreed
+from specviz.passes.static_passes import kind_of
+from specviz.records.runs import Seconds
+from specviz.rules.draft import Verdict, depth
+from specviz.theory.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
+
+#: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
+STEP = 1 / 8
+
+#: The runs whose lengths are kept.
+KEPT_RUNS = 128
+
+
+def length_of(request: Request) -> DraftLength:
+    """Decides how deep each round of a request drafts.
+
+    What is learned stays with the pair's passes, for later runs. So do the lengths of sampled runs, whose texts depend
+    on them: a run that is made once more, perhaps with a coin set by hand, begins with the same ones.
+    """
+    if not request.chooses_length:
+        return FixedLength(request.num_draft_tokens)
+    settings, passes = request.settings, request.pair.passes
+    drafting = (settings.drafter, settings.drafting, settings.sampling, request.rule.name)
+    way: Hashable = (*drafting, request.num_draft_tokens, kind_of(request.passes))
+    if way not in passes.experience:
+        passes.experience[way] = _expected(request)
+    run: Hashable = (*way, settings.seed, tuple(request.prompt.ids))
+    if settings.sampling.greedy:
+        return AdaptiveLength(passes.experience[way])
+    passes.lengths[run] = passes.lengths.pop(run, [])
+    if len(passes.lengths) > KEPT_RUNS:
+        del passes.lengths[next(iter(passes.lengths))]
+    return AdaptiveLength(passes.experience[way], passes.lengths[run])
+
+
+def learn(length: DraftLength, request: Request, verdict: Verdict, seconds: Seconds) -> None:
+    """Tells what became of a round. Processes that share the target all go by the leader's clock."""
+    typical = None
+    # The first draft reads the whole prompt, where later ones read new tokens.
+    if request.chooses_length and not seconds.prefill:
+        taken = seconds.draft, seconds.total - seconds.draft
+        typical = tuple(agreed(part, request.pair.target) for part in taken)
+    length.observe(depth(verdict.draft.parents), len(verdict.path), typical)
+
+
+def _expected(request: Request) -> Experience:
+    """Before any round was timed: target passes as they were measured, and draft steps that take `STEP` of one."""
+    deep = range(request.num_draft_tokens + 1)
+    measured = sorted(request.pair.passes.seconds_by_width.items()) or [(1, 1.0)]
+    widths, seconds = map(list, zip(*measured))
+    # Wider ones go on as those did.
+    widths.append(2 * widths[-1] - widths[0])
+    seconds.append(2 * seconds[-1] - seconds[0])
+    target = np.interp([1 + request.drafter.largest_draft(depth, request.branches) for depth in deep], widths, seconds)
+    at_once = request.drafter.at_once or request.drafter.copies
+    return Experience([STEP * seconds[0] * (min(depth, 1) if at_once else depth) for depth in deep], target.tolist())
