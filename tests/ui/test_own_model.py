@@ -16,7 +16,6 @@ from on_page import (
     expect_drafter,
     generate,
     set_control,
-    state,
     violations,
 )
 from playwright.sync_api import Page, expect
@@ -231,32 +230,6 @@ def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(sampli
     offer = json.loads(changes[controls.recommended])
     assert breaking(offer["text"]) == (f"parrot empfiehlt {told}" if told else "")
     assert offer["settings"] == (asdict(sampling) if told else None)
-
-
-#: Whether an element covers a point of another one inside the box that scrolls it.
-COVERED = """() => {
-  const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
-  const go = document.querySelector('.sv-go').getBoundingClientRect();
-  const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
-  const seen = [...fields].filter(one => one.checkVisibility());
-  return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
-}"""
-
-
-@pytest.mark.parametrize(("width", "height"), [(1280, 640), (390, 844)])
-def test_the_buttons_lie_over_no_control(visit, width, height):
-    page = visit(viewport={"width": width, "height": height})
-    for button in ("#go", "#start-race"):
-        expect(page.locator(button)).to_be_in_viewport(ratio=1)
-    for fold in ("#fields-fold button", "[aria-controls=more-controls]"):
-        if page.locator(fold).is_visible():
-            page.locator(fold).click()
-        for at in (0, 300, 10_000):
-            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-controls').scrollTop = at; }", at)
-            assert page.evaluate(COVERED) == []
-        page.evaluate("() => { scrollTo(0, 0); document.querySelector('.sv-controls').scrollTop = 0; }")
-    assert_no_sideways_scrolling(page)
-    assert state(page, "recorded")
 
 
 def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):

@@ -57,14 +57,6 @@ def finished(page: Page) -> dict:
     return page.evaluate(f"{VIEW}.finished")
 
 
-def ids_of(run: dict) -> list[int]:
-    return [id for one in run["rounds"] for id in one["emitted"]]
-
-
-def drafts_of(run: dict) -> list[dict]:
-    return [token for one in run["rounds"] for token in one["drafted"]]
-
-
 def quoted(token: str) -> str:
     return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
 
@@ -84,15 +76,17 @@ def headline(page: Page) -> dict[str, str]:
 # What each step has to have done, and said: every figure is the page's own
 
 
-def check_pass(page: Page, said: str) -> None:
-    assert finished(page)["start"]["drafter"] is None
-    assert said == say("tour.pass_said", **headline(page))
-    assert "1.00 tokens per target pass" in said
-
-
-def check_draft(page: Page, said: str) -> None:
-    assert finished(page)["start"]["drafter"] == "Draft model"
-    assert said == say("tour.draft_said", **headline(page))
+#: What drafts in each step's run, and what checks the rest of what it says; without, it is the headline's figures.
+STEPS = {
+    "pass": (None, None),
+    "draft": ("Draft model", None),
+    "round": ("Draft model", lambda page, said: check_round(page, said)),
+    "coin": ("Draft model", lambda page, said: check_coin(page, said)),
+    "match": ("Early exit", lambda page, said: check_match(page, said)),
+    "long": ("Draft model", lambda page, said: check_long(page, said)),
+    "copy": ("Prompt lookup", None),
+    "same": ("Draft model", lambda page, said: finished(page)["start"]["greedy"] or pytest.fail("not greedy")),
+}
 
 
 def check_round(page: Page, said: str) -> None:
@@ -135,7 +129,6 @@ def check_coin(page: Page, said: str) -> None:
 def check_match(page: Page, said: str) -> None:
     """The page still shows the second one: the bad junior."""
     run, now = finished(page), headline(page)
-    assert run["start"]["drafter"] == "Early exit"
     assert "exit after layer 1" in run["start"]["settings"]
     rate = f"{now['length']} tokens per target pass, {now['rate']} tokens per second."
     assert said.endswith(f"First layer alone: {now['share']} accepted, {rate}")
@@ -145,7 +138,7 @@ def check_match(page: Page, said: str) -> None:
 
 def check_long(page: Page, said: str) -> None:
     run, now = finished(page), headline(page)
-    drafts = drafts_of(run)
+    drafts = [token for one in run["rounds"] for token in one["drafted"]]
     discarded = sum(token["outcome"] == "discarded" for token in drafts)
     assert run["start"]["num_draft_tokens"] == LONG_DRAFT
     assert f"γ = {SHORT_DRAFT}: " in said
@@ -153,85 +146,42 @@ def check_long(page: Page, said: str) -> None:
     assert said.endswith(f"{discarded} of {len(drafts)} draft tokens were discarded ┄ unjudged.")
 
 
-def check_copy(page: Page, said: str) -> None:
-    assert finished(page)["start"]["drafter"] == "Prompt lookup"
-    assert state(page, "prompt") == PROMPTS["repeats"]
-    assert said == say("tour.copy_said", **headline(page))
-
-
-def check_same(page: Page, said: str) -> None:
-    assert finished(page)["start"]["drafter"] == "Draft model"
-    assert finished(page)["start"]["greedy"]
-
-
-STEPS = {
-    "pass": check_pass,
-    "draft": check_draft,
-    "round": check_round,
-    "coin": check_coin,
-    "match": check_match,
-    "long": check_long,
-    "copy": check_copy,
-    "same": check_same,
-}
-
-
 def test_the_tour_from_end_to_end_by_keyboard(page):
     expect(part(page, "opener")).to_have_text(say("tour.start"))
     tab_to(page, "opener")
     page.keyboard.press("Enter")
-    runs, sentences = {}, {}
-    for number, (step, check) in enumerate(STEPS.items(), start=1):
+    runs, sentences, ids = {}, {}, {}
+    for number, (step, (drafter, check)) in enumerate(STEPS.items(), start=1):
         expect(part(page, "title")).to_be_focused()
         expect(part(page, "title")).to_have_text(say(f"tour.{step}_title"))
         expect(part(page, "progress")).to_have_text(say("tour.progress", n=number, count=len(STEPS)))
         expect(part(page, "back")).to_be_enabled(enabled=number > 1)
         if step == "round":  # this one looks at the run that is there, wherever its reader has been meanwhile
             page.get_by_role("tab", name="Models").click()
-        sentences[step] = show(page)
-        check(page, sentences[step])
-        runs[step] = finished(page)
-        assert len(ids_of(runs[step])) <= TOUR_TOKENS
+        sentences[step], runs[step] = show(page), finished(page)
+        assert runs[step]["start"]["drafter"] == drafter
+        if check:
+            check(page, sentences[step])
+        else:
+            assert sentences[step] == say(f"tour.{step}_said", **headline(page))
+        ids[step] = [id for one in runs[step]["rounds"] for id in one["emitted"]]
+        assert len(ids[step]) <= TOUR_TOKENS
+        assert (state(page, "prompt") == PROMPTS["repeats"]) == (step == "copy")
         assert runs[step]["figures"]["speedup"] is None, "the tour does not wait for the speedup's own runs"
         press(page, "next")
     # The first step ran what the last one compares with: plain, greedy, the same prompt.
     plain, speculative = runs["pass"], runs["same"]
     passes = {"plain": len(plain["rounds"]), "speculative": len(speculative["rounds"])}
-    equal = say("tour.same_equal", tokens=len(ids_of(plain)), **passes)
-    assert (sentences["same"] == equal) == (ids_of(plain) == ids_of(speculative))
+    equal = say("tour.same_equal", tokens=len(ids["pass"]), **passes)
+    assert (sentences["same"] == equal) == (ids["pass"] == ids["same"])
+    assert "1.00 tokens per target pass" in sentences["pass"]
     expect(part(page, "panel")).to_be_hidden()
     expect(part(page, "opener")).to_be_focused()
     expect(part(page, "opener")).to_have_text(say("tour.start"))
     expect(page.locator("#measured input")).to_be_checked()
 
 
-def test_it_closes_with_escape_and_is_resumed_where_it_was(visit):
-    page = visit(viewport={"width": 390, "height": 844})
-    part(page, "opener").press("Enter")
-    press(page, "next")
-    press(page, "next")
-    assert part(page, "panel").bounding_box()["height"] <= 0.45 * 844
-    assert_no_sideways_scrolling(page)
-    page.keyboard.press("Escape")
-    expect(part(page, "panel")).to_be_hidden()
-    expect(part(page, "opener")).to_be_focused()
-    resume = say("tour.resume", n=3, count=len(STEPS))
-    expect(part(page, "opener")).to_have_text(resume)
-    page.reload()
-    expect(part(page, "opener")).to_have_text(resume)
-    part(page, "opener").press("Enter")
-    expect(part(page, "title")).to_have_text(say("tour.round_title"))
-    # A browser that keeps nothing: the tour starts at its beginning, and goes on.
-    page.add_init_script("Object.defineProperty(window, 'sessionStorage', {get() { throw new Error('refused'); }})")
-    page.reload()
-    expect(part(page, "opener")).to_have_text(say("tour.start"))
-    part(page, "opener").press("Enter")
-    press(page, "next")
-    expect(part(page, "title")).to_have_text(say("tour.draft_title"))
-    page.close()  # nobody else should have a browser that keeps nothing
-
-
-def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):
+def test_it_waits_while_a_run_is_on_says_what_did_not_work_and_is_resumed_where_it_was(page):
     page.get_by_label("Then measure the speedup").uncheck()
     set_control(page, "New tokens", 1024)
     # Of a run that is sampled; a greedy one flips none.
@@ -258,3 +208,28 @@ def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):
     # The controls stand as the visitor had them.
     expect(control(page, "New tokens")).to_have_value("1024")
     expect_drafter(page, "draft_model")
+
+    # It closes with Escape, and is resumed where it was.
+    page.set_viewport_size({"width": 390, "height": 844})
+    part(page, "opener").press("Enter")
+    press(page, "next")
+    press(page, "next")
+    assert part(page, "panel").bounding_box()["height"] <= 0.45 * 844
+    assert_no_sideways_scrolling(page)
+    page.keyboard.press("Escape")
+    expect(part(page, "panel")).to_be_hidden()
+    expect(part(page, "opener")).to_be_focused()
+    resume = say("tour.resume", n=3, count=len(STEPS))
+    expect(part(page, "opener")).to_have_text(resume)
+    page.reload()
+    expect(part(page, "opener")).to_have_text(resume)
+    part(page, "opener").press("Enter")
+    expect(part(page, "title")).to_have_text(say("tour.round_title"))
+    # A browser that keeps nothing: the tour starts at its beginning, and goes on.
+    page.add_init_script("Object.defineProperty(window, 'sessionStorage', {get() { throw new Error('refused'); }})")
+    page.reload()
+    expect(part(page, "opener")).to_have_text(say("tour.start"))
+    part(page, "opener").press("Enter")
+    press(page, "next")
+    expect(part(page, "title")).to_have_text(say("tour.draft_title"))
+    page.close()  # nobody else should have a browser that keeps nothing
