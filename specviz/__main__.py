@@ -1,5 +1,5 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
-server, `compare-texts` of other engines, `serve` the page, `compile` a pair beforehand.
+server, `compare-texts` of other engines, `serve` the page, write it as a `static` folder, `compile` a pair beforehand.
 
 Under torchrun, all processes of a `run` or a `bench` share one target, and the first one prints and writes.
 """
@@ -107,7 +107,7 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
         return ""
     return (
         f"{error.field}: "
-        if error.field in ("prompt", "metrics", "one", "other")
+        if error.field in ("prompt", "metrics", "one", "other", "folder")
         else f"--{error.field.replace('_', '-')}: "
     )
 
@@ -177,6 +177,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = adding.add_parser("serve", help="serve the page, like app.py")
     serve.add_argument("--mcp", action="store_true", help="offer the functions of its API as tools of an MCP server")
     serve.set_defaults(command=_serve)
+
+    static = adding.add_parser("static", help="write the page as a folder that needs no server: browsers run the pair")
+    static.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="a new one, or an earlier one of these")
+    static.set_defaults(command=_static)
 
     compiling = adding.add_parser("compile", help="compile a pair's passes ahead of later runs and pages")
     _add_pair(compiling)
@@ -429,6 +433,14 @@ def _advise(options: argparse.Namespace) -> int:
     with _keeping(text):
         commands.measure_advice(options, pair, load, _say, measured)
     return int(bool(measured.failed))
+
+
+def _static(options: argparse.Namespace) -> int:
+    from specviz.views.static_site import write_site
+
+    size = write_site(options.folder)
+    print(f"{options.folder}: {size / 1e6:.0f} MB. To look at it: python -m http.server -d {options.folder}")
+    return 0
 
 
 def _compile(options: argparse.Namespace) -> int:

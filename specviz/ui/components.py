@@ -49,8 +49,8 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page; those in file/ are for saved pages.
-        if "/" in name and not name.startswith("file/")
+        # Files outside a folder come with the page; those in file/ and static/ are for pages without a server.
+        if "/" in name and not name.startswith(("file/", "static/"))
     )
 
 

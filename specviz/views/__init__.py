@@ -7,5 +7,6 @@ tab_messages       the tabs Compare and Why it works
 served_messages    a server's own numbers; served_diagnosis: what is likely wrong with them
 answers            the API's answers other than traces
 pages              a run, a race, a comparison as one file for a browser
+static_site        the page as a folder that needs no server
 terminal           a run in a terminal; there and on the page, which drafter to use, and where two texts part
 """

@@ -46,6 +46,7 @@ TO_ELEMENTS = {
     "race_tab.py": ("race",),
     "run_messages.py": ("run", "race", "compare", "why", "lossless"),
     "shown_runs.py": ("run",),
+    "static_site.py": ("run",),
     "terminal.py": ("compare",),
 }
 

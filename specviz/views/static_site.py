@@ -1,0 +1,112 @@
+"""The live page without a server: a folder for any static host, whose visitors run the embedded pair themselves.
+
+Everything that runs lies in assets/web/static; here it is put together with weights, texts and recorded runs.
+"""
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+from specviz.records.assets import ASSETS, EMBEDDED
+from specviz.records.errors import SpecvizError
+from specviz.records.links import share
+from specviz.records.prompts import PRESETS
+from specviz.records.recordings import RECORDINGS, Recording
+from specviz.records.words import AREAS, LANGUAGES, said, words
+from specviz.views.charts import Trail
+from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
+
+#: The folders of assets/web that the page imports.
+FOLDERS = ("static", "shared", "run", "charts", "gallery")
+#: With it the folder is a static Space as it stands.
+README = """---
+title: specviz
+sdk: static
+license: apache-2.0
+---
+"""
+
+#: What it says beyond its elements' texts.
+OWN_AREAS = ("common", "file", "controls", "static")
+
+
+def write_site(folder: pathlib.Path) -> int:
+    """Writes the page to `folder`, over an earlier one; returns its size in bytes.
+
+    Raises SpecvizError, field ``folder``, where something else is there or nothing can be written.
+    """
+    if folder.exists() and not (folder / "site.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpecvizError(
+            "{path} is not empty: name a new folder, or one that this wrote before.", "folder", path=folder
+        )
+    try:
+        return _written(folder)
+    except OSError as error:
+        raise SpecvizError(
+            "{path} cannot be written ({reason}): name a folder that you may write to.",
+            "folder",
+            path=folder,
+            reason=error.strerror,
+        ) from error
+
+
+def _written(folder: pathlib.Path) -> int:
+    for name in FOLDERS:
+        shutil.copytree(ASSETS / "web" / name, folder / "web" / name, dirs_exist_ok=True)
+    shutil.copy(ASSETS / "web" / "colours.css", folder / "web")
+    shutil.move(folder / "web" / "static" / "index.html", folder / "index.html")
+    for role in ("target", "draft"):
+        shutil.copytree(EMBEDDED / role, folder / "models" / role, dirs_exist_ok=True)
+    shutil.copy(ASSETS.parent / "LICENSE", folder)
+    (folder / "README.md").write_text(README, encoding="utf-8")
+    (folder / "runs").mkdir(exist_ok=True)
+    for recording in RECORDINGS:
+        (folder / "runs" / f"{recording.name}.json").write_text(_recorded(recording), encoding="utf-8")
+    (folder / "site.json").write_text(json.dumps(_site(), ensure_ascii=False), encoding="utf-8")
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _recorded(recording: Recording) -> str:
+    """The message that shows a recorded run."""
+    run = recording.load()
+    trail = Trail.of(run.rounds)
+    figures, title = headline(trail, run.measured), said(f"traces.{recording.name}_title")
+    parts = [
+        opening(recording.name, run, recorded=said("traces.recorded", title=title)),
+        rounds_message(recording.name, run.rounds, run.vocabulary, figures=figures),
+        end_message(
+            recording.name, total=len(run.rounds), reason=said(f"traces.{recording.name}_about"), figures=figures
+        ),
+    ]
+    return trace_message(parts, share=share(run) | {"recording": recording.name}, charts=trail.charts())
+
+
+def _site() -> dict[str, Any]:
+    """What page.js knows of the folder: texts, prompts, recorded runs, and where the models lie."""
+    areas = dict.fromkeys((*OWN_AREAS, *(area for name in ("run", "charts", "gallery") for area in AREAS[name])))
+    pair = RECORDINGS[0].load().pair
+    weights = {role: sorted((EMBEDDED / role).glob("*.safetensors")) for role in ("target", "draft")}
+    return {
+        "languages": {one: {"name": name, "words": words(one).texts(*areas)} for one, name in LANGUAGES.items()},
+        "presets": {preset.name: preset.prompt for preset in PRESETS},
+        "recordings": [recording.name for recording in RECORDINGS],
+        "models": {
+            "tokenizer": "models/target/tokenizer.json",
+            **{
+                role: {
+                    "config": f"models/{role}/config.json",
+                    "files": [f"models/{role}/{path.name}" for path in paths],
+                }
+                for role, paths in weights.items()
+            },
+        },
+        "bytes": sum(path.stat().st_size for paths in weights.values() for path in paths),
+        "pair": {
+            "name": pair.name,
+            "target": parameters(pair.target_parameters),
+            "draft": parameters(pair.draft_parameters),
+            "device": "WebAssembly",
+            "dtype": "float32",
+        },
+    }
