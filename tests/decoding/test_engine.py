@@ -9,14 +9,7 @@ import torch
 from fake_target import copying
 from matrix import pairwise
 from refusal import refused
-from tiny import (
-    byte_tokenizer,
-    generated,
-    sentencepiece_tokenizer,
-    tiny_model,
-    tiny_pair,
-    with_heads,
-)
+from tiny import byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model, tiny_pair, with_heads
 
 import specviz
 from specviz.decoding import decoder, engine, record
@@ -87,8 +80,7 @@ def test_a_text_ends_where_its_model_reads_on_otherwise_or_not_at_all(architectu
     ]
     assert all(run.stop_reason == "context" and len(run.token_ids) == 14 for run in runs)
     assert len({tuple(run.token_ids) for run in runs}) == 1
-    if architecture != "roberta":  # whose positions `generate` counts from another number than the model does
-        assert list(runs[0].token_ids) == generated(pair, prompt, 14)
+    assert list(runs[0].token_ids) == generated(pair, prompt, 14)
     with pytest.raises(SpecvizError, match="too long") as caught:
         specviz.run(pair, [7] * 48)
     assert ("LongRoPE" in str(caught.value)) is (architecture == "phi3")
@@ -178,17 +170,6 @@ def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():
     assert run.stop_reason == "stopped" and len(run.rounds) == 2
 
 
-# Caches
-
-
-@pytest.fixture
-def caches(monkeypatch):
-    """Every cache that is built from here on: the target's first, then the draft's."""
-    built, build = [], CachedModel.__init__
-    monkeypatch.setattr(CachedModel, "__init__", lambda self, *args: built.append(self) or build(self, *args))
-    return built
-
-
 # Records
 
 
@@ -247,31 +228,6 @@ def test_records_made_late_are_those_made_at_once(monkeypatch, drafter, most_byt
     ]
 
 
-def test_the_joined_pieces_are_the_text_and_the_decoded_tokens():
-    pair = pair_of("llama")
-    for seed in range(5):
-        run = specviz.run(pair, PROMPT, max_new_tokens=60, seed=seed)
-        assert "".join(piece for one in run.rounds for piece in one.pieces) == run.text
-        whole = pair.tokenizer.decode([*PROMPT, *run.token_ids], skip_special_tokens=True)
-        assert whole == pair.tokenizer.decode(PROMPT) + run.text
-
-
-# Padded vocabularies
-
-
-@pytest.mark.parametrize("target_width, draft_width", [(128, 160), (160, 128)])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_padded_vocabularies_of_one_tokenizer_work(target_width, draft_width, temperature):
-    pair = ModelPair.of(
-        tiny_model("qwen2", vocab=target_width), tiny_model("qwen2", vocab=draft_width), byte_tokenizer(), name="padded"
-    )
-    pair = with_end(pair, 10**9)
-    run = specviz.run(pair, PROMPT, sampling=SamplingParams(temperature=temperature), max_new_tokens=40)
-    assert len(run.token_ids) == 40 and all(0 <= token < target_width for token in run.token_ids)
-    if temperature == 0:
-        assert list(run.token_ids) == generated(pair, PROMPT, 40)
-
-
 # Prompt lookup
 
 
@@ -325,14 +281,7 @@ def forward_failing_when(condition, error):
     return failing
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
-        MemoryError(),
-    ],
-)
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried ..."), MemoryError()])
 def test_running_out_of_memory_ends_the_run_in_a_sentence_and_gives_the_cache_back(error, monkeypatch):
     caches, done = [], []
     build = CachedModel.__init__

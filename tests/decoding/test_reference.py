@@ -22,13 +22,3 @@ def test_the_reference_loop_writes_what_the_engine_writes(architecture, gamma, t
         assert written == list(run.token_ids)
         accepted |= {one.accepted for one in run.rounds}
     assert len(accepted) > 1, "the test needs both rejections and full acceptances"
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_and_so_it_does_with_the_embedded_pair(temperature):
-    pair = specviz.load_pair(dtype="float32")
-    sampling = SamplingParams(temperature=temperature)
-    run = specviz.run(pair, "Once upon a time", sampling=sampling, max_new_tokens=48, seed=7)
-    prompt = list(run.prompt.ids)
-    written = reference.speculate(pair.target, pair.draft, prompt, 48, 4, temperature, 7, pair.eos_ids)
-    assert written == list(run.token_ids)

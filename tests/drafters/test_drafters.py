@@ -14,13 +14,10 @@ from matrix import (
     HOT,
     MODELS,
     PROMPT,
-    SLIDING,
     branch,
-    drafting_with,
     pair_of,
     pairwise,
     path_of,
-    rules_of,
 )
 from refusal import refused
 from tiny import POSITIONS, assert_same_rows, greedy_run, tiny_model, unprepared
@@ -33,7 +30,7 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
-from specviz.records.runs import DraftedToken
+from specviz.records.metrics import draft_depths
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 CPU = torch.device("cpu")
@@ -43,15 +40,13 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 # Trees in one pass
 
 
-def a_tree(depth: int, seed: int, level_by_level: bool = False) -> tuple[int, ...]:
+def a_tree(depth: int, seed: int) -> tuple[int, ...]:
     """Parents of a random tree of this depth with up to three tokens at each."""
     chance, parents, level = random.Random(seed), [], [-1]
     for _ in range(depth):
         start = len(parents)
         parents += [chance.choice(level) for _ in range(chance.randint(1, 3))]
         level = range(start, len(parents))
-    if level_by_level:
-        return tuple(parents)
     # Any order will do in which parents stand before their children.
     order = sorted(range(len(parents)), key=lambda token: (min(path_to(parents, token)[: chance.randint(1, 2)]), token))
     place = {-1: -1} | {token: index for index, token in enumerate(order)}
@@ -85,52 +80,11 @@ def test_a_tree_in_one_pass_equals_its_branches_one_by_one(architecture, depth):
     assert_same_rows(cached, [*PROMPT, *tokens[kept].tolist()])
 
 
-@pytest.mark.parametrize("architecture, depth", [(name, 2 + place) for place, name in enumerate(FULL)])
-@torch.inference_mode()
-def test_a_tree_level_by_level_equals_its_branches_one_by_one(architecture, depth):
-    model, parents = pair_of(architecture).target, a_tree(depth, seed=depth, level_by_level=True)
-    tokens = torch.randint(16, (len(parents),), generator=torch.Generator().manual_seed(depth))
-    cached = CachedModel(model, Stopwatch(CPU))
-    cached.forward(torch.tensor(PROMPT), keep=1)
-    depths = torch.tensor([len(path_to(parents, token)) for token in range(len(parents))])
-    levels = [
-        cached.extend(tokens[depths == level], parents[: (depths <= level).sum()]) for level in range(1, depth + 1)
-    ]
-    torch.testing.assert_close(torch.cat(levels), path_by_path(model, PROMPT, tokens, parents), **CLOSE)
-
-
-@pytest.mark.parametrize("architecture", SLIDING)
-@torch.inference_mode()
-def test_a_tree_is_refused_where_attention_slides_and_a_chain_is_not(architecture):
-    tokens = torch.tensor([1, 2])
-    for read in ("verify", "extend"):
-        cached = CachedModel(pair_of(architecture).target, Stopwatch(CPU))
-        cached.prefill(PROMPT)
-        start = [PROMPT, tokens] if read == "verify" else [tokens]
-        with refused("branches", "chains only"):
-            getattr(cached, read)(*start, (-1, -1))
-        assert getattr(cached, read)(*start, (-1, 0)).shape[0] == (3 if read == "verify" else 2)
-
-
 def test_a_tree_is_refused_before_it_starts_where_the_drafts_attention_slides():
     pair = dataclasses.replace(pair_of("llama"), draft=pair_of("mistral").draft)
     with refused("branches", "sliding-window"):
         specviz.speculate(pair, PROMPT, drafting=DraftParams(branches=2))
     assert specviz.run(pair, PROMPT, max_new_tokens=6).token_ids
-
-
-@pytest.mark.parametrize("drafter", [drafter for drafter in DRAFTERS if ("block", 1) in rules_of(drafter)])
-def test_another_rule_judges_the_same_first_draft(drafter):
-    """The first that there is: a drafter that copies may find nothing at once."""
-    order = {"max_new_tokens": 64, "sampling": HOT, "seed": 3}
-    runs = [
-        specviz.speculate(pair_of(), PROMPT, **drafting_with(drafter, rule, 1), **order) for rule in ("token", "block")
-    ]
-    by_token, by_block = (next((one.drafted for one in rounds if one.drafted), ()) for rounds in runs)
-    assert by_token and [(token.id, token.p, token.q, token.draft_u) for token in by_token] == [
-        (token.id, token.p, token.q, token.draft_u) for token in by_block
-    ]
-    assert all(mine.u == other.u for mine, other in zip(by_token, by_block) if mine.u is not None)
 
 
 # Drafting that ends early
@@ -271,14 +225,6 @@ def test_a_full_context_ends_the_run(drafter):
     assert run.stop_reason == "context" and len(run.token_ids) == 7
 
 
-def deepest(drafted: tuple[DraftedToken, ...]) -> int:
-    """How many tokens the longest branch has."""
-    depths = []
-    for token in drafted:
-        depths.append(1 + (depths[token.parent] if token.parent >= 0 else 0))
-    return max(depths, default=0)
-
-
 @pytest.mark.parametrize(
     "architecture, drafter, branches, prepared",
     [("llama", "draft_model", 1, True), ("gpt2", "draft_model", 3, False), ("llama", "hybrid", 1, False)],
@@ -298,5 +244,5 @@ def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
         if drafter == "draft_model":
             read = len(prompt)
             for one in run.rounds[:-2]:
-                assert deepest(one.drafted) == min(4, max(0, 25 - read))
+                assert max(draft_depths(one), default=-1) + 1 == min(4, max(0, 25 - read))
                 read += len(one.emitted)

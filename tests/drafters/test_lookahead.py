@@ -134,12 +134,9 @@ def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed()
     assert set(start(4)) <= set(PROMPT)
 
 
-def test_a_single_branch_is_refused_with_the_reason():
+def test_a_single_branch_and_a_target_that_reads_chains_only_are_refused_with_the_reason():
     with refused("branches", "tree"):
         Lookahead.check(tiny_pair("llama"), DraftParams(branches=1))
-
-
-def test_a_target_that_reads_chains_only_is_refused_with_the_reason():
     with refused("drafter", "reads chains only"):
         Lookahead.check(tiny_pair("mistral"), DraftParams())
     Lookahead.check(tiny_pair("llama"), DraftParams(branches=2))

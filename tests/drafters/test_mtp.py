@@ -21,7 +21,6 @@ from transformers.generation.candidate_generator import MTPCandidateGenerator
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters.heads import Mtp
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_mtp_modules
 from specviz.parts.mtp import MtpFile
@@ -35,8 +34,6 @@ PROMPT = [3, 5, 7, 11, 3, 5, 2, 9, 1]
 
 #: Family and number of modules.
 TARGETS = [("deepseek_v3", 3), ("glm4_moe", 1), ("mellum", 1), ("mellum sliding", 1)]
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 @pytest.fixture(scope="module")
@@ -66,61 +63,32 @@ def generator_of(target: PreTrainedModel) -> MTPCandidateGenerator:
     return MTPCandidateGenerator(target, GenerationConfig(do_sample=False), {})
 
 
-def transformers_drafts(pair: ModelPair, ids: list[int]) -> tuple[torch.Tensor, MtpCache]:
-    """The logits [modules, vocab] with which it drafts greedily after a text that it has not seen before, and the
-    caches of its modules, which hold that draft too."""
+def transformers_drafts(pair: ModelPair, ids: list[int]) -> torch.Tensor:
+    """The logits [modules, vocab] with which it drafts greedily after a text that it has not seen before."""
     generator = generator_of(pair.target)
     generator.is_main_model_prefill, generator.mtp_cache = True, MtpCache(config=pair.target.config.get_mtp_config())
     states = pair.target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
     given = {"position_ids": torch.arange(len(ids))[None]}
     outputs = types.SimpleNamespace(hidden_states=states)
     _, logits = generator.get_candidates(torch.tensor([ids]), given, outputs, False, n_last_matches=0)
-    return logits[0], generator.mtp_cache
+    return logits[0]
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
 @pytest.mark.parametrize("family, modules", TARGETS)
-def test_every_module_drafts_as_in_transformers(pair_of, family, modules, monkeypatch):
-    pair, ids, seen = pair_of(family, modules), list(PROMPT), 0
+def test_every_module_drafts_as_in_transformers(pair_of, family, modules, sampling, monkeypatch):
+    """Which reads every text anew. It drafts greedily, so that of other drafts the first row alone is the same."""
+    pair, ids, seen, accepted = pair_of(family, modules), list(PROMPT), 0, 0
     monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
-    for one in specviz.speculate(pair, PROMPT, sampling=GREEDY, **drafting()):
-        for token, row in zip(one.drafted, transformers_drafts(pair, ids)[0]):
-            assert token.id == row.argmax()
+    for one in specviz.speculate(pair, PROMPT, sampling=sampling, seed=4, **drafting()):
+        for token, row in list(zip(one.drafted, transformers_drafts(pair, ids)))[: None if sampling.greedy else 1]:
+            assert token.id == row.argmax() or not sampling.greedy
             assert token.q_raw == pytest.approx(row.softmax(-1)[token.id].item(), abs=1e-4)
             seen += 1
         ids += one.emitted
-    assert seen > 8
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize(
-    "family, modules, branches",
-    [(*target, branches) for target in TARGETS for branches in (1, 3) if branches == 1 or "sliding" not in target[0]],
-)
-def test_after_every_round_the_modules_hold_what_a_fresh_prefill_leaves(
-    pair_of, family, modules, branches, monkeypatch
-):
-    def observe_and_look(self, *heard):
-        text = self.committed
-        observe(self, *heard)
-        _, fresh = transformers_drafts(pair, list(text))
-        for reader in self.readers:
-            # Row i is that of token i + depth, as far as the module has been asked.
-            assert reader.length <= len(text) - reader.depth
-            index, expected = reader.depth - 1, len(text) - reader.depth
-            looked.append(reader.length == expected)
-            for kind in ("keys", "values"):
-                rows = getattr(reader.cache.layers[index], kind)
-                whole = getattr(fresh.layers[index], kind)[:, :, : -reader.depth + 1 or None]
-                whole = whole[:, :, : whole.shape[2] - (expected - reader.length)]
-                count = min(rows.shape[2], whole.shape[2])
-                torch.testing.assert_close(rows[:, :, -count:], whole[:, :, -count:], **CLOSE)
-
-    pair, looked, observe = pair_of(family, modules), [], Mtp.observe
-    monkeypatch.setattr(Mtp, "observe", observe_and_look)
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
-    rounds = list(specviz.speculate(pair, PROMPT, sampling=HOT, seed=4, **drafting(branches)))
-    assert sum(one.accepted for one in rounds) > 1 and sum(looked) > 3
+        accepted += one.accepted
+    assert seen > 3 and (accepted or sampling.greedy)
 
 
 class QwenModule:
@@ -204,15 +172,6 @@ def test_a_head_beside_the_target_comes_before_the_modules_in_its_checkpoint(tmp
     assert isinstance(specviz.load_pair(folder, device="cpu").parts["mtp"], MtpFile)
 
 
-def test_a_checkpoint_without_modules_has_no_such_part(tmp_path):
-    folder = save_with_modules(tmp_path, "glm4_moe")
-    file = folder / "model.safetensors"
-    own = {name: weight for name, weight in load_file(file).items() if f"layers.{LAYERS}." not in name}
-    save_file(own, file, metadata={"format": "pt"})
-    pair = specviz.load_pair(folder, device="cpu")
-    assert not pair.parts and not pair.flaws
-
-
 def test_modules_that_cannot_be_read_are_refused_by_name(tmp_path):
     folder = save_with_modules(tmp_path, "glm4_moe")
     file = folder / "model.safetensors"
@@ -225,6 +184,8 @@ def test_modules_that_cannot_be_read_are_refused_by_name(tmp_path):
     pair.target.config.quantization_config = {"quant_method": "fp8"}
     with pytest.raises(SpecvizError, match="quantised"):
         load_mtp_modules(pair.target)
+    save_file({name: one for name, one in weights.items() if f"layers.{LAYERS}." not in name}, file, {"format": "pt"})
+    assert specviz.load_pair(folder, device="cpu").flaws == {}, "a checkpoint without modules has no such part"
 
 
 def test_modules_that_transformers_does_not_know_are_named(tmp_path):

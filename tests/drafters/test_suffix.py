@@ -101,24 +101,6 @@ def test_a_chain_is_the_one_that_counting_finds(budget, alphabet):
         assert draft.sources == (f"match {match}",) * len(tokens)
 
 
-@pytest.mark.parametrize(
-    "text, budget, expected, match",
-    [
-        ([1, 2, 3, 4, 1, 2], 2, [3, 4], 2),
-        ([1, 2, 3, 1, 2, 4, 1, 2], 1, [4], 2),  # equally often: the more recent
-        ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 1, [3], 2),  # the more frequent
-        ([7, 1, 2, 5, 9, 1, 2, 6, 7, 1, 2], 1, [5], 3),  # a longer match knows better
-        ([8, 8, 8, 8], 4, [8, 8, 8], 1),  # a shorter match that promises more tokens
-        ([8, 8], 4, [8], 1),  # what there is
-        ([*range(20), 30, 0], 64, [1, 2, 3, 4, 5, 6], 1),  # one token matched: no deeper than its factor
-    ],
-)
-def test_a_chain_is_what_followed_most_often(text, budget, expected, match):
-    draft = draft_of(copying(Suffix), text, budget)
-    assert draft.tokens.tolist()[: len(expected)] == expected
-    assert draft.sources[0] == f"match {match}" and len(draft.parents) <= Suffix.FACTOR * match
-
-
 @pytest.mark.parametrize("text", [[], [1], [1, 2, 3, 4]])
 def test_nothing_is_drafted_where_nothing_comes_again(text):
     assert draft_of(copying(Suffix, branches=3), text, 4).parents == ()

@@ -1,12 +1,11 @@
 """Assistants of Gemma 4 and multi-token-prediction modules as they are published: configurations and random weights by
 the published names, for small targets 48 wide."""
 
-import json
 import pathlib
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from published_heads import write
 from torch import Tensor
 
 #: The two kinds of layers of a Gemma 4.
@@ -33,12 +32,7 @@ def saved(
     folder: pathlib.Path, config: dict[str, Any], weights: dict[str, Tensor], pickled: bool = False
 ) -> pathlib.Path:
     """Writes a part. Returns its folder."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    if pickled:
-        torch.save(weights, folder / "pytorch_model.bin")
-    else:
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    write(folder, config, weights, "pytorch_model.bin" if pickled else "model.safetensors")
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import attention, feed_forward, linear, norm
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
@@ -42,6 +43,22 @@ def noted(monkeypatch: pytest.MonkeyPatch, drafter: type, method: str = "propose
 
     monkeypatch.setattr(drafter, method, call_and_note)
     return calls
+
+
+def branches_of(parents: tuple[int, ...]) -> list[list[int]]:
+    """The places on the branch of each row of a draft: of the text, then of each token with children."""
+    branches: dict[int, list[int]] = {-1: []}
+    for place, parent in enumerate(parents):
+        branches[place] = [*branches[parent], place]
+    return [branches[place] for place in sorted({*parents})]
+
+
+def assert_rows(looked: list[tuple[list[int], Any]], expected: Expected) -> None:
+    """Of drafts and the texts that they follow, the rows of logits are these."""
+    for text, draft in looked:
+        tokens = draft.tokens.tolist()
+        rows = [expected(text, [tokens[place] for place in branch]) for branch in branches_of(draft.parents)]
+        torch.testing.assert_close(draft.logits, torch.stack(rows), rtol=1e-3, atol=1e-3)
 
 
 def last_state(target: PreTrainedModel, text: list[int]) -> Tensor:
@@ -92,15 +109,10 @@ def write_medusa(folder: pathlib.Path, target: PreTrainedModel, layout: str = "p
         weights |= {"token_map": ids} if frequents else {}
         settings |= {"original_lm_head": True} if "one" in layout else {}
     if layout.startswith("speculators"):
-        settings = settings | {
-            "speculators_model_type": "medusa",
-            "original_lm_head": True,
-            "architectures": ["MedusaModel"],
-        }
+        settings |= {"speculators_model_type": "medusa", "original_lm_head": True, "architectures": ["MedusaModel"]}
         ids = ids.sort().values
-        weights |= (
-            {"d2t": ids - torch.arange(len(ids)), "t2d": torch.isin(torch.arange(vocab), ids)} if frequents else {}
-        )
+        maps = {"d2t": ids - torch.arange(len(ids)), "t2d": torch.isin(torch.arange(vocab), ids)}
+        weights |= maps if frequents else {}
     if "without" in layout or layout.startswith("speculators"):
         outputs = [shared[ids]] * heads
     elif "one" in layout:
@@ -146,17 +158,14 @@ def write_speculator(folder: pathlib.Path, target: PreTrainedModel, layout: str 
     sizes = {"model_type": "mlp_speculator", "emb_dim": d, "vocab_size": vocab, "n_predict": heads}
     write(folder, sizes | settings, weights, "model.safetensors")
 
-    def norm(x: Tensor) -> Tensor:
-        return x / (x.square().mean() + 1e-6).sqrt()
-
     def expected(text: list[int], branch: list[int]) -> Tensor:
         state = last_state(target, text)
-        state = norm(state) / 2**0.5 if settings.get("scale_input") else state
+        state = functional.rms_norm(state, (d,), eps=1e-6) / 2**0.5 if settings.get("scale_input") else state
         kept = 0.5 ** (0.5 / heads)
         added = ((1 - kept**2) * inner / 2) ** 0.5
         for i, token in enumerate([text[-1], *branch]):
             state = proj[i] @ state + added / kept * emb[i][token]
-            state = functional.gelu(norm(state) * scale[i] + shift[i])
+            state = functional.gelu(functional.rms_norm(state, (inner,), scale[i], 1e-6) + shift[i])
         return head[len(branch)] @ state
 
     return expected
@@ -200,35 +209,19 @@ def write_eagle(folder: pathlib.Path, target: PreTrainedModel, layout: str = "Sa
         table = weights["embed_tokens.weight"] = drawn(vocab, d, seed=60, scale=3)
     write(folder, settings, weights, file)
 
-    def norm(x: Tensor, place: int) -> Tensor:
+    def normed_by(place: int, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (d,), norms[place], 1e-5) if norms else x
 
-    def linear(x: Tensor, name: str) -> Tensor:
-        return functional.linear(x, own[f"{name}.weight"], own.get(f"{name}.bias"))
-
-    def heads(x: Tensor, turned: bool) -> Tensor:
-        x = x.unflatten(-1, (-1, d // 4)).transpose(0, 1)
-        angles = torch.arange(x.shape[1])[:, None] * 5e3 ** -(torch.arange(d // 8) / (d // 8))
-        (left, right), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1) if turned else x
-
     def states(ids: list[int], features: Tensor) -> Tensor:
-        x = linear(torch.cat([norm(table[ids], 0), features], -1), "fc")
-        attended = norm(x, 1)
-        q, k, v = (heads(linear(attended, f"layers.0.self_attn.{part}_proj"), part != "v") for part in "qkv")
-        k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
-        unseen = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
-        seen = (q @ k.mT / (d // 4) ** 0.5).masked_fill(unseen, -torch.inf).softmax(-1) @ v
-        x = x + linear(seen.transpose(0, 1).flatten(1), "layers.0.self_attn.o_proj")
-        inner = functional.rms_norm(x, (d,), own["layers.0.post_attention_layernorm.weight"], 1e-5)
-        gate = functional.silu(linear(inner, "layers.0.mlp.gate_proj"))
-        return x + linear(gate * linear(inner, "layers.0.mlp.up_proj"), "layers.0.mlp.down_proj")
+        x = linear(own, "fc", torch.cat([normed_by(0, table[ids]), features], -1))
+        x = x + attention(own, "layers.0.self_attn", normed_by(1, x), d // 4)
+        return x + feed_forward(own, "layers.0.mlp", norm(own, "layers.0.post_attention_layernorm", x, 1e-5))
 
     def expected(text: list[int], branch: list[int]) -> Tensor:
         features = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1][0]
         for length in range(len(branch) + 1):
             made = states([*text[1:], *branch[:length]], features)
             features = torch.cat([features, made[-1:]])
-        return target.get_output_embeddings()(norm(made[-1], 2))
+        return target.get_output_embeddings()(normed_by(2, made[-1]))
 
     return expected

@@ -35,6 +35,10 @@ from specviz.training.parts import PartRecipe
 #: Of trained parts, one for each of their drafters.
 RECIPES = (MedusaRecipe, Eagle3Recipe, MtpRecipe, DSparkRecipe)
 
+#: `generate` gives them positions that begin at 0, against their own definition.
+OWN_POSITIONS = {"camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xmod"}
+OWN_POSITIONS |= {"xlm-roberta", "xlm-roberta-xl"}
+
 VOCABULARY = 128
 POSITIONS = 256
 
@@ -256,11 +260,15 @@ class InTurn:
         """Goes on whatever came of it."""
 
 
-def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:
+def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int, use_cache: bool = True) -> list[int]:
     """transformers' own greedy continuation."""
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=list(pair.eos_ids) or None, pad_token_id=0
-    )
+    if pair.target.config.model_type in OWN_POSITIONS:
+        ids = list(prompt)
+        while len(ids) < len(prompt) + max_new_tokens and not pair.eos_ids.intersection(ids[len(prompt) :][-1:]):
+            ids.append(pair.target(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax().item())
+        return ids[len(prompt) :]
+    asked = {"max_new_tokens": max_new_tokens, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0}
+    config = GenerationConfig(**asked, eos_token_id=list(pair.eos_ids) or None)
     ids = torch.tensor([prompt])
     output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     return output[0, len(prompt) :].tolist()

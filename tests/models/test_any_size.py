@@ -176,11 +176,7 @@ def test_two_processes_that_share_a_target_write_what_one_writes(parallel, expec
     written, _ = parallel
     assert written["device"] == "2 × cpu"
     assert written["tokens"][0] == {name: list(run.token_ids) for name, run in expected.items()}
-
-
-def test_processes_that_compute_different_numbers_stay_in_step(parallel):
-    """One of the two had another draft model's weights, so its own drafts would have been others."""
-    written, _ = parallel
+    # One of the two had another draft model's weights, so its own drafts would have been others.
     assert written["tokens"][1] == written["tokens"][0]
 
 
@@ -255,10 +251,7 @@ def test_a_refusal_is_told_once(monkeypatch, capsys):
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "(bitsandbytes) and needs a package"),
         ({"load_in_8bit": True}, "(bitsandbytes) and needs a package"),
-        ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "(torchao) and needs a package"),
-        ({"quant_method": "gptq", "bits": 4}, "(gptq) and needs a package"),
         ({"quant_method": "awq", "bits": 4}, "(awq) and needs a package"),
-        ({"quant_method": "compressed-tensors"}, "(compressed-tensors) and needs a package"),
         ({"quant_method": "of tomorrow"}, "(of tomorrow) and cannot be loaded here: Unknown quantization type"),
     ],
 )
@@ -298,14 +291,6 @@ def test_a_quantised_checkpoint_loads_by_its_own_configuration_and_keeps_its_dty
     for temperature in (0.0, 1.0):
         sampling = specviz.SamplingParams(temperature)
         assert specviz.run(pair, shards.PROMPT, drafter="early_exit", sampling=sampling, max_new_tokens=8).text
-
-
-def test_a_quantised_checkpoint_takes_the_memory_of_its_files(packed, monkeypatch):
-    folder, _ = packed
-    monkeypatch.setattr(placement, "memory_at_hand", lambda: weights(folder) - 1)
-    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
-    message = refusal("target", load_pair, folder, device="cpu")
-    assert message.startswith("packed needs about") and "float32" not in message
 
 
 def test_a_packed_weight_counts_as_what_a_pass_reads(monkeypatch):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from odd_checkpoints import ARCHITECTURES, Odd, shrunk, write
 from safetensors.torch import load_file, save_file
-from tiny import ONE_BY_ONE, edit_config, save_model, spread, tiny_model
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
+from tiny import edit_config, generated, save_model, spread, tiny_model
+from transformers import AutoModelForImageTextToText, GenerationConfig
 
 import specviz
 from specviz.models import placement
@@ -29,16 +29,6 @@ PROMPT = [3, 5, 7, 11, 3, 5]
 ORDERS = [(None, None), ("suffix", None), ("prompt_lookup", None), ("lookahead", None), ("early_exit", 1)]
 ORDERS += [("early_exit", 3), ("quantised_self", 1)]
 
-#: `generate` gives them positions that begin at 0, against their own definition.
-OWN_POSITIONS = {
-    "camembert",
-    "data2vec-text",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-}
 
 AT_ONCE = 14
 #: Seeds that a test begins with: all together draw each architecture once, and the first ones are tried while editing.
@@ -51,17 +41,8 @@ FIRST_SEEDS = [
 @torch.inference_mode()
 def reference(pair: ModelPair, prompt: list[int], tokens: int) -> list[int]:
     """transformers' own greedy continuation, asked for exactly that; without a cache, which at times changes it."""
-    if pair.target.config.model_type in OWN_POSITIONS:
-        ids = list(prompt)
-        while len(ids) < len(prompt) + tokens and not pair.eos_ids.intersection(ids[len(prompt) :][-1:]):
-            ids.append(pair.target(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax().item())
-        return ids[len(prompt) :]
     pair.target.generation_config = GenerationConfig()
-    asked = {"max_new_tokens": tokens, "do_sample": False, "use_cache": False, "pad_token_id": 0}
-    config = GenerationConfig(**asked, eos_token_id=list(pair.eos_ids) or None)
-    ids = torch.tensor([prompt])
-    output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    return output[0, len(prompt) :].tolist()
+    return generated(pair, prompt, tokens, use_cache=False)
 
 
 def texts(pair: ModelPair, prompt: list[int], tokens: int) -> tuple[list[list[int]], str | None]:
@@ -131,61 +112,11 @@ def refusal(folder: pathlib.Path, **settings) -> str:
     return str(caught.value)
 
 
-def only_config(folder: pathlib.Path, kind: str) -> pathlib.Path:
-    CONFIG_MAPPING[kind]().save_pretrained(folder)
-    return folder
-
-
-def test_a_cache_that_cannot_be_rewound_is_named_by_its_kind_of_layer(tmp_path):
-    message = refusal(only_config(tmp_path, "deepseek_v4"))
-    assert "cannot be rewound: of its layers of the kind heavily_compressed_attention" in message
-
-
-@pytest.mark.parametrize("kind", ["recurrent_gemma", "rwkv", "xlstm"])
-def test_a_state_that_is_in_no_cache(kind, tmp_path):
-    assert f"({kind}) keeps a running state outside the caches" in refusal(only_config(tmp_path, kind))
-
-
-@pytest.mark.parametrize("architecture", ONE_BY_ONE)
-def test_a_state_that_transformers_reads_on_from_token_by_token_only(architecture, tmp_path):
-    model = tiny_model(architecture)
-    assert f"({model.config.model_type}) on from its running state one token" in refusal(save_model(tmp_path, model))
-
-
-@pytest.mark.parametrize("kind", ["openai-gpt", "xlnet"])
-def test_a_model_that_transformers_runs_without_a_cache(kind, tmp_path):
-    assert f"({kind}) runs without a cache" in refusal(only_config(tmp_path, kind))
-
-
 def assert_equal_texts(folder: pathlib.Path, least: int = 4) -> None:
     pair = load_pair(folder, dtype="float32")
     found, _ = texts(pair, PROMPT, 12)
     expected = reference(pair, PROMPT, 12)
     assert len(found) >= least and all(one == expected for one in found) and len(set(expected)) > 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("granitemoehybrid", {"layer_types": ["attention"] * 2, "num_local_experts": 0, "mamba_n_heads": 4}),
-        ("qwen3_next", {"layer_types": ["full_attention"] * 2, "num_experts_per_tok": 2}),
-        ("lfm2", {"layer_types": ["full_attention"] * 2}),
-    ],
-)
-def test_hybrid_families_run_where_all_their_layers_attend(kind, settings, tmp_path):
-    sizes = {"vocab_size": 128, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2}
-    sizes |= {
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "eos_token_id": 0,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-    }
-    sizes |= {"shared_intermediate_size": 64, "num_experts": 4, "moe_intermediate_size": 32, "head_dim": 12}
-    torch.manual_seed(2)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**sizes | settings))
-    spread(model)
-    assert_equal_texts(save_model(tmp_path, model))
 
 
 @pytest.mark.parametrize(
@@ -200,59 +131,11 @@ def test_a_model_that_also_sees_runs_on_text(kind, tmp_path):
     assert_equal_texts(save_model(tmp_path, model))
 
 
-@pytest.mark.parametrize(
-    "architecture, setting, size",
-    [("llama", "sliding_window", 4), ("gpt2", "attention_chunk_size", 4096), ("gpt_neox", "sliding_window", 4096)],
-)
-def test_a_window_that_the_architecture_does_not_have(architecture, size, setting, tmp_path):
-    """transformers' caches heed it, and its models do not: text depends on how it is read."""
-    folder = edit_config(save_model(tmp_path, tiny_model(architecture)), **{setting: size})
-    assert "differently in several passes than in one" in refusal(folder)
+# --- places and memory ------------------------------------------------------------------------------------------------
 
 
-# --- formats and places -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path) -> pathlib.Path:
-    return save_model(tmp_path / "copy", tiny_model("llama"))
-
-
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
-
-
-def test_pointers_of_git_lfs_are_fetched_first(folder):
-    (folder / "model.safetensors").write_bytes(POINTER)
-    assert "model.safetensors in copy is only a pointer of Git LFS: fetch the file" in refusal(folder)
-
-
-@pytest.mark.parametrize("file", ["model.onnx", "onnx/model.onnx", "openvino_model.xml", "tf_model.h5"])
-def test_weights_that_only_another_library_reads(folder, file):
-    (folder / "model.safetensors").unlink()
-    (folder / file).parent.mkdir(exist_ok=True)
-    (folder / file).write_bytes(b"")
-    assert f"weights for another library only ({pathlib.Path(file).name})" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["onnx/model.onnx"], "is exported for another program (model.onnx)"),
-        (["params.json", "consolidated.safetensors"], "is in its publisher's own format (params.json)"),
-        (["consolidated.00.pth"], "is in its publisher's own format (consolidated.00.pth)"),
-        (["model.safetensors"], "holds weights (model.safetensors) without their config.json"),
-        (["tokenizer.json"], "not a model in transformers' format: it has no config.json"),
-        (["checkpoint-10/config.json"], "name one of those in it, such as"),
-    ],
-)
-def test_folders_of_other_formats_are_named_by_what_lies_there(files, words, tmp_path):
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_bytes(b"")
-    assert words in refusal(tmp_path)
-
-
-def test_a_repository_in_the_hubs_cache_is_the_version_it_is_at(folder, tmp_path):
+def test_a_repository_in_the_hubs_cache_is_the_version_it_is_at(tmp_path):
+    folder = save_model(tmp_path / "copy", tiny_model("llama"))
     repository = tmp_path / "models--org--its-model"
     for version in ("0" * 40, "1" * 40):
         shutil.copytree(folder, repository / "snapshots" / version)
@@ -269,16 +152,6 @@ def test_a_page_of_the_hub_names_its_model(address, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert refusal(pathlib.PurePosixPath("org/model").as_posix()) == refusal(address)
     assert "is an address" in refusal("https://example.org/model")
-
-
-# --- quantised weights ------------------------------------------------------------------------------------------------
-
-
-def test_weights_quantised_by_mlx_are_called_so(folder):
-    edit_config(folder, quantization_config={"group_size": 64, "bits": 4})
-    assert "quantised by MLX, Apple's library" in refusal(folder)
-    edit_config(folder, quantization_config={})
-    assert "does not name the method" in refusal(folder)
 
 
 def test_memory_of_what_is_unpacked_is_that_of_all_its_weights(tmp_path, monkeypatch):

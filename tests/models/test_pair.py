@@ -11,10 +11,6 @@ from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.vocabularies import Translation
 
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
-
 
 @pytest.fixture(scope="module")
 def embedded():
@@ -25,18 +21,6 @@ def prompt_refusal(pair, prompt, field="prompt", **settings):
     with refused(field) as caught:
         pair.encode(prompt, **settings)
     return str(caught.value)
-
-
-def test_a_text_and_its_ids_are_the_same_prompt(embedded):
-    prompt = embedded.encode("Once upon a time")
-    assert embedded.encode(list(prompt.ids)) == prompt
-    assert embedded.encode(prompt.ids) == prompt
-    assert embedded.encode(torch.tensor(prompt.ids)) == prompt
-
-
-@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long)])
-def test_an_empty_prompt(embedded, prompt):
-    assert prompt_refusal(embedded, prompt).startswith("Write a prompt first: ")
 
 
 def ended(kind):
@@ -70,18 +54,6 @@ def test_ids_that_stand_for_no_token_are_read_and_shown_as_such(token_id):
     assert (pair.texts[token_id] == f"<id {token_id}>") == (token_id >= VOCABULARY)
 
 
-def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
-    assert len(embedded.encode([5] * 1023).ids) == 1023
-    assert "too long by 1:" in prompt_refusal(embedded, [5] * 1024)
-    assert "too long by 77:" in prompt_refusal(embedded, [5] * 1100)
-
-
-def test_a_hundred_thousand_characters_are_refused_with_the_excess(embedded):
-    message = prompt_refusal(embedded, "word and \U0001f600 " * 10_000)
-    assert "too long by" in message and "1,024" in message
-    assert "characters" in prompt_refusal(embedded, "a" * 5_000_000)
-
-
 @pytest.mark.parametrize(
     "prompt",
     ["a\u0000b", "\U0001f469\u200d\U0001f680", "\u05e9\u05dc\u05d5\u05dd", "<script>${x}{{y}}</script>", " ", "\n"],
@@ -90,20 +62,6 @@ def test_unusual_characters_are_read_as_they_are(embedded, prompt):
     encoded = embedded.encode(prompt)
     assert encoded.text == prompt
     assert embedded.tokenizer.decode(list(encoded.ids)) == prompt
-
-
-def test_half_a_surrogate_pair(embedded):
-    assert "Character 3 of the prompt is half of a surrogate pair" in prompt_refusal(embedded, "ab\ud800c")
-
-
-@pytest.mark.parametrize("ids", [[-1], [4096], [2**70], [True], [1.0], ["1"], [None], [[1]]])
-def test_token_ids_that_do_not_exist(embedded, ids):
-    assert str(ids[0]) in prompt_refusal(embedded, ids)
-
-
-@pytest.mark.parametrize("prompt", [None, 7, b"bytes", {1: 2}, torch.tensor(3)])
-def test_prompts_of_another_type(embedded, prompt):
-    assert "A prompt is a text or a list of token ids" in prompt_refusal(embedded, prompt)
 
 
 def test_a_text_with_a_token_that_the_model_has_no_row_for_is_refused():
@@ -124,41 +82,61 @@ def test_a_draft_limits_neither_the_ids_nor_the_context(other):
     greedy_run(pair, [3, 150, 7, 159], 10)
 
 
-@pytest.mark.parametrize("given", [[3, 4, 5], (3, 4, 5), range(3, 6), list(numpy.arange(3, 6)), numpy.arange(3, 6)])
-def test_token_ids_come_as_any_sequence_of_whole_numbers(embedded, given):
-    assert embedded.encode(given).ids == (3, 4, 5)
+IDS = [(3, 4, 5), range(3, 6), list(numpy.arange(3, 6)), numpy.arange(3, 6), torch.tensor([3, 4, 5])]
 
 
-def test_the_chat_template_is_filled_in_and_waits_for_the_answer():
-    target = tiny_model("llama")
-    pair = ModelPair.of(target, None, byte_tokenizer(chat_template=TEMPLATE))
-    assert pair.has_chat_template
-    prompt = pair.encode("hi", chat=True)
-    assert prompt.text == "<user>hi<bot>"
-    assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
+@pytest.mark.parametrize("given", [[3, 4, 5], *IDS])
+def test_token_ids_come_as_any_sequence_of_whole_numbers_and_are_the_prompt_that_their_text_is(embedded, given):
+    prompt = embedded.encode(given)
+    assert prompt.ids == (3, 4, 5) and embedded.encode(prompt.text) == prompt
+
+
+#: (prompts, what is said of each)
+REFUSED = [
+    (["", [], (), torch.tensor([], dtype=torch.long)], "Write a prompt first: "),
+    ([None, 7, b"bytes", {1: 2}, torch.tensor(3)], "A prompt is a text or a list of token ids"),
+    (["ab\ud800c"], "Character 3 of the prompt is half of a surrogate pair"),
+    ([[5] * 1024], "too long by 1:"),
+    ([[5] * 1100], "too long by 77:"),
+    (["word and \U0001f600 " * 10_000], "1,024"),
+    (["a" * 5_000_000], "characters"),
+    *(([ids], str(ids[0])) for ids in ([-1], [4096], [2**70], [True], [1.0], ["1"], [None], [[1]])),
+]
+
+
+@pytest.mark.parametrize("prompt, words", [(prompt, words) for prompts, words in REFUSED for prompt in prompts])
+def test_a_prompt_that_cannot_be_run_is_refused_by_what_is_wrong_with_it(embedded, prompt, words):
+    assert words in prompt_refusal(embedded, prompt)
+
+
+def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
+    assert len(embedded.encode([5] * 1023).ids) == 1023
 
 
 @pytest.mark.parametrize(
     "template",
     [
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ '<bot>' if add_generation_prompt }}",
+        # Which want content in parts.
         "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}<bot>",
         "{% for m in messages %}<{{ m.role }}>{{ (m.content | first)['text'] + '' }}{% endfor %}<bot>",
     ],
 )
-def test_a_template_that_wants_content_in_parts_is_given_it_so(template):
+def test_the_chat_template_is_filled_in_and_waits_for_the_answer(template):
     pair = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=template))
-    assert pair.encode("hi", chat=True).text == "<user>hi<bot>"
-
-
-def test_a_template_that_leaves_the_prompt_out_is_refused(embedded):
-    pair = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template="<user><bot>"))
-    assert "leaves the prompt out" in prompt_refusal(pair, "hi", field="chat", chat=True)
+    prompt = pair.encode("hi", chat=True)
+    assert pair.has_chat_template and prompt.text == "<user>hi<bot>"
+    assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
 
 
 def test_chat_is_refused_without_a_template_with_a_broken_one_and_for_ids(embedded):
     assert not embedded.has_chat_template
     assert "has no chat template" in prompt_refusal(embedded, "hi", field="chat", chat=True)
-    for template in ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}", "{{ 1 / 0 }}"):
-        broken = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template=template))
-        assert "cannot be filled in" in prompt_refusal(broken, "hi", field="chat", chat=True)
+    broken = ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}", "{{ 1 / 0 }}")
+    for template, words in (
+        *((one, "cannot be filled in") for one in broken),
+        ("<user>", "leaves the prompt out"),
+    ):
+        pair = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template=template))
+        assert words in prompt_refusal(pair, "hi", field="chat", chat=True)
     assert "not token ids" in prompt_refusal(embedded, [1, 2], field="chat", chat=True)

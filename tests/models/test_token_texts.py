@@ -184,13 +184,6 @@ def test_special_tokens_have_empty_pieces_and_a_name(texts):
     assert texts[end] == texts.tokenizer.eos_token
 
 
-def test_a_special_token_inside_a_character_does_not_cut_it():
-    texts = TokenTexts(TOKENIZERS["embedded"]())
-    first, *others = texts.tokenizer.encode("\U0001f600", add_special_tokens=False)
-    pieces, rest = pieces_of(texts, [first, texts.tokenizer.eos_token_id, *others], prompt_ids=())
-    assert "".join(pieces) + rest == "\U0001f600"
-
-
 @pytest.mark.parametrize("token_id", [4_711_000, 2**40, -1])
 def test_ids_beyond_the_vocabulary_are_named_and_leave_no_text(texts, token_id):
     assert texts[token_id] == f"<id {token_id}>"

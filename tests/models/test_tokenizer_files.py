@@ -21,6 +21,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
 OWN_CODE = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}}
 
 KINDS = ["llama", "gpt2", "ctrl"]
+DAMAGED = (b"{", b"[]", b"\xff\xfe")
 
 
 @pytest.fixture
@@ -77,29 +78,38 @@ def test_packages_that_a_sentencepiece_model_needs_are_named(kind, missing, besi
     assert "tokenizer.model" in sentence and f"pip install {' '.join(missing)}," in sentence
 
 
+FOREIGN = {"tokenizer_config__json": OWN_CODE, "own__py": b""}
+LLAMA = {"tokenizer_config__json": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}}
+
+#: (what lies beside the configuration, what the refusal says; of files that are no tokenizer, their names too)
+LAID = [
+    *(
+        (files, ("has no tokenizer.json", *(name.replace("__", ".") for name in files)))
+        for files in ({}, LLAMA, {"vocab__json": {"a": 0}}, {"merges__txt": b"a b\n"}, {"vocab__txt": b"[UNK]\na\n"})
+    ),
+    *(
+        (FOREIGN | also, ("runs no foreign code", "auto_map"))
+        for also in ({}, {"qwen__tiktoken": TIKTOKEN}, {"tokenizer__model": SENTENCEPIECE})
+    ),
+    *(
+        ({name: POINTER}, (f"{name.replace('__', '.')} in", "git lfs pull"))
+        for name in ("tokenizer__json", "tokenizer__model", "vocab__json", "tokenizer_config__json")
+    ),
+    *(({"tokenizer__json": text}, ("The tokenizer.json of", "damaged")) for text in (*DAMAGED, b'{"a": 1}')),
+]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "files",
-    [
-        {},
-        {"tokenizer_config__json": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}},
-        {"vocab__json": {"a": 0, "b": 1}},
-        {"merges__txt": b"#version\na b\n"},
-        {"vocab__txt": b"[UNK]\na\nb\n"},
-    ],
-    ids=lambda files: ", ".join(files) or "nothing",
-)
-def test_what_is_no_tokenizer_is_listed_and_a_tokenizer_json_asked_for(kind, files, beside):
+@pytest.mark.parametrize("files, words", LAID)
+def test_what_is_no_whole_tokenizer_is_refused_by_what_it_is(kind, files, words, beside):
     sentence = refusal(beside(kind, **files))
-    assert "has no tokenizer.json" in sentence
-    assert all(name.replace("__", ".") in sentence for name in files)
+    assert all(word in sentence for word in words)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("also", [{}, {"qwen__tiktoken": TIKTOKEN}, {"tokenizer__model": SENTENCEPIECE}])
-def test_a_tokenizer_with_code_of_its_own(kind, also, beside):
-    sentence = refusal(beside(kind, tokenizer_config__json=OWN_CODE, own__py=b"", **also))
-    assert "runs no foreign code" in sentence and "auto_map" in sentence
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_configuration_beside_a_whole_tokenizer_is_called_so(text, beside, whole):
+    sentence = refusal(beside(tokenizer__json=whole, tokenizer_config__json=text))
+    assert "The tokenizer_config.json of" in sentence and "damaged" in sentence
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,20 +117,6 @@ def test_a_tokenizer_with_code_of_its_own_is_read_from_its_tokenizer_json(kind, 
     folder = beside(kind, tokenizer_config__json={"tokenizer_class": "OwnTokenizer"}, tokenizer__json=whole)
     tokenizer = load_tokenizer(find_model(folder, "target", None, None))
     assert tokenizer.decode(tokenizer.encode("a tale")) == "a tale"
-
-
-@pytest.mark.parametrize("name", ["tokenizer__json", "tokenizer__model", "vocab__json", "tokenizer_config__json"])
-def test_a_pointer_of_git_lfs_is_called_so(name, beside):
-    sentence = refusal(beside(**{name: POINTER}))
-    assert f"{name.replace('__', '.')} in" in sentence and "git lfs pull" in sentence
-
-
-@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xfe", b'{"a": 1}'])
-def test_damaged_means_damaged_and_says_which_file(text, beside, whole):
-    assert "The tokenizer.json of" in (sentence := refusal(beside(tokenizer__json=text))) and "damaged" in sentence
-    if text != b'{"a": 1}':
-        sentence = refusal(beside(tokenizer__json=whole, tokenizer_config__json=text))
-        assert "The tokenizer_config.json of" in sentence and "damaged" in sentence
 
 
 #: Classes that load and raise on the first text, and those that raise over a file that is not damaged.

@@ -7,13 +7,11 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from huggingface_hub import constants
-from huggingface_hub import errors as hub
 from refusal import refused
 from safetensors.torch import save_file
 from tiny import RECIPES, save_pair
 
-from specviz.models import sources, trained_parts
+from specviz.models import trained_parts
 from specviz.models.loading import load_pair
 from specviz.records.assets import EMBEDDED
 from specviz.ui.deployment import Deployment
@@ -110,16 +108,7 @@ HEAD = {"midlayer.self_attn.q_proj.weight": torch.zeros(4, 8), "midlayer.self_at
 INCOMPLETE = [
     ('{"draft_vocab_size": 24}', None, "The EAGLE-3 part in {folder} is not complete"),
     ("[1]", HEAD, "The EAGLE-3 part in {folder} is not complete"),
-    (
-        '{"draft_vocab_size": 24}',
-        b"version https://git-lfs.github.com/spec/v1",
-        "model.safetensors in {folder} is only",
-    ),
-    (
-        '{"model_type": "llama", "num_hidden_layers": 1}',
-        b"cut",
-        "model.safetensors in {folder} is damaged or cut short",
-    ),
+    ('{"draft_vocab_size": 24}', b"cut", "model.safetensors in {folder} is damaged or cut short"),
     ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} has 'x' for n_predict"),
     ("[1]", None, "transformers cannot use the config.json"),
     (None, None, "it has no config.json"),
@@ -137,37 +126,14 @@ def test_what_is_wrong_with_a_folder_is_said(folders, config, weights, said, tmp
     assert said.format(folder=tmp_path) in refusal(folders["target"], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), "does not fit into the memory that the target leaves"),
-        (RuntimeError("negative dimension"), "does not describe a part of its kind (EAGLE-3): negative dimension"),
-        (ZeroDivisionError("modulo by zero"), "does not describe a part of its kind (EAGLE-3): modulo by zero"),
-    ],
-)
-def test_whatever_a_part_leads_the_libraries_to_is_a_sentence(folders, error, said, tmp_path, monkeypatch):
+def test_a_part_that_does_not_fit_into_memory_says_so(folders, tmp_path, monkeypatch):
     def fail(*arguments: object) -> None:
-        raise error
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setitem(trained_parts._LOADERS, "EAGLE-3", fail)
     (tmp_path / "config.json").write_text('{"draft_vocab_size": 24}')
     save_file(HEAD, tmp_path / "model.safetensors")
-    assert said in refusal(folders["target"], tmp_path)
-
-
-def test_a_part_on_the_hub_is_fetched(folders, tmp_path, monkeypatch):
-    repository = tmp_path / "models--org--head"
-    shutil.copytree(folders["eagle"], repository / "snapshots" / ("0" * 40))
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0" * 40)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-
-    def offline(*asked, **settings):
-        raise hub.OfflineModeIsEnabled("offline")
-
-    monkeypatch.setattr(sources.HfApi, "model_info", offline)
-    assert load_pair(folders["target"], "org/head", dtype="float32").parts.keys() == {"eagle"}
-    assert "cannot be reached" in refusal(folders["target"], "org/other")
+    assert "does not fit into the memory that the target leaves" in refusal(folders["target"], tmp_path)
 
 
 def test_a_pairs_name_survives_its_way_through_the_browser(folders):

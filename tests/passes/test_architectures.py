@@ -52,14 +52,7 @@ def pair_of(architecture: str) -> ModelPair:
 @lru_cache
 @torch.inference_mode()
 def greedy_text(architecture: str) -> list[int]:
-    pair = pair_of(architecture)
-    if architecture != "roberta":
-        return generated(pair, PROMPT, NEW_TOKENS)
-    # `generate` gives it positions that begin at 0, against its own definition.
-    ids = list(PROMPT)
-    for _ in range(NEW_TOKENS):
-        ids.append(pair.target(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
-    return ids[len(PROMPT) :]
+    return generated(pair_of(architecture), PROMPT, NEW_TOKENS)
 
 
 def text(pair: ModelPair, drafter: str, branches: int | None) -> list[int]:

@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 from fast_passes import MAKERS, graphed_passes, kernel_passes, with_passes
-from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pair, unprepared, with_heads
+from tiny import assert_same_rows, generated, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
 from specviz.decoding import engine
@@ -44,11 +44,6 @@ def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branc
     )
     assert run.pair.passes == (pair.passes.fast["target"].kind if pair.passes.fast else "plain")
     return list(run.token_ids)
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def plain(request) -> ModelPair:
-    return with_heads(tiny_pair(request.param))
 
 
 @pytest.mark.parametrize("drafter, kind", [*zip([None, *DRAFTERS], itertools.cycle(["static", "kernels", "graphs"]))])

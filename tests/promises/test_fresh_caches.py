@@ -1,27 +1,24 @@
 """After every round the caches hold what one pass over the text would leave in a fresh one."""
 
-import itertools
-
 import pytest
 import torch
-from matrix import FULL, MODELS, PROMPT, SLIDING, branch, drafting_with, pair_of, pairwise, prepared_pair, refused_field
+from matrix import FULL, MODELS, PROMPT, SLIDING, drafting_with, pair_of, pairwise, prepared_pair, refused_field
 from tiny import ARCHITECTURES, InTurn, assert_same_rows
-from transformers import PreTrainedModel
 
 import specviz
 from specviz.decoding import engine
 from specviz.drafters.blocks import Blocks
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle
-from specviz.drafters.last_state import Medusa
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
 from specviz.parts.dflash import BlockModel, read_block
-from specviz.parts.head_passes import HeadModel, PublishedHead
+from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.settings import SamplingParams
 
+CPU = torch.device("cpu")
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -109,7 +106,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches, monkeypatch):
     def read_and_look(self, committed):
         row = first_row(self, committed)
-        fresh, read = anew(self.head, self.target), len(committed) - 1
+        fresh, read = CachedModel(HeadModel(self.head, self.target), Stopwatch(CPU), (-1,)), len(committed) - 1
         features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
         expected = fresh.forward(torch.tensor(committed[1:]), 1, inputs=features)
         assert self.reader.length == fresh.length == read
@@ -124,46 +121,11 @@ def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
-def anew(head: PublishedHead, target: PreTrainedModel) -> CachedModel:
-    """The head with an empty cache."""
-    return CachedModel(HeadModel(head, target), Stopwatch(target.device), (-1,))
-
-
-@torch.inference_mode()
-def test_a_branch_of_an_eagle_tree_is_drafted_as_if_it_stood_alone():
-    pair = pair_of()
-    for one, ids in itertools.islice(speculated(pair, "eagle", 3), 4):
-        text = ids[: len(ids) - len(one.emitted)]
-        head = pair.parts["eagle"]
-        for token in one.drafted:
-            reader = anew(head, pair.target)
-            features = head.fuse(hidden_states(pair, text, head.feature_layers))
-            tokens = torch.tensor(text[1:])
-            for following in [*branch(one, token.parent), token]:
-                q = reader.forward(tokens, 1, inputs=features).softmax(-1)[0]
-                features, tokens = reader.features[-1:], torch.tensor([following.id])
-            assert token.q_raw == pytest.approx(q[token.id].item(), abs=1e-4)
-
-
-@pytest.mark.parametrize("architecture, branches", [("gpt2", 4), ("gemma3", 1)])
-def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, branches, monkeypatch):
-    def draft_and_look(self, committed):
-        expected = hidden_states(pair_of(architecture), committed, self.feature_layers)[-1:]
-        torch.testing.assert_close(self.features, expected, **CLOSE)
-        looked.append(len(committed))
-        return first_row(self, committed)
-
-    looked, first_row = [], Medusa.first_row
-    monkeypatch.setattr(Medusa, "first_row", draft_and_look)
-    rounds = [one for one, _ in speculated(pair_of(architecture), "medusa", branches)]
-    assert len(looked) > 5 and sum(one.accepted for one in rounds)
-
-
 @pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gemma3", 1)])
 def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch):
     def draft_and_look(self, committed, depths):
         rows = base_rows(self, committed, depths)
-        fresh = CachedModel(BlockModel(self.head, self.target), Stopwatch(self.target.device), (-1,))
+        fresh = CachedModel(BlockModel(self.head, self.target), Stopwatch(CPU), (-1,))
         features = hidden_states(pair_of(architecture), committed, self.feature_layers)
         expected = read_block(fresh, features, torch.tensor(committed[1:]))
         assert self.reader.length == fresh.length == len(committed) - 1

@@ -1,11 +1,11 @@
-"""What the recipes of Medusa heads, EAGLE heads and MTP modules write is what the programs that read these formats ask
-for."""
+"""What the recipes write is what the programs that read these formats ask for."""
 
 import json
 
 import pytest
 import torch
 from published_heads import MEDUSA, write_medusa
+from refusal import refused
 from tiny import RECIPES, save_model, tiny_model
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -14,6 +14,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS
 from specviz.records.errors import SpecvizError
+from specviz.training.dspark import DSparkRecipe
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.parts import write_part
 
@@ -91,10 +92,40 @@ def eagle3(settings):
     return shapes, lambda name: name
 
 
-LOADERS = {MedusaRecipe: vllm_medusa, MtpRecipe: speculators_mtp, Eagle3Recipe: eagle3}
+def dspark(settings):
+    """As `vllm_medusa`, of vLLM's and SGLang's DSpark (qwen3_dspark.py of vLLM): embeddings and output head are the
+    target's unless the drafter is narrower. SGLang refuses what speculators wrote."""
+    assert "speculators_model_type" not in settings
+    assert (settings["architectures"], settings["model_type"]) == (["Qwen3DSparkModel"], "qwen3")
+    config = type(AutoConfig.for_model("qwen3"))(**settings)
+    d, vocab, rank = config.hidden_size, config.vocab_size, settings["markov_rank"]
+    layers, states = settings["num_target_layers"], [layer + 1 for layer in settings["target_layer_ids"]]
+    # vLLM hands out what enters a layer, and never what the last one leaves.
+    assert min(states) > 0 and max(states) < layers and {*settings["layer_types"]} == {"full_attention"}
+    assert settings["markov_head_type"] in ("vanilla", "gated", "rnn") and settings["enable_confidence_head"]
+    assert 0 <= settings["mask_token_id"] < vocab
+    shapes = {
+        f"layers.{index}.{name}": tuple(weight.shape)
+        for index in range(config.num_hidden_layers)
+        for name, weight in Qwen3DecoderLayer(config, index).state_dict().items()
+    }
+    shapes |= {"fc.weight": (d, len(states) * settings["target_hidden_size"]), "hidden_norm.weight": (d,)}
+    shapes |= {f"markov_head.markov_w{part}.weight": (vocab, rank) for part in (1, 2)} | {"norm.weight": (d,)}
+    read = d + rank * settings["confidence_head_with_markov"]
+    shapes |= {"confidence_head.proj.weight": (1, read), "confidence_head.proj.bias": (1,)}
+    own = ("embed_tokens.weight", "lm_head.weight") if d != settings["target_hidden_size"] else ()
+    return shapes | dict.fromkeys(own, (vocab, d)), lambda name: name
 
 
-@pytest.mark.parametrize(("recipe", "loader"), LOADERS.items(), ids=lambda part: getattr(part, "name", ""))
+def narrow_dspark(target):
+    return DSparkRecipe(target, tiny_model("llama", hidden_size=32, layers=1, intermediate_size=48, head_dim=8))
+
+
+LOADERS = [(MedusaRecipe, vllm_medusa), (MtpRecipe, speculators_mtp), (Eagle3Recipe, eagle3)]
+LOADERS += [(DSparkRecipe, dspark), (narrow_dspark, dspark)]
+
+
+@pytest.mark.parametrize("recipe, loader", LOADERS)
 def test_files_have_what_their_loaders_ask_for_and_nothing_else(recipe, loader, target, tmp_path):
     _, files = trained(recipe, target, tmp_path)
     shapes, named = loader(json.loads((tmp_path / "config.json").read_text()))
@@ -117,6 +148,14 @@ def test_what_was_trained_is_what_is_read_again(recipe, architecture, tmp_path):
     )
     # They are written in bfloat16.
     assert (read - learnt).norm() < 0.05 * (new - learnt).norm()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_target_whose_embeddings_are_narrower_than_its_states_is_refused(recipe):
+    target = tiny_model("llama")
+    target.set_input_embeddings(torch.nn.Embedding(128, 24))
+    with refused("drafter", "choose another drafter"):
+        recipe(target)
 
 
 def test_what_is_too_large_for_one_file_is_split(tmp_path):

@@ -105,8 +105,8 @@ def test_a_recipe_for_a_target_learns_and_says_how_well(name, target_folder, tar
     text = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path / name)
     assert run(name, *text, *SMALL, *sizes) == 0
     printed = capsys.readouterr()
-    for predictor, values in held_out_losses(printed.out).items():
-        assert values[-1] < 0.9 * values[0], (predictor, values)
+    losses = held_out_losses(printed.out)
+    assert all(values[-1] < 0.9 * values[0] for values in losses.values()), losses
     last = printed.out[printed.out.rindex(f"{name} in ") :]
     rates = [float(rate) for rate in re.findall(r"(?:Σ min\(p, q\)|agree) ([\d.]+)", last)]
     assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "mtp": 5, "parallel": 8, "draft": 1}[name]
@@ -117,6 +117,11 @@ def test_a_recipe_for_a_target_learns_and_says_how_well(name, target_folder, tar
     else:
         load_part(name, tmp_path / name, target)
     assert not list(tmp_path.glob("**/*.checkpoint.pt"))
+    if name in ("medusa", "mtp"):  # a head that is there learns on
+        assert run(name, *text[:-1], tmp_path / "second", *SMALL, "--start", tmp_path / name) == 0
+        for predictor, values in held_out_losses(capsys.readouterr().out).items():
+            assert values[0] == pytest.approx(losses[predictor][-1], rel=0.02)  # saved in bfloat16
+            assert values[-1] < values[0]
 
 
 def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, target_folder, tmp_path, capsys):
@@ -130,20 +135,13 @@ def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, t
 
 
 @torch.no_grad()
-def test_a_widened_target_writes_what_it_wrote_and_has_room_to_learn(target):
-    ids, wider = torch.arange(5, 25)[None], copy.deepcopy(target)
-    add_units(wider, 3 * target.config.intermediate_size)
+def test_a_widened_target_writes_what_it_wrote_has_room_to_learn_and_becomes_one_feed_forward(target):
+    ids, wider, sizes = torch.arange(5, 25)[None], copy.deepcopy(target), target.config
+    add_units(wider, 3 * sizes.intermediate_size)
     torch.testing.assert_close(wider(ids).logits, target(ids).logits)
     with torch.enable_grad():
         wider(ids).logits.square().mean().backward()
     assert wider.model.layers[0].mlp.added.down_proj.weight.grad.abs().max() > 0
-
-
-@torch.no_grad()
-def test_units_side_by_side_are_one_feed_forward(target):
-    ids, wider = torch.arange(5, 25)[None], copy.deepcopy(target)
-    sizes = target.config
-    add_units(wider, 3 * sizes.intermediate_size)
     for layer in wider.model.layers:
         layer.mlp.added.down_proj.weight.normal_(0, 0.1)
     apart = wider(ids).logits
@@ -263,33 +261,24 @@ def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story
     assert load_part("eagle", tmp_path / "eagle", target).config.hidden_size == NARROW["hidden_size"]
 
 
-@pytest.mark.parametrize("name", ["medusa", "mtp"])
-def test_a_head_that_is_there_learns_on(name, target_folder, story, tmp_path, capsys):
-    given = ("--target", target_folder, "--text", story, "--continuations", 0, *SMALL)
-    assert run(name, *given, "--out", tmp_path / "first") == 0
-    first = held_out_losses(capsys.readouterr().out)
-    assert run(name, *given, "--out", tmp_path / "second", "--start", tmp_path / "first") == 0
-    for predictor, values in held_out_losses(capsys.readouterr().out).items():
-        assert values[0] == pytest.approx(first[predictor][-1], rel=0.02)  # saved in bfloat16
-        assert values[-1] < values[0]
-
-
 def test_what_is_no_head_is_nothing_to_train_on(target_folder, story, tmp_path, capsys):
     given = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path, "--held-out", 512)
     assert run("mtp", *given, "--start", tmp_path / "nowhere") == 2
     assert "There is no folder or file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("unlike", [{"layers": 2}, {"attention_bias": True}], ids=["layers", "biases"])
-def test_a_draft_of_another_shape_is_nothing_to_begin_with(unlike, target):
-    with refused("start"):
-        Eagle3Recipe(target, one_layer_draft(**unlike))
-
-
-@pytest.mark.parametrize("name", ["mtp", "medusa"])
-def test_only_what_grows_begins_with_a_draft_model(name, target):
-    with refused("start", "not from a draft model"):
-        command._PARTS[name](target, one_layer_draft())
+@pytest.mark.parametrize(
+    "name, shape, sentence",
+    [
+        ("eagle", {"layers": 2}, None),
+        ("eagle", {"attention_bias": True}, None),
+        ("mtp", {}, "not from a draft model"),
+        ("medusa", {}, "not from a draft model"),
+    ],
+)
+def test_a_draft_of_another_shape_or_for_what_does_not_grow_is_nothing_to_begin_with(name, shape, sentence, target):
+    with refused("start", sentence):
+        command._PARTS[name](target, one_layer_draft(**shape))
 
 
 def test_a_part_of_another_kind_is_nothing_to_begin_with(target, tmp_path):
@@ -317,12 +306,6 @@ def test_held_out_text_is_never_learnt_from(story):
     measured = held_out_blocks(numbered.texts[0], 3)
     assert measured.shape == (3, BLOCK) and measured.min() >= len(text.ids)
     assert len(measured.unique()) == measured.numel()
-
-
-def test_a_batch_follows_from_seed_and_step(corpus):
-    assert torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 0, 7))
-    assert not torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 0, 8))
-    assert not torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 1, 7))
 
 
 def test_texts_are_drawn_by_their_weights():
