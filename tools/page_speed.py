@@ -108,7 +108,7 @@ PASTED = """async text => {
 }"""
 
 
-#: Turns a coin of the run on the screen, as the inspector does; ms until the first round of the run that branches off.
+#: Turns a coin of the run on the screen, as the close-up does; ms until the first round of the run that branches off.
 BRANCHED = """async coins => {
   const view = document.querySelector('specviz-run');
   const { run, start } = view.finished;
@@ -170,7 +170,7 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
         lines.append(_line(f"between frames, scrubbing by {name}", times))
     for name, what, count in (
         ("a step forward", "[part=forward]", STEPS),
-        ("a token in the inspector", ".list .chip", CLICKS),
+        ("a token, close up", ".list .chip", CLICKS),
         ("a token of the text", ".text .t", CLICKS),
     ):
         lines.append(_line(f"from a press to its frame: {name}", tab.evaluate(PRESSES, {"count": count, "what": what})))

@@ -47,7 +47,7 @@ def _present(tab: Any) -> None:
     tab.locator("specviz-run [part=play]").focus()
     tab.keyboard.press("Home")
     tab.keyboard.press("p")
-    place = tab.locator("specviz-run [part=present-place]")
+    place = tab.locator("specviz-run [part=place]")
     while "rejected" not in place.inner_text():
         tab.keyboard.press("ArrowRight")
 

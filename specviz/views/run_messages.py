@@ -161,6 +161,7 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
         drafter=label(run.drafter) if run.drafter else None,
         num_draft_tokens=run.num_draft_tokens,
         greedy=run.sampling.greedy,
+        sampling=asdict(run.sampling),
         pair=pair_line(run.pair),
         settings=settings_line(run),
         rule=run.rule,
@@ -295,10 +296,9 @@ def _round(round: Round) -> dict[str, Any]:
         message["dropped"] = round.dropped
     if round.read_again:
         message["read_again"] = round.read_again
-    message |= _those_there(round, "confidence", "distance")
     if round.choice is not None:
         message["choice"] = asdict(round.choice)
-    return message
+    return message | _those_there(round, "confidence", "distance")
 
 
 def _told_rows(round: Round) -> list[bool]:

@@ -123,7 +123,7 @@ def unfold(page: Page, round: int) -> None:
 
 
 def said(page: Page) -> str:
-    """The inspector's sentence, with ordinary spaces."""
+    """The close-up's sentence, with ordinary spaces."""
     return page.locator('[part="say"]').inner_text().replace("\u00a0", " ")
 
 

@@ -31,10 +31,10 @@ def first_tab(page: Page) -> Iterator[str]:
         page.keyboard.press("ArrowRight")
     yield "presentation"
     page.emulate_media(reduced_motion="reduce")  # what fades in has no contrast yet
-    page.locator('specviz-run [part="present-predict"]').press("Enter")
+    page.locator('specviz-run [part="predict"]').press("Enter")
     page.keyboard.press("End")
     page.keyboard.press("Home")
-    while not page.locator('specviz-run [part="present-options"] button').count():
+    while not page.locator('specviz-run [part="options"] button').count():
         page.keyboard.press("ArrowRight")
     yield "a question in it"
 

@@ -210,7 +210,7 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, new_page, monkeypa
     chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": buffer})
     page.wait_for_function(f"text => {VIEW}.text === text", arg=run.text)
     page.locator('specviz-run button[data-outcome="rejected"]').click()
-    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("w2")
+    expect(page.get_by_role("complementary", name="Picture of the round")).to_contain_text("w2")
     page.get_by_role("tab", name="Race", exact=True).click()
     expect(page.get_by_text("This needs a model, and this page has none.").first).to_be_visible()
     with pytest.raises(AppError, match="no models"):

@@ -107,7 +107,7 @@ def check_round(page: Page, said: str) -> None:
         next=quoted(one["next"]["text"]),
         emitted=len(one["emitted"]),
     )
-    expect(page.locator('specviz-run [part="inspector-title"]')).to_contain_text(f"Round {one['index'] + 1}")
+    expect(page.locator('specviz-run [part="picture-title"]')).to_contain_text(f"Round {one['index'] + 1}")
 
 
 def check_coin(page: Page, said: str) -> None:

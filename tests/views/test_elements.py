@@ -234,12 +234,12 @@ def test_in_german_every_number_has_a_decimal_comma(alone, name: str, given: lis
 
 
 def test_german_labels_need_no_more_lines_than_english_ones(alone):
-    """Beside the inspector, as on the page."""
+    """Beside the picture, as on the page."""
     heights = {}
     for language in LANGUAGES:
         page = alone("run", language, viewport={"width": 936, "height": 720})
         give(page, "run", run_of())
-        page.locator("specviz-run [part=inspector] .legend").first.wait_for()  # it comes with a later frame
+        page.locator("specviz-run [part=picture] .legend").first.wait_for()  # it comes with a later frame
         parts = page.locator("specviz-run").locator("[part=figures], .legend").all()
         heights[language] = [one.bounding_box()["height"] for one in parts]
     assert all(german <= english for german, english in zip(heights["de"], heights["en"], strict=True))

@@ -97,11 +97,11 @@ def test_the_file_plays_presents_and_asks_first_by_keyboard(open_file):
     page.keyboard.press("p")
     expect(page.locator("[part=presentation]")).to_be_visible()
     expect(page.locator("[part=qr-button]")).to_be_hidden()
-    page.locator("[part=present-predict]").focus()
+    page.locator("[part=predict]").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("[part=present-question]")).to_be_visible()
+    expect(page.locator("[part=question]")).to_be_visible()
 
 
 def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):

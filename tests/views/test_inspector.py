@@ -1,4 +1,4 @@
-"""The inspector: its pictures and sentences say of every token what the record holds, for each drafter and rule."""
+"""Close-ups: their pictures and sentences say of every token what the record holds, for each drafter and rule."""
 
 import dataclasses
 import json
@@ -125,13 +125,13 @@ def test_every_token_is_shown_with_the_numbers_of_its_record(show, way):
 
 
 def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
-    """What the inspector says and draws of every token of the run."""
+    """What the close-up says and draws of every token of the run."""
     shown = page.evaluate(
         """() => {
           const view = document.querySelector('specviz-run');
           const root = view.shadowRoot;
           const { rounds } = view;
-          const body = root.querySelector('[part=inspector-body]');
+          const body = root.querySelector('[part=closeup]');
           const plain = (text) => text.replaceAll('\\u00a0', ' ').replaceAll('e\\u2212', 'e-');
           const text = (node) => plain(node.textContent).replaceAll(/[\\u2068\\u2069]/g, '');
           const percent = (node) => node && [parseFloat(node.style.left || 0), parseFloat(node.style.width || 0)];
@@ -348,7 +348,7 @@ def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
         if token.outcome == "accepted" and token.accept_prob < 0.9
     )
     page.evaluate(CHOOSE, [one.index, index])
-    assert page.locator('[part="what-if"]').count() == 0, "nobody could start a run"
+    assert page.locator('[part="branch"]').count() == 0, "nobody could start a run"
     with_someone_to_press(page, run)
     page.evaluate(CHOOSE, [one.index, index])
     told, go = page.locator('[part="what-if-outcome"]'), page.locator('[part="branch"]')

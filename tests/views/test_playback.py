@@ -269,7 +269,7 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
     expect(dialog).to_be_visible()
     for place, text, chips in expected(rounds):
         page.keyboard.press("ArrowRight")
-        expect(page.locator('[part="present-place"]')).to_contain_text(f"Round {place['round'] + 1} of {len(rounds)}")
+        expect(page.locator('[part="place"]')).to_contain_text(f"Round {place['round'] + 1} of {len(rounds)}")
         page.wait_for_function("place => " + VIEW + ".place.stage === place.stage", arg=place)
         page.evaluate("() => new Promise(requestAnimationFrame)")
         large = dialog.locator(".chip").evaluate_all(
@@ -277,14 +277,10 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
             ".map(node => [node.dataset.index, node.dataset.pending ?? null])"
         )
         assert dict(large) == {str(index): kind for index, kind in chips.items()}
-        assert dialog.locator('[part="present-text"]').inner_text().endswith(text.split(" ")[-1])
-        assert page.locator('[part="present-say"]').inner_text() == page.locator('[part="say"]').inner_text()
-        for picture in ("coin", "distribution", "residual", "draw"):
-            assert (
-                dialog.locator(f'[part="{picture}"]').count() == page.locator(f'.inspector [part="{picture}"]').count()
-            )
+        assert dialog.locator('[data-piece="new"] .tail').inner_text().endswith(text.split(" ")[-1])
+        assert dialog.locator('[part="caption"]').inner_text()
     sizes = dialog.evaluate(
-        """node => ['.large .chip .w', '.says'].map(what => {
+        """node => ['.grove .chip .w', '.caption'].map(what => {
           const one = node.querySelector(what);
           return parseFloat(getComputedStyle(one).fontSize) * (one.currentCSSZoom ?? 1);
         })"""
@@ -300,7 +296,7 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
     page.evaluate("location.hash = 'race'")
     press(page, "Home", *["ArrowRight"] * (len(TREE) + 1), "p")
     index = next(place for place, token in enumerate(rounds[0].drafted) if token.outcome == "rejected")
-    for where in (".list", ".large"):
+    for where in (".list", ".grove"):
         name, figures = (
             page.locator(f'{where} .tree .chip[data-round="0"][data-index="{index}"] {part}').evaluate(
                 "node => { const range = new Range(); range.selectNodeContents(node);"
@@ -314,7 +310,7 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
     expect(dialog).not_to_be_visible()
 
 
-#: The nodes of the presentation that are cut off, by their parts: by the window, or by the box they stand in.
+#: What is cut off in the presentation: pieces by the window, and what is in a piece by the piece.
 CUT = f"""() => {{
   const shadow = {VIEW}.shadowRoot;
   const inside = (node, {{ left, top, right, bottom }}) => {{
@@ -322,15 +318,14 @@ CUT = f"""() => {{
     return own.left >= left - 1 && own.top >= top - 1 && own.right <= right + 1 && own.bottom <= bottom + 1;
   }};
   const screen = {{ left: 0, top: 0, right: innerWidth, bottom: innerHeight }};
-  const parts = '.go, .chip, .line, .bars, .pieces, .legend, .bars *, .pieces *';
+  const sideways = innerHeight > innerWidth ? ':not(.chip)' : '';
   const cut = [];
-  for (const name of ['place', 'round', 'coin', 'say', 'bars', 'draw']) {{
-    const box = shadow.querySelector(`[part=present-${{name}}]`);
-    if (!box.checkVisibility()) continue;
-    const clip = box.closest('.said')?.getBoundingClientRect() ?? box.getBoundingClientRect();
-    for (const node of [box, ...box.querySelectorAll(parts)]) {{
-      const exempt = node.matches('i, .u') || !node.checkVisibility();
-      if (!exempt && !(inside(node, clip) && inside(node, screen))) cut.push(`${{name}}: ${{node.className}}`);
+  for (const box of shadow.querySelectorAll(`.presentation :is(.piece, .chip, .caption, h2)${{sideways}}`)) {{
+    if (!box.checkVisibility({{ visibilityProperty: true }})) continue;
+    if (!inside(box, screen)) cut.push(`window: ${{box.className}}`);
+    for (const node of box.querySelectorAll('.stage, .w, .m, .verdict, .line, .bars, .pieces, .drawn, .caption p')) {{
+      const seen = node.checkVisibility();
+      if (seen && !inside(node, box.getBoundingClientRect())) cut.push(`${{box.className}}: ${{node.className}}`);
     }}
   }}
   return cut;
@@ -350,12 +345,12 @@ def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, na
     page = show(a_run(rounds), rule, language="de", viewport={"width": width, "height": height})
     press(page, "Home", "p")
     if predicting:
-        page.locator('[part="present-predict"]').click()
+        page.locator('[part="predict"]').click()
     for _ in expected(rounds, at_once=rule in ("block", "typical")):
         page.keyboard.press("ArrowRight")
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")
-        for shown in page.locator('[part="present-options"] .show').all():
+        for shown in page.locator('[part="options"] .show').all():
             shown.click()
             page.evaluate("() => new Promise(requestAnimationFrame)")
             assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")

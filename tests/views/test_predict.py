@@ -99,15 +99,15 @@ def test_a_verdict_is_shown_once_it_was_guessed(show):
     press(page, "p")
     dialog = page.get_by_role("dialog", name="Presentation")
     press(page, *["ArrowRight"] * 5)
-    expect(part(page, "present-question")).to_contain_text("accepted or rejected?")
-    expect(dialog.locator('[part="coin"]')).to_have_count(0)
+    expect(part(page, "question")).to_contain_text("accepted or rejected?")
+    expect(dialog.locator(".flipped .line")).to_have_count(0)
     dialog.get_by_role("button", name="accepted").click()
-    expect(part(page, "present-tally")).to_have_text("1 of 1 guessed right")
-    expect(dialog.locator('[part="coin"]')).to_be_visible()
+    expect(part(page, "tally")).to_have_text("1 of 1 guessed right")
+    expect(dialog.locator(".flipped .line")).to_be_visible()
     # The keyboard goes on where the answer was.
     expect(dialog.get_by_role("button", name="Step forward")).to_be_focused()
     press(page, " ", "r")
-    expect(part(page, "present-tally")).to_have_text("2 of 2 guessed right")
+    expect(part(page, "tally")).to_have_text("2 of 2 guessed right")
 
 
 @pytest.mark.parametrize("rule, unit", [*zip(RUNS, ("token", "round", "token", "round", "token"))])
@@ -151,7 +151,7 @@ def test_a_question_gives_no_token_away(show):
     drawn = one.next.text.strip()
     for seen in (residual, part(page, "options"), part(page, "say")):
         expect(seen).not_to_contain_text(drawn)
-    expect(page.locator(".inspector .name.on, .inspector .drawn, .inspector .u")).to_have_count(0)
+    expect(page.locator(".closeup .name.on, .closeup .drawn, .closeup .u")).to_have_count(0)
     page.get_by_role("button", name="another").click()
     expect(residual).to_contain_text(drawn)
     expect(part(page, "question")).to_have_text("✓ Guessed right.")

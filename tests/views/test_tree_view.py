@@ -118,7 +118,7 @@ def test_arrow_keys_follow_branches_and_walk_through_siblings(show):
     expect(switch(page, 1)).to_be_focused()
 
 
-# What the inspector says of a candidate
+# What the close-up says of a candidate
 
 
 def test_what_was_never_tried_says_why(show):
@@ -204,7 +204,7 @@ def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(
         expect(page.locator('[part="distance"]')).to_have_text(
             "Lossy: the first token's distribution was 0.37 in total variation from the target's."
         )
-    assert page.locator(".inspector .line").count() == page.locator(".tree .coin").count() == 0
+    assert page.locator(".closeup .line").count() == page.locator(".tree .coin").count() == 0
     chip(page, 0, 1).click()
     assert page.locator('[part="distribution"] .q').count() == 0, "chosen candidates come from no distribution"
     expect(show(a_run((a_round("ard"),))).locator('[part="lossy"]')).to_be_hidden()

@@ -1,10 +1,10 @@
 // Which token is looked at: chosen by mouse, touch or focus, or by the view itself.
 
 import { markChosen } from "./chips.js";
-import { renderInspector } from "./inspector.js";
 import { chipAt, revealRound, setOpen, setTabStop } from "./list.js";
 import { place } from "./place.js";
 import { chipOfEmitted, emittedPosition, firstRejected } from "./records.js";
+import { drawPicture } from "./picture.js";
 import { showInTree } from "./tree_box.js";
 import { isTree } from "./trees.js";
 
@@ -33,8 +33,8 @@ export function choose(view, spot, { pin = false, reveal = false } = {}) {
   if (button && reveal) showInTree(button);
   const position = emittedPosition(view.run.at(spot.round), spot.index);
   if (position >= 0) view.spans[spot.round]?.[position]?.classList.add("chosen");
-  view.ui.inspector.toggleAttribute("data-open", pin);
-  renderInspector(view);
+  view.ui.picture.toggleAttribute("data-open", pin);
+  drawPicture(view);
   if (pin && button && view.ui.view.dataset.layout === "narrow") uncover(view, button);
 }
 
@@ -44,7 +44,7 @@ export function choose(view, spot, { pin = false, reveal = false } = {}) {
  * @param {View} view @param {HTMLElement} button
  */
 function uncover(view, button) {
-  const hidden = button.getBoundingClientRect().bottom + 12 - view.ui.inspector.getBoundingClientRect().top;
+  const hidden = button.getBoundingClientRect().bottom + 12 - view.ui.picture.getBoundingClientRect().top;
   if (hidden > 0) window.scrollBy({ top: hidden });
 }
 
@@ -64,16 +64,16 @@ function clearMarks(view) {
 export function letGo(view, refocus) {
   const { chosen } = view;
   view.pinned = false;
-  view.ui.inspector.removeAttribute("data-open");
+  view.ui.picture.removeAttribute("data-open");
   if (refocus && chosen) chipAt(view, chosen.round, chosen.index)?.focus({ preventScroll: true });
-  renderInspector(view);
+  drawPicture(view);
 }
 
 /** @param {View} view */
 export function letChoiceGo(view) {
   clearMarks(view);
   view.chosen = null;
-  renderInspector(view);
+  drawPicture(view);
 }
 
 /**

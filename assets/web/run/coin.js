@@ -1,21 +1,23 @@
 // Draws a coin on the line from 0 to 1.
 
 import { make } from "../shared/dom.js";
-import { compared } from "../shared/numbers.js";
+import { brief, compared } from "../shared/numbers.js";
 
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").FlippedToken} FlippedToken */
 
 /**
- * The line from 0 to 1: below accept_prob, the token's own threshold, the coin passes.
+ * The line from 0 to 1: below accept_prob, the token's own threshold, the coin passes. Of a token that is only supposed, the
+ * threshold may lie in a range, and between its ends nobody knows.
  *
  * @param {Run} run @param {FlippedToken} token
  */
 export function coinLine(run, token) {
-  const [u, threshold] = compared(token.u, token.accept_prob);
-  const zones = [...zone(run, "pass", 0, token.accept_prob, token.u), ...zone(run, "fail", token.accept_prob, 1, token.u)];
+  const [least, most] = token.bound ?? [token.accept_prob, token.accept_prob];
+  const [u, threshold] = compared(token.u, least);
+  const zones = [...zone(run, "pass", 0, least, token.u), ...zone(run, "maybe", least, most, token.u), ...zone(run, "fail", most, 1, token.u)];
   const bar = make("div", { class: "track" }, ...zones, tickAt(token.u),
-    marker(token.accept_prob, threshold, "below"), marker(token.u, `u = ${u}`, "above"));
+    marker(least, threshold, "below"), ...(most - least > 0.2 ? [marker(most, brief(most), "below")] : []), marker(token.u, `u = ${u}`, "above"));
   return make("div", { class: `line ${token.outcome}`, role: "img", part: "coin", "aria-label": run.say("rounds.coin_picture", { u, threshold }) },
     make("span", { class: "end", text: "0" }), bar, make("span", { class: "end", text: "1" }));
 }
@@ -26,10 +28,10 @@ export function coinLine(run, token) {
  * @param {Run} run @param {string} kind @param {number} start @param {number} end @param {number} u
  */
 function zone(run, kind, start, end, u) {
-  const sign = kind === "pass" ? "✓" : "✗";
+  const sign = { pass: "✓", fail: "✗" }[kind] ?? "?";
   const inside = u >= start && u < end;
   const room = inside ? Math.max(u - start, end - u) : end - start;
-  const text = room > 0.34 ? `${sign} ${run.say(`rounds.${kind}`)}` : room > 0.1 ? sign : "";
+  const text = room > 0.34 && kind !== "maybe" ? `${sign} ${run.say(`rounds.${kind}`)}` : room > 0.1 ? sign : "";
   const node = make("div", { class: kind }, make("span", { text }));
   node.style.width = `${100 * (end - start)}%`;
   if (inside) node.style.padding = u - start > end - u ? `0 ${(100 * (end - u))}% 0 0` : `0 0 0 ${100 * (u - start)}%`;

@@ -1,13 +1,15 @@
 // Draws p and q where a token was judged or drawn.
 
 import { make } from "../shared/dom.js";
-import { brief, plainNumber } from "../shared/numbers.js";
+import { briefly, plainNumber } from "../shared/numbers.js";
 import { quoted, showToken } from "../shared/tokens.js";
 import { blockWeights, isBlock, isCopy, isJudged, isLossy, rowOf, tokenAt, tokenText } from "./records.js";
 import { unbroken } from "./sentences.js";
+import { tempered } from "./tempered.js";
 import { isTree, parentOf, siblings } from "./trees.js";
 
 /** @typedef {import("./types.js").Bar} Bar */
+/** @typedef {import("./tempered.js").Range} Range */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -21,32 +23,39 @@ const SHOWN = 6;
  * the round's next token is known, and may stand out.
  *
  * @param {Run} run @param {Round} round @param {Index} index @param {boolean} refused @param {boolean} drawn
+ * @param {number} [most] tokens that are shown @param {number} [power] of another temperature (tempered.js)
  */
-export function distribution(run, round, index, refused, drawn) {
+export function distribution(run, round, index, refused, drawn, most = SHOWN, power = 1) {
   const token = tokenAt(round, index);
   const own = index !== "next" || drawn ? token.id : null;
-  const { p, q, weight } = distributions(run, round, index);
-  const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => (p.get(b) ?? 0) - (p.get(a) ?? 0));
-  const shown = ids.slice(0, SHOWN);
-  if (own !== null && !shown.includes(own) && (p.has(own) || q.has(own))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = own;
+  const { weight, ...known } = distributions(run, round, index);
+  const [p, q] = [tempered(known.p, power), tempered(known.q, power)];
+  const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => of(p, b)[0] - of(p, a)[0]);
+  const shown = ids.slice(0, most);
+  if (own !== null && !shown.includes(own) && (p.has(own) || q.has(own))) shown[Math.max(0, Math.min(most, shown.length) - 1)] = own;
   if (!shown.length) return [];
-  const rest = (/** @type {Map<number, number>} */ map) => Math.max(0, 1 - shown.reduce((sum, id) => sum + (map.get(id) ?? 0), 0));
   /** @type {Bar[]} */
-  const rows = shown.map((id) => ({ name: nameOf(run, id, id === own), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
-  rows.push({ name: restName(run), p: rest(p), q: rest(q), text: run.say("rounds.others"), rest: true });
+  const rows = shown.map((id) => ({ name: nameOf(run, id, id === own), p: of(p, id), q: of(q, id), text: quoted(run.say, tokenText(run, id)) }));
+  rows.push({ name: restName(run), p: restOf(p, shown), q: restOf(q, shown), text: run.say("rounds.others"), rest: true });
   const both = q.size > 0;
   const left = both && refused;
-  const scale = Math.max(...rows.flatMap((row) => (row.rest ? [0.01] : [row.p, row.q])));
-  const label = rows.map((row) => `${row.text}: p ${brief(row.p)}${both ? `, q ${brief(row.q)}` : ""}`).join("; ");
+  const scale = Math.max(...rows.flatMap((row) => (row.rest ? [0.01] : [row.p[1], row.q[1]])));
+  const label = rows.map((row) => `${row.text}: p ${briefly(row.p)}${both ? `, q ${briefly(row.q)}` : ""}`).join("; ");
   const bars = make("div", { class: `bars ${left ? "three" : both ? "two" : "one"}`, role: "img", part: "distribution", "aria-label": label });
   bars.append(make("span"), make("span"), make("span", { class: "h p", text: "p" }));
   if (both) bars.append(make("span", { class: "h q", text: "q" }));
   if (left) bars.append(make("span", { class: "h left", text: weight === null ? "p − q" : "w·p − q" }));
   for (const row of rows) barRow(bars, row, { both, left, scale, weight: weight ?? 1 });
   const greedy = Boolean(run.start.greedy);
-  const heading = greedy ? "rounds.heading_raw" : both ? "rounds.heading_both" : "rounds.heading_target";
-  return [make("h4", { text: run.say(heading) }), bars, barsLegend(run, token, { both, left, weight }), ...rawLine(run, token, index, greedy)];
+  const heading = greedy && power === 1 ? "rounds.heading_raw" : both ? "rounds.heading_both" : "rounds.heading_target";
+  return [make("h4", { text: run.say(heading) }), bars, barsLegend(run, token, { both, left, weight }), ...(power === 1 ? rawLine(run, token, index, greedy) : [])];
 }
+
+/** @param {Map<number, Range>} shares @param {number} id @returns {Range} */
+const of = (shares, id) => shares.get(id) ?? [0, 0];
+
+/** What the shown tokens leave of 1. @param {Map<number, Range>} shares @param {number[]} shown @returns {Range} */
+const restOf = (shares, shown) => /** @type {Range} */ ([1, 0].map((end) => Math.max(0, 1 - shown.reduce((sum, id) => sum + of(shares, id)[end], 0))));
 
 /**
  * The target's and the drafter's distribution where a token was judged or drawn, as Maps from ids; q is empty where the record
@@ -70,7 +79,7 @@ export function distributions(run, round, index) {
   // Of several paths the row lists what the picked one was drawn from.
   const listed = isBlock(run) ? !token || isJudged(token) : order === 1 && token?.q !== 1;
   if (!greedy && isTree(round) && kin.length !== 1 && !listed) q.clear();
-  if (!greedy && isLossy(round)) q.clear();
+  if ((!greedy && isLossy(round)) || (index === "next" && round.next.kind === "bonus")) q.clear(); // nothing was drafted there
   return { p, q, weight: isBlock(run) ? (blockWeights(round)[parentOf(round, index)] ?? 1) : null };
 }
 
@@ -92,18 +101,23 @@ function barRow(bars, row, { both, left, scale, weight }) {
     if (to <= from) return;
     // The rest may be far longer than any token's bar: then it is drawn broken off.
     const node = make("i", { class: to > scale ? `${kind} broken` : kind });
-    node.style.left = `${(100 * from) / scale}%`;
-    node.style.width = `${(100 * (Math.min(to, scale) - from)) / scale}%`;
+    node.style.left = `${(100 * Math.min(from, scale)) / scale}%`;
+    node.style.width = `${(100 * (Math.min(to, scale) - Math.min(from, scale))) / scale}%`;
     bar.append(node);
   };
-  stripe(both ? "p" : "p wide", 0, row.p);
-  if (both) stripe("q", 0, row.q);
+  const stripes = (kind, [least, most]) => {
+    stripe(kind, 0, least);
+    stripe(`${kind} maybe`, least, most);
+  };
+  stripes(both ? "p" : "p wide", row.p);
+  if (both) stripes("q", row.q);
   // The rest is many tokens, and some of them may lie above q where others lie below.
   const over = left && !row.rest;
-  if (over) stripe("left", row.q, weight * row.p);
-  bars.append(row.name, bar, make("span", { class: "v p", text: brief(row.p) }));
-  if (both) bars.append(make("span", { class: "v q", text: brief(row.q) }));
-  if (left) bars.append(make("span", { class: "v left", text: over ? brief(Math.max(0, weight * row.p - row.q)) : "" }));
+  if (over) stripe("left", row.q[1], weight * row.p[0]);
+  bars.append(row.name, bar, make("span", { class: "v p", text: briefly(row.p) }));
+  if (both) bars.append(make("span", { class: "v q", text: briefly(row.q) }));
+  const excess = [weight * row.p[0] - row.q[1], weight * row.p[1] - row.q[0]].map((x) => Math.max(0, x));
+  if (left) bars.append(make("span", { class: "v left", text: over ? briefly(/** @type {Range} */ (excess)) : "" }));
 }
 
 /**

@@ -9,7 +9,7 @@ import { isLossy, isPlaced, isRefusal, nextKind, rowOf, tokenText } from "./reco
 import { placeOfDraw } from "./sentences.js";
 import { refusedHere } from "./trees.js";
 
-/** @typedef {import("./types.js").Piece} Piece */
+/** @typedef {import("./types.js").Stretch} Stretch */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -73,13 +73,8 @@ function pieces(run, round, pairs, part, drawn = true) {
   const picture = at && drawn ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
     : listed.map(([id, start, end]) => `${quoted(run.say, tokenText(run, id))}: ${brief(end - start)}`).join("; ");
   const box = make("div", { class: `pieces ${kind}`, role: "img", part, "aria-label": picture });
-  if (at) {
-    const line = track(listed.map(([id, start, end]) => [start, end, isNext(id)]), drawn ? next : null);
-    line.classList.add("whole");
-    if (drawn) line.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
-    box.append(make("span"), line, make("span"));
-  }
-  const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Piece[]} */ spans) =>
+  if (at) box.append(make("span"), wholeLine(next, listed, drawn), make("span"));
+  const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Stretch[]} */ spans) =>
     box.append(name, track(spans, drawn ? at && next : null), make("span", { class: "v", text: brief(value) }));
   for (const [id, start, end] of listed) row(nameOf(run, id, isNext(id)), end - start, [[start, end, isNext(id)]]);
   const gaps = at ? gapsBetween(listed) : [];
@@ -88,10 +83,27 @@ function pieces(run, round, pairs, part, drawn = true) {
   return [box, ...(at && drawn ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
 }
 
+/** The line as a whole, and u on it once it is drawn. @param {NextToken} next @param {[number, number, number][]} listed @param {boolean} drawn */
+function wholeLine(next, listed, drawn) {
+  const line = track(listed.map(([id, start, end]) => [start, end, drawn && id === next.id]), drawn ? next : null);
+  line.classList.add("whole");
+  if (drawn) line.append(marker(next.u ?? 0, `u = ${placeOfDraw(/** @type {any} */ (next)).u}`, "above"));
+  return line;
+}
+
+/** The line alone, for the overview. @param {Round} round @param {boolean} drawn */
+export function drawnLine(round, drawn) {
+  const { next } = round;
+  if (!isPlaced(next) || !next.line?.length) return [];
+  const likely = (rowOf(round, "next").residual ?? []).map(([id]) => id);
+  const listed = drawn ? next.line : next.line.filter(([id]) => likely.includes(id));
+  return [make("span", { class: `pieces ${isLossy(round) ? "bonus" : nextKind(round)}` }, wholeLine(next, listed, drawn))];
+}
+
 /**
  * A stretch from 0 to 1 with these [start, end, drawn] pieces on it, and u where there is a draw.
  *
- * @param {Piece[]} spans @param {NextToken | null} draw
+ * @param {Stretch[]} spans @param {NextToken | null} draw
  */
 function track(spans, draw) {
   const node = make("span", { class: "track" });
@@ -105,10 +117,10 @@ function track(spans, draw) {
   return node;
 }
 
-/** What of the line no listed piece covers. @param {[number, number, number][]} listed @returns {Piece[]} */
+/** What of the line no listed piece covers. @param {[number, number, number][]} listed @returns {Stretch[]} */
 function gapsBetween(listed) {
   const edges = [0, ...listed.flatMap(([, start, end]) => [start, end]), 1];
-  /** @type {Piece[]} */
+  /** @type {Stretch[]} */
   const gaps = [];
   for (let i = 0; i < edges.length; i += 2) if (edges[i + 1] > edges[i]) gaps.push([edges[i], edges[i + 1]]);
   return gaps;

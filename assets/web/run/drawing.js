@@ -3,8 +3,8 @@
 import { make, scrolling, setText } from "../shared/dom.js";
 import { showSomething } from "./choosing.js";
 import { drawFigures } from "./figures.js";
-import { renderInspector } from "./inspector.js";
 import { CHUNK, ROW_GUESS, chunkOf, ensureTabStop, fill } from "./list.js";
+import { drawPicture } from "./picture.js";
 import { forgetDrawn, isLater, noteRound } from "./place.js";
 import { drawPlayback } from "./playback.js";
 import { roundRow } from "./rows.js";
@@ -41,7 +41,7 @@ export function redraw(view) {
   Object.assign(view, { drawn: 0, chunks: [], spans: [], distance: { sum: 0, rounds: 0 } });
   view.ui.followText.jump();
   view.ui.followRounds.jump();
-  renderInspector(view);
+  drawPicture(view);
   schedule(view);
 }
 

@@ -1,4 +1,4 @@
-// <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and an inspector.
+// <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and the picture of one.
 //
 // Takes the messages of specviz/views/run_messages.py: `waiting`, `left`, `error`, `start`, `rounds`, `end`, and `trace`, which
 // holds several; and { kind: "pair", pair }: the name of the pair that the page uses now. Fires
@@ -16,10 +16,10 @@ import { SpecvizElement, sheet } from "../shared/element.js";
 import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSomething } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
-import { inspectorCard, renderInspector } from "./inspector.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list.js";
 import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback.js";
+import { drawPicture, pictureCard } from "./picture.js";
 import { buildPresentation, openPresentation } from "./present.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./records.js";
@@ -34,10 +34,10 @@ import { View } from "./view.js";
 /** @typedef {import("./types.js").Gap} Gap */
 /** @typedef {import("./types.js").Index} Index */
 
-const WIDE = 790; // px of width from which the inspector stands beside the rounds
+const WIDE = 790; // px of width from which the picture stands beside the rounds
 const SMALL = 520; // px below which it is a phone
 
-const styles = ["run", "inspector", "playback", "present"];
+const styles = ["run", "picture", "playback", "present"];
 const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
 
 export class SpecvizRun extends SpecvizElement {
@@ -69,12 +69,11 @@ export class SpecvizRun extends SpecvizElement {
       guess: (/** @type {string | null} */ value) => guess(view, value),
     };
     const { ui } = view;
-    const inspector = inspectorCard(view, () => letGo(view, true));
-    ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figuresBar(view),
-      make("div", { class: "frame" },
-        make("div", { class: "main" }, textCard(view), transportCard(view, actions), roundsCard(view)), inspector));
+    ui.frames = make("div", { class: "frame" },
+      make("div", { class: "main" }, textCard(view), transportCard(view, actions), roundsCard(view)), pictureCard(view, { choose, letGo }));
+    ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figuresBar(view), ui.frames);
     this.shadow.append(ui.view);
-    buildPresentation(view, actions);
+    buildPresentation(view);
     ui.text.addEventListener("click", (/** @type {any} */ event) => onTextClick(view, event));
     ui.rounds.addEventListener("click", (/** @type {any} */ event) => onChipClick(view, event));
     ui.rounds.addEventListener("focusin", (/** @type {any} */ event) => onFocus(view, event));
@@ -90,7 +89,7 @@ export class SpecvizRun extends SpecvizElement {
     const layout = width >= WIDE ? "wide" : "narrow";
     if (view.ui.view.dataset.layout !== layout) {
       view.ui.view.dataset.layout = layout;
-      renderInspector(view);
+      drawPicture(view);
       showSomething(view); // a run may have been drawn before its width was known
     }
     view.ui.view.toggleAttribute("data-small", width < SMALL);

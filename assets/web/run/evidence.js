@@ -6,27 +6,29 @@ import { drawLine, residual } from "./draw_line.js";
 import { isDrawn, sealedAt } from "./place.js";
 import { flippedAt, isRefusal } from "./records.js";
 import { knownAt } from "./stages.js";
+import { powerOf, roundShown, supposedOf } from "./suppose.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
 /** @typedef {{ coin: Node[], bars: Node[], draw: Node[] }} Evidence */
 
 /**
- * Inspector and presentation show the same; what has no picture yet has none.
+ * Overview and close-up show the same; what has no picture yet has none.
  *
- * @param {View} view @param {Spot} spot @returns {Evidence}
+ * @param {View} view @param {Spot} spot @param {number} [most] tokens that the bars show @returns {Evidence}
  */
-export function evidence(view, spot) {
+export function evidence(view, spot, most) {
   const { run } = view;
-  const round = run.at(spot.round);
+  const round = roundShown(view, spot.round);
   const { index } = spot;
   if (!isSeen(view, spot)) return { coin: [], bars: [], draw: [] };
   const drawn = isDrawn(view, spot);
   const out = index === "next" || !sealedAt(view, spot);
   const flipped = out ? flippedAt(round, index) : null;
   const refused = out && isRefusal(run, round, index);
-  const draw = refused ? residual(run, round, index, drawn) : index === "next" && drawn ? drawLine(run, round) : [];
-  return { coin: flipped ? [coinLine(run, flipped)] : [], bars: distribution(run, round, index, refused, drawn), draw };
+  const known = drawn && !round.next.unknown;
+  const draw = refused && !round.next.unknown ? residual(run, round, index, drawn) : index === "next" && known ? drawLine(run, round) : [];
+  return { coin: flipped ? [coinLine(run, flipped)] : [], bars: distribution(run, round, index, refused, known, most, powerOf(run, supposedOf(view, spot.round))), draw };
 }
 
 /** Whether the target has looked there; where it draws itself, after the last verdict. @param {View} view @param {Spot} spot */

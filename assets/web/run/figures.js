@@ -26,7 +26,7 @@ export function figuresBar(view) {
   // Where the interval of the speedup stands, once it is measured.
   view.ui.between = ["long", "brief"].map((length) => make("span", { class: `${length} between`, part: `speedup-interval-${length}` }));
   view.ui.figures.speedup.parentElement?.append(...view.ui.between);
-  return make("div", { class: "top" }, view.ui.other, figures);
+  return (view.ui.top = make("div", { class: "top" }, view.ui.other, figures));
 }
 
 /** @param {View} view @param {string} name */
@@ -35,23 +35,12 @@ const labels = (view, name) => [make("span", { class: "long", text: view.say(`ro
 
 const OF_PLACE = ["acceptance_length", "acceptance_rate"];
 
-/** Those that are of the reader's place, for the presentation. @param {View} view */
-export function runningFigures(view) {
-  view.ui.running = {};
-  return OF_PLACE.map((name) => {
-    view.ui.running[name] = make("b", { part: `present-${name}`, text: "—" });
-    return make("div", { class: "figure" }, view.ui.running[name], ...labels(view, name));
-  });
-}
-
 /** @param {View} view */
 export function drawFigures(view) {
   const here = figuresHere(view);
   for (const [name, format] of FIGURES) {
     const value = here[name];
-    for (const figures of [view.ui.figures, view.ui.running]) {
-      if (figures[name]) setText(figures[name], typeof value === "number" ? format(value) : "—");
-    }
+    setText(view.ui.figures[name], typeof value === "number" ? format(value) : "—");
   }
   const { speedup_low: low, speedup_high: high } = here;
   const ends = typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
@@ -60,7 +49,7 @@ export function drawFigures(view) {
 
 /** Says beside each figure what it is of, while that is not plain. @param {View} view */
 export function markFigures(view) {
-  for (const [name, node] of [...Object.entries(view.ui.figures), ...Object.entries(view.ui.running)]) {
+  for (const [name, node] of /** @type {[string, any][]} */ (Object.entries(view.ui.figures))) {
     const scope = OF_PLACE.includes(name) ? "playback.so_far" : view.run.phase === "running" ? "playback.live_figure" : "playback.whole_run";
     if (view.playback.at) node.parentNode.dataset.scope = view.say(scope);
     else delete node.parentNode.dataset.scope;

@@ -2,9 +2,9 @@
 
 import { choose, letChoiceGo } from "./choosing.js";
 import { drawFigures } from "./figures.js";
-import { renderInspector } from "./inspector.js";
 import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "./list.js";
 import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "./place.js";
+import { drawPicture } from "./picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
 import { drawPresentation } from "./present.js";
 import { stageAt } from "./stages.js";
@@ -173,7 +173,7 @@ function playOn(view) {
 }
 
 /**
- * Brings text, list, inspector, figures and bar to the reader's place; touches only what differs from the last one.
+ * Brings text, list, picture, figures and bar to the reader's place; touches only what differs from the last one.
  *
  * @param {View} view
  */
@@ -191,7 +191,7 @@ function showPlace(view) {
     view.ui.followText.jump();
     view.ui.followRounds.jump();
     lookAgain(view);
-    renderInspector(view);
+    drawPicture(view);
   }
   drawFigures(view);
   drawTransport(view);

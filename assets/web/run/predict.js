@@ -60,22 +60,21 @@ export function noteGuess(view, place, value) {
 }
 
 /**
- * The switch, and what it brings: the question, its answers and the tally. Bar and presentation have one each.
+ * The switch, and what it brings: the question, its answers and the tally.
  *
  * @param {View} view @param {Actions} actions @param {HTMLElement} forward gets the focus when an answer was given
- * @param {string} [prefix] of the parts' names
  */
-export function predictionPanel(view, actions, forward, prefix = "") {
-  const toggle = make("button", { type: "button", class: "go predict", part: `${prefix}predict`, "aria-pressed": "false",
+export function predictionPanel(view, actions, forward) {
+  const toggle = make("button", { type: "button", class: "go predict", part: "predict", "aria-pressed": "false",
     text: view.say("playback.predict"), title: view.say("playback.predict_about"), on: { click: actions.togglePredict } });
-  const said = make("span", { class: "question", part: `${prefix}question`, role: "status" });
-  const options = make("div", { class: "options", part: `${prefix}options`, on: { click: (event) => {
+  const said = make("span", { class: "question", part: "question", role: "status" });
+  const options = make("div", { class: "options", part: "options", on: { click: (event) => {
     const button = event.target.closest("button");
     if (button) actions.guess(button.dataset.value ?? null);
   } } });
-  const tally = make("span", { class: "tally", part: `${prefix}tally` });
-  const box = make("div", { class: "prediction hidden", part: `${prefix}prediction`, role: "group", "aria-label": view.say("playback.predict") }, said, options, tally);
-  (view.ui.predictions ??= []).push({ toggle, box, said, options, tally, forward, asked: null });
+  const tally = make("span", { class: "tally", part: "tally" });
+  const box = make("div", { class: "prediction hidden", part: "prediction", role: "group", "aria-label": view.say("playback.predict") }, said, options, tally);
+  view.ui.prediction = { toggle, box, said, options, tally, forward, asked: null };
   return { toggle, box };
 }
 
@@ -85,17 +84,16 @@ export function drawPredictions(view) {
   const question = asking && questionAt(view, asking);
   const made = [...guesses.values()].filter((right) => right !== null);
   const said = question ? { text: question.text, right: null } : outcome(view);
-  for (const panel of view.ui.predictions) {
-    panel.box.classList.toggle("hidden", !predicting);
-    panel.toggle.setAttribute("aria-pressed", String(predicting));
-    setText(panel.said, said.text);
-    panel.said.dataset.right = String(said.right);
-    setText(panel.tally, view.say("playback.tally", { right: made.filter(Boolean).length, n: made.length }));
-    if (panel.asked === asking) continue;
-    panel.asked = asking;
-    if (!asking && panel.options.contains(view.shadow.activeElement)) panel.forward.focus();
-    panel.options.replaceChildren(...(question ? answers(view, question) : []));
-  }
+  const panel = view.ui.prediction;
+  panel.box.classList.toggle("hidden", !predicting);
+  panel.toggle.setAttribute("aria-pressed", String(predicting));
+  setText(panel.said, said.text);
+  panel.said.dataset.right = String(said.right);
+  setText(panel.tally, view.say("playback.tally", { right: made.filter(Boolean).length, n: made.length }));
+  if (panel.asked === asking) return;
+  panel.asked = asking;
+  if (!asking && panel.options.contains(view.shadow.activeElement)) panel.forward.focus();
+  panel.options.replaceChildren(...(question ? answers(view, question) : []));
 }
 
 /** How the guess at the reader's place came out. @param {View} view */

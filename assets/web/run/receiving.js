@@ -87,7 +87,7 @@ function begin(view, key, recorded = "") {
   resetPlayback(view);
   view.begin(key);
   keep("run", recorded ? null : key);
-  view.ui.inspector.removeAttribute("data-open"); // what it spoke about is gone
+  view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) comeIntoView(view); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);
 }

@@ -59,7 +59,8 @@ export const isPlaced = (next) => typeof next.below === "number";
  */
 export function flippedAt(round, index) {
   const token = index === "next" ? null : round.drafted[index];
-  return token && hasCoin(token) && !isLossy(round) ? token : null;
+  const known = token && (token.bound === undefined ? token.accept_prob !== null : token.bound !== null);
+  return known && token.u !== null && !isLossy(round) ? /** @type {FlippedToken} */ (token) : null;
 }
 
 /** @param {DraftedToken} token @returns {token is FlippedToken} */

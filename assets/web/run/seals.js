@@ -1,7 +1,7 @@
 // Hides in a round's row what is still to come at the reader's place.
 
 import { make } from "../shared/dom.js";
-import { brief } from "../shared/numbers.js";
+import { brief, briefly } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { anyVerdict } from "./chips.js";
 import { isGreedy } from "./records.js";
@@ -79,10 +79,11 @@ function seal(run, button, round, known) {
  *
  * @param {Run} run @param {DraftedToken} token @param {Pending} pending
  */
-function knownNumbers(run, token, pending) {
+export function knownNumbers(run, token, pending) {
+  const { shares } = token; // at another temperature
   const raw = isGreedy(run, token);
   const q = raw ? token.q_raw : token.q;
-  const parts = q === null ? [] : [make("span", { class: "q", text: `q ${brief(q)}` })];
-  if (pending === "passed") parts.push(make("span", { class: "p", text: `p ${brief(raw ? token.p_raw : token.p)}` }));
+  const parts = q === null ? [] : [make("span", { class: "q", text: `q ${shares?.q ? briefly(shares.q) : brief(q)}` })];
+  if (pending === "passed") parts.push(make("span", { class: "p", text: `p ${shares?.p ? briefly(shares.p) : brief(raw ? token.p_raw : token.p)}` }));
   return parts.flatMap((part, i) => (i ? [" ", part] : [part]));
 }

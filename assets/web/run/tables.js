@@ -1,4 +1,4 @@
-// The inspector's tables: a block's weights, and the candidates for one place.
+// A close-up's tables: a block's weights, and the candidates for one place.
 
 import { make } from "../shared/dom.js";
 import { brief, compared } from "../shared/numbers.js";

@@ -30,32 +30,21 @@ export function transportCard(view, actions) {
   view.ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
   const prediction = predictionPanel(view, actions, view.ui.forward);
+  view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view));
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
-    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, make("div", { class: "choices" }, prediction.toggle, ...choices(view)), prediction.box);
+    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, view.ui.choices, prediction.box);
   return view.ui.transport;
 }
 
-/** How far a step goes, and how fast it plays. @param {View} view @param {string} [prefix] of the parts' names */
-export function choices(view, prefix = "") {
+/** How far a step goes, and how fast it plays. @param {View} view */
+function choices(view) {
   const units = UNITS.map((unit) => make("option", { value: unit, text: view.say(`playback.unit_${unit}`) }));
   const speeds = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${written(String(speed))}×` }));
-  return [choice(view, prefix, "unit", units), choice(view, prefix, "speed", speeds)];
-}
-
-/**
- * Bar and presentation each have one: what is chosen in one stands in the other.
- *
- * @param {View} view @param {string} prefix @param {"unit" | "speed"} name @param {HTMLOptionElement[]} options
- */
-function choice(view, prefix, name, options) {
-  const all = (view.ui[`${name}s`] ??= []);
-  const take = () => {
-    Object.assign(view.playback, { [name]: name === "speed" ? Number(node.value) : node.value });
-    for (const other of all) other.value = node.value;
+  const choice = (/** @type {string} */ name, /** @type {HTMLOptionElement[]} */ options, /** @type {(value: string) => string | number} */ read) => {
+    const node = make("select", { part: name, "aria-label": view.say(`playback.${name}`), on: { change: () => Object.assign(view.playback, { [name]: read(node.value) }) } }, ...options);
+    return node;
   };
-  const node = make("select", { part: prefix + name, "aria-label": view.say(`playback.${name}`), on: { change: take } }, ...options);
-  all.push(node);
-  return node;
+  return [choice("unit", units, String), choice("speed", speeds, Number)];
 }
 
 /** @param {View} view */

@@ -4,16 +4,25 @@
 export type Index = number | "next";
 export type Spot = { round: number; index: Index };
 
-export type { Candidates as Row, DraftedToken, NextToken } from "../shared/records.js";
-import type { Round as Recorded, DraftedToken, NextToken } from "../shared/records.js";
+export type { Candidates as Row } from "../shared/records.js";
+import type { Round as Recorded, DraftedToken as RecordedToken, NextToken as RecordedNext } from "../shared/records.js";
+
+/** A verdict; `open` and `undrafted` are only supposed (suppose.js). */
+export type Outcome = RecordedToken["outcome"] | "open" | "undrafted";
+
+/** `bound`: what the coin has to stay below, as far as it is known; of a token that is only supposed. */
+export type DraftedToken = Omit<RecordedToken, "outcome"> & { outcome: Outcome; bound?: [number, number] | null;
+  shares?: { p?: [number, number]; q?: [number, number] } };
+
+/** `unknown`: which token it is does not follow from the record. */
+export type NextToken = Omit<RecordedNext, "kind"> & { kind: RecordedNext["kind"] | "open"; unknown?: boolean };
 
 /** A round as messages carry it: of its times, the whole. */
-export type Round = Omit<Recorded, "seconds"> & { seconds: number | null };
+export type Round = Omit<Recorded, "seconds" | "drafted" | "next"> & { drafted: DraftedToken[]; next: NextToken; seconds: number | null };
 
 /** A draft token that a coin was flipped for. */
 export type FlippedToken = DraftedToken & { u: number; accept_prob: number };
 
-export type Outcome = DraftedToken["outcome"];
 export type Kind = NextToken["kind"] | "plain";
 
 /** The message that begins a run. */
@@ -29,6 +38,7 @@ export type Start = {
   engine?: string;
   recorded?: string;
   machine?: string | null;
+  sampling?: { temperature: number; top_k: number; top_p: number; min_p: number };
   file?: string;
 };
 
@@ -57,13 +67,16 @@ export type Known = {
 
 export type Pending = "unborn" | "drafted" | "passed" | null;
 
-/** A token among a distribution's bars; `rest`: all the others together. */
-export type Bar = { name: Node; p: number; q: number; text: string; rest?: boolean };
+/** A token among a distribution's bars, its shares least and most; `rest`: all the others together. */
+export type Bar = { name: Node; p: [number, number]; q: [number, number]; text: string; rest?: boolean };
+
+/** What the picture is made of, beside its tokens: `draft`, `pass` and `coin` are a token's, the others the round's. */
+export type Piece = "text" | "draft" | "pass" | "coin" | "new";
 
 /** A stretch of the line from 0 to 1, and whether it was drawn. */
-export type Piece = [start: number, end: number, drawn?: boolean];
+export type Stretch = [start: number, end: number, drawn?: boolean];
 
-/** A column of the inspector's tables: heading, text of a token's cell. */
+/** A column of the close-up's tables: heading, text of a token's cell. */
 export type Column = [string, (token: DraftedToken, index: number) => string];
 
 /** Where a node of a tree stands. */

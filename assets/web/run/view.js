@@ -1,10 +1,12 @@
 // What the parts of the run view share: the run, what of it is drawn, where its reader is, and the nodes drawn into.
 
 import { Run } from "./data.js";
+import { AS_IT_WAS } from "./suppose.js";
 
 /** @typedef {import("../shared/words.js").Say} Say */
 /** @typedef {import("./types.js").Spot} Spot */
 /** @typedef {import("./types.js").Place} Place */
+/** @typedef {import("./types.js").Piece} Piece */
 /** @typedef {import("./types.js").Chunk} Chunk */
 
 /**
@@ -56,7 +58,14 @@ export class View {
 
   pair = ""; // the name of the pair that the page uses; empty while nobody has said
 
-  presentation = { open: false, drawn: "", before: /** @type {HTMLElement | null} */ (null) };
+  supposed = AS_IT_WAS;
+
+  picture = {
+    piece: /** @type {Piece | null} */ ("draft"), // what the camera is close to; null: the whole round
+    token: "", // whose close-up was drawn last
+  };
+
+  presentation = { open: false, drawn: "", before: /** @type {any} */ (null), piece: /** @type {Piece | null} */ (null), homes: /** @type {any[]} */ ([]) };
 
   /** @param {HTMLElement} host @param {ShadowRoot} shadow @param {Say} say */
   constructor(host, shadow, say) {
@@ -69,6 +78,6 @@ export class View {
   /** Another run: what was chosen and unfolded belonged to the last one. `redraw` empties the page. @param {string} key */
   begin(key) {
     this.run = new Run(this.say, key);
-    Object.assign(this, { chosen: null, pinned: false, everChosen: false, opened: new Set(), everOpened: false });
+    Object.assign(this, { chosen: null, pinned: false, everChosen: false, opened: new Set(), everOpened: false, supposed: AS_IT_WAS });
   }
 }

@@ -1,4 +1,4 @@
-// What if a coin had fallen otherwise? Sets it by hand, in the inspector, and asks for the run that goes on from there.
+// What if a coin had fallen otherwise? Sets it by hand, in a close-up, and asks for the run that goes on from there.
 //
 // Everything before the coin stays as it was, and so do all other coins (specviz/records/settings.py). Somebody must be there
 // to start runs: whoever is cancels the event `specviz-can-press`.
@@ -6,7 +6,10 @@
 import { make } from "../shared/dom.js";
 import { fixed } from "../shared/numbers.js";
 import { quoted, showToken } from "../shared/tokens.js";
+import { evidence } from "./evidence.js";
 import { flippedAt, isBlock, isPlaced, tokenText } from "./records.js";
+import { supposedOf } from "./suppose.js";
+import { suppose } from "./supposing.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
@@ -16,28 +19,40 @@ const DIGITS = 6; // as many as the line's pieces are recorded with
 
 /** @param {View} view @param {Spot} spot @returns {Node[]} */
 export function whatIf(view, spot) {
+  const { index } = spot;
   const round = view.run.at(spot.round);
-  const { share } = /** @type {import("./element.js").SpecvizRun} */ (view.host);
-  const coin = spot.index === "next" ? round.next.u : (flippedAt(round, spot.index)?.u ?? null);
-  if (coin === null || !share?.settings || view.run.phase !== "finished" || !somebodyPresses()) return [];
-  const heading = make("h4", { text: view.say("rounds.what_if") });
-  if (share.settings.num_draft_tokens === "auto") return [heading, make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
+  const coin = index === "next" ? round.next.u : (flippedAt(round, index)?.u ?? null);
+  if (coin === null) return [];
   const was = outcomeOf(view, spot, coin);
-  let u = coin;
+  let u = supposedOf(view, spot.round).coins[index] ?? coin;
   const told = make("output", { part: "what-if-outcome" });
-  const slider = make("input", { type: "range", min: 0, max: 1, step: "any", value: coin, part: "what-if",
+  const slider = make("input", { type: "range", min: 0, max: 1, step: "any", value: u, part: "what-if",
     "aria-label": view.say("rounds.what_if_coin"), on: { input: () => set(Number(slider.value), 3) } });
-  const go = make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, u) } });
+  const ways = goOn(view, spot, () => u);
+  const tell = (/** @type {number} */ digits) => {
+    const outcome = outcomeOf(view, spot, u);
+    for (const go of ways.filter((node) => node.matches("button"))) go.disabled = outcome === was;
+    told.textContent = view.say(outcome === was ? "rounds.what_if_same" : "rounds.what_if_outcome", { u: fixed(u, digits), outcome });
+  };
   const set = (/** @type {number} */ value, /** @type {number} */ digits) => {
     u = Math.min(Number(value.toFixed(digits)), Number((1 - 10 ** -digits).toFixed(digits))); // below 1
     slider.value = String(u);
-    const outcome = outcomeOf(view, spot, u);
-    go.disabled = outcome === was;
-    told.textContent = view.say(go.disabled ? "rounds.what_if_same" : "rounds.what_if_outcome", { u: fixed(u, digits), outcome });
+    const { [index]: _, ...others } = supposedOf(view, spot.round).coins;
+    suppose(view, spot.round, { coins: u === Number(coin.toFixed(digits)) ? others : { ...others, [index]: u } });
+    tell(digits);
+    for (const picture of evidence(view, spot).coin) view.ui.near.querySelector("[part=coin]")?.replaceWith(picture);
   };
-  set(coin, 3);
-  const others = spot.index === "next" ? tokensOf(view, round, (value) => set(value, DIGITS)) : [];
-  return [heading, ...others, make("div", { class: "what-if" }, slider, told, go)];
+  tell(3);
+  const others = index === "next" ? tokensOf(view, round, (value) => set(value, DIGITS)) : [];
+  return [make("h4", { text: view.say("rounds.what_if") }), ...others, make("div", { class: "what-if" }, slider, told, ...ways)];
+}
+
+/** The run that goes on from there, where it can be had: a button, or why there is none. @param {View} view @param {Spot} spot @param {() => number} coin @returns {any[]} */
+function goOn(view, spot, coin) {
+  const { share } = /** @type {import("./element.js").SpecvizRun} */ (view.host);
+  if (!share?.settings || view.run.phase !== "finished" || !somebodyPresses()) return [];
+  if (share.settings.num_draft_tokens === "auto") return [make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
+  return [make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, coin()) } })];
 }
 
 /** Whether somebody is there to start a run: a page that only shows runs has nobody. */

@@ -51,6 +51,9 @@ export function brief(x) {
   return written(x.toFixed(2).slice(1));
 }
 
+/** A range of them: .31, or .29–.33 where that is all that is known. @param {[number, number]} range */
+export const briefly = ([least, most]) => [...new Set([brief(least), brief(most)])].join("–");
+
 /**
  * A probability in a sentence: two decimals, or two digits where it is small; a dash for one that nobody knows.
  *

@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 /** @typedef {import("./words.js").Say} Say */
 
 /** The sign of each verdict on a token, and of each token the target draws. @type {Record<string, string>} */
-export const SYMBOL = { accepted: "✓", rejected: "✗", discarded: "┄", recovered: "↻", bonus: "★", plain: "○" };
+export const SYMBOL = { accepted: "✓", rejected: "✗", discarded: "┄", recovered: "↻", bonus: "★", plain: "○", open: "?", undrafted: "" };
 /** @type {Record<string, string>} */
 const CONTROL = { "\n": "⏎", "\r": "␍", "\t": "⇥" };
 

@@ -12,7 +12,7 @@ const NUMBERS = {
 const DRAFTERS = ["draft_model", "prompt_lookup", "plain"];
 
 export class Controls {
-  coins = ""; // set by hand in the inspector, for the next run only
+  coins = ""; // set by hand in a close-up, for the next run only
 
   /**
    * @param {Say} say

@@ -85,7 +85,7 @@ function go() {
     temperature ? { say: "generate.temperature", value: temperature } : { say: "generate.greedy" }, { say: "generate.seed", value: seed },
     ...(coins ? [{ say: "generate.coins", coins }] : []), { say: "passes.browser" }];
   const opening = { prompt: settings.prompt, drafter: drafter === "plain" ? null : { say: `ways.${drafter}` }, num_draft_tokens, greedy: temperature === 0,
-    pair: { say: "page.pair_with_draft", ...site.pair }, settings: { join: " · ", parts }, rule: "token", coins };
+    sampling: { temperature, top_k: 0, top_p: 1, min_p: 0 }, pair: { say: "page.pair_with_draft", ...site.pair }, settings: { join: " · ", parts }, rule: "token", coins };
   if (phase === "loading") pass({ kind: "waiting", text: { say: "static.waiting" } });
   else controls.show(true);
   phase = phase === "loading" ? phase : "running";

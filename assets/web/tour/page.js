@@ -50,7 +50,7 @@ export function ring(nodes) {
  * @param {Element} node
  */
 export function bring(panel, node) {
-  const sheet = inView("[part=inspector][data-open]");
+  const sheet = inView("[part=picture][data-open]");
   const docked = (/** @type {any} */ one) => isVisible(one) && getComputedStyle(one).position === "fixed";
   const covers = [panel, sheet].filter(docked);
   const bottom = Math.min(...covers.map((one) => /** @type {Element} */ (one).getBoundingClientRect().top)) - 14;

@@ -1,0 +1,210 @@
+"""The picture of a round: all of it at once, a way into each piece and back, and what follows if something is moved."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+
+import pytest
+from elements import VIEW
+from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from playwright.sync_api import Page, expect
+from tiny import tiny_pair
+
+import specviz
+from specviz.records.runs import Run
+from specviz.records.settings import SamplingParams
+
+TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
+
+RUNS = {
+    "token": a_run((a_round("ard"), a_round("aa", 1)), vocabulary=VOCABULARY),
+    "tree": a_run((a_tree(TREE, 0, seed=5),), vocabulary=VOCABULARY),
+    "block": a_run((a_block("AAB", (0.1, 0.9, 0.95)),), vocabulary=VOCABULARY),
+    "typical": a_run((a_typical(),), vocabulary=VOCABULARY),
+    "plain": a_run((a_round(""),), vocabulary=VOCABULARY),
+}
+
+#: What has the focus: a piece of the picture and its token, or null.
+FOCUS = f"""() => {{
+  const {{ dataset }} = {VIEW}.shadowRoot.activeElement ?? {{}};
+  return dataset?.piece ? [dataset.piece, dataset.index] : null;
+}}"""
+
+
+@pytest.fixture
+def presented(show: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens a run, and its last round over the window."""
+
+    def open_page(run: Run, rule: str = "token", **options) -> Page:
+        page = show(run, rule, **{"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce"} | options)
+        page.locator('[part="text"]').focus()
+        page.keyboard.press("p")
+        expect(page.locator('[part="presentation"]')).to_be_visible()
+        return page
+
+    return open_page
+
+
+@pytest.mark.parametrize("rule", RUNS)
+@pytest.mark.parametrize("language, width, height", [("en", 1280, 720), ("de", 390, 844)])
+def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, language, width, height):
+    page = presented(RUNS[rule], rule, language=language, viewport={"width": width, "height": height})
+    pieces = page.locator(".overview [data-piece]")
+    drafted = len(RUNS[rule].rounds[-1].drafted)
+    assert pieces.count() == 2 + (drafted + 3 if rule in ("tree", "typical") else 3 * drafted + 2)
+    for piece in pieces.all():
+        box = piece.bounding_box()
+        assert min(box["width"], box["height"]) >= 44
+        assert len(piece.get_attribute("aria-label")) > 10
+        piece.focus()
+        here = page.evaluate(FOCUS)
+        page.keyboard.press("Enter")
+        expect(page.locator(".overview")).not_to_be_visible()
+        assert page.locator(".closeup h3").inner_text()
+        page.keyboard.press("Escape")
+        expect(page.locator(".closeup")).not_to_be_visible()
+        assert page.evaluate(FOCUS) == here, "the focus comes back to where it was"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.keyboard.press("Escape")
+    expect(page.locator('[part="presentation"]')).not_to_be_visible()
+
+
+def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):
+    page = presented(RUNS["token"])
+    page.locator('.overview [data-piece="draft"][data-index="0"]').focus()
+    for key, there in (
+        *(("ArrowRight", ["draft", "1"]), ("ArrowDown", ["pass", "1"]), ("ArrowDown", ["coin", "1"])),
+        *(
+            ("ArrowLeft", ["coin", "0"]),
+            ("ArrowUp", ["pass", "0"]),
+            ("ArrowUp", ["draft", "0"]),
+            ("ArrowUp", ["text", "next"]),
+        ),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(FOCUS) == there
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    before = page.locator(".closeup h3").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".screen > .layer").count() == 2
+    assert page.locator(".closeup h3").inner_text() != before
+    assert page.evaluate(f"{VIEW}.place") is None, "the reader's place has not moved"
+
+
+def test_the_camera_goes_in_without_a_break_and_rests_where_text_is_sharp(presented):
+    page = presented(RUNS["token"], reduced_motion="no-preference")
+    page.locator('.overview [data-piece="coin"][data-index="0"]').click()
+    layers = page.locator(".screen > .layer")
+    moving = "nodes => nodes.map((node) => node.getAnimations().length)"
+    assert layers.evaluate_all(moving) == [1, 1]
+    page.wait_for_function(f"() => {VIEW}.shadowRoot.getAnimations().length === 0")
+    assert layers.evaluate_all("nodes => nodes.map((node) => getComputedStyle(node).transform)") == ["none", "none"]
+
+
+# What if
+
+
+def move(page: Page, part: str, value: float) -> None:
+    page.locator(f'[part="{part}"]').evaluate(
+        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", value
+    )
+
+
+def outcomes(page: Page, count: int) -> list[str]:
+    """What the overview says of each draft token."""
+    kinds = ("accepted", "rejected", "discarded", "open", "undrafted")
+    classes = [page.locator(f'.drafted[data-index="{index}"]').get_attribute("class").split() for index in range(count)]
+    return [next(kind for kind in kinds if kind in names) for names in classes]
+
+
+@lru_cache
+def sampled(rule: str, coins: str = "") -> Run:
+    pair = dataclasses.replace(tiny_pair("llama", noise=0.15, vocab=16), eos_ids=frozenset())
+    return specviz.run(
+        pair,
+        [3, 5, 7, 11, 3, 5],
+        rule=rule,
+        num_draft_tokens=4,
+        max_new_tokens=24,
+        seed=5,
+        coins=coins,
+        sampling=SamplingParams(temperature=0.8),
+    )
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, rule):
+    run = sampled(rule)
+    one, index = next(
+        (one, index)
+        for one in run.rounds
+        for index, token in enumerate(one.drafted)
+        if token.outcome == "accepted" and token.accept_prob < 0.9
+    )
+    page = presented(run, rule)
+    page.evaluate(f"([round, index]) => {VIEW}.choose(round, index)", [one.index, index])
+    page.keyboard.press("Escape")
+    page.locator('[part="scrub"]').evaluate(
+        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
+    )
+    page.keyboard.press("p")
+    page.locator(f'.overview [data-piece="coin"][data-index="{index}"]').click()
+    move(page, "what-if", 0.999)
+    expect(page.locator(".closeup .mark.above").first).to_have_text("u = 0.999")
+    page.keyboard.press("Escape")
+    there = sampled(rule, f"{one.index + 1}.{index + 1}=0.999").rounds[one.index]
+    assert outcomes(page, len(one.drafted)) == [token.outcome for token in there.drafted]
+    page.locator('[part="suppose-reset"]').click()
+    assert outcomes(page, len(one.drafted)) == [token.outcome for token in one.drafted]
+
+
+def test_gamma_says_what_would_be_drafted_and_what_is_expected(presented):
+    page = presented(RUNS["token"])
+    page.evaluate(
+        f"{VIEW}.receive({{kind: 'rounds', run: 'run', first: null, rounds: [], figures: {{acceptance_rate: 0.5}}}})"
+    )
+    move(page, "suppose-gamma", 1)
+    assert outcomes(page, 2) == ["accepted", "undrafted"]
+    expect(page.locator('[part="caption"]')).to_contain_text(
+        "γ = 1 and this run's acceptance rate of 0.50, 1.50 tokens"
+    )
+
+
+def test_a_temperature_makes_ranges_that_hold_the_truth(alone):
+    page = alone("run")
+    weights = [1 / (place + 1) ** 1.2 for place in range(60)]
+    shares = [weight / sum(weights) for weight in weights]
+    for power in (0.4, 0.8, 1.25, 2, 8):
+        total = sum(share**power for share in shares)
+        ranges = page.evaluate(
+            """async ([listed, power]) => {
+              const { tempered } = await import('/run/tempered.js');
+              return [...tempered(new Map(listed), power)].map(([, range]) => range);
+            }""",
+            [list(enumerate(shares[:5])), power],
+        )
+        for share, (least, most) in zip(shares, ranges):
+            assert least - 1e-9 <= share**power / total <= most + 1e-9
+        if power > 1.5:
+            assert ranges[0][1] - ranges[0][0] < 0.3, "colder, it is nearly known"
+
+
+def test_a_colder_round_is_judged_as_far_as_its_record_goes(presented):
+    page = presented(RUNS["token"])
+    share = page.locator('.overview .passed[data-index="0"] .m')
+    expect(share).to_have_text("p .25")
+    # At half the temperature shares are squared: of .5 and .25 the second becomes .0625 / .3125.
+    move(page, "suppose-temperature", 0.5)
+    expect(share).to_have_text("p .20")
+    expect(page.locator('[part="caption"]')).to_contain_text("judged at temperature 0.5")
+    expect(page.locator(".flipped.next .w")).to_have_text("?")
+
+
+def test_nothing_can_be_moved_before_it_has_happened(presented):
+    page = presented(RUNS["token"])
+    panel = page.locator('[part="suppose"]')
+    expect(panel).to_be_visible()
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    expect(panel).not_to_be_visible()
