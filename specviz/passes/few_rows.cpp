@@ -81,6 +81,19 @@ void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t 
         // Where sums, words, weights, an input and the mask take all registers, words and mask are read again rather than
         // kept: or else sums live in memory, and six rows take a quarter longer.
         if constexpr (2 * PANELS * (ROWS + 2) + 2 >= REGISTERS) asm volatile("" : "+m"(upper) : : "memory");
+        if constexpr (ROWS > 1 && 2 * PANELS * (ROWS + 1) == REGISTERS) {
+          // Not all weights beside the sums, but all inputs.
+          Floats x[ROWS];
+#pragma GCC unroll 16
+          for (int r = 0; r < ROWS; r++) x[r] = broadcast(rows[(k + place) * ROWS + r]);
+#pragma GCC unroll 16
+          for (int i = 0; i < 2 * PANELS; i++) {
+            const Floats weight = unpack<WORD>(load_words(from[i]), place, upper);
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r++) sum[r][i] = add_product(sum[r][i], weight, x[r]);
+          }
+          continue;
+        }
         Floats weight[2 * PANELS];
 #pragma GCC unroll 16
         for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(load_words(from[i]), place, upper);
@@ -125,7 +138,7 @@ void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out
 // streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= 2 ? 2 : 1;
+  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= 3 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
