@@ -114,8 +114,10 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
 
 
 @pytest.fixture
-def short(monkeypatch) -> list[str]:
-    """Few and short runs; what is promised does not depend on their length. Returns the options."""
+def short(pair, monkeypatch) -> list[str]:
+    """Few and short runs of the pair; what is promised does not depend on their length. Returns the options."""
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling=True: None)
     monkeypatch.setattr(benchmark, "HEAT", replace(benchmark.HEAT, gammas=(2,), copied_gammas=(2,)))
     return ["advise", "--max-new-tokens", "6"]
 
@@ -138,9 +140,7 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
 
 
-def test_the_command_prints_the_tables_the_sentence_and_the_flags(pair, short, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling: None)
+def test_the_command_prints_the_tables_the_sentence_and_the_flags(short, capsys, tmp_path):
     lines = [{"prompt": "Once upon a time", "domain": "stories"}, {"prompt": "def", "domain": "co\x1bde"}]
     (tmp_path / "work.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert main([*short, "--prompts", str(tmp_path / "work.jsonl")]) == 0
@@ -153,9 +153,7 @@ def test_the_command_prints_the_tables_the_sentence_and_the_flags(pair, short, m
 
 @pytest.mark.parametrize("order, module", [("advise", "advise"), ("bench", "work_on")])
 @pytest.mark.parametrize("end, status", [(KeyboardInterrupt(), 130), (SpecvizError("It is full.", "target"), 2)])
-def test_whatever_ends_it_what_was_measured_is_told(
-    pair, short, monkeypatch, capsys, tmp_path, order, module, end, status
-):
+def test_whatever_ends_it_what_was_measured_is_told(short, monkeypatch, capsys, tmp_path, order, module, end, status):
     whole = getattr(measuring, module)
 
     def ended(*given):
@@ -165,8 +163,6 @@ def test_whatever_ends_it_what_was_measured_is_told(
                 raise end
 
     monkeypatch.setattr(measuring, module, ended)
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling=True: None)
     (tmp_path / "work.txt").write_text("Once upon a time")
     file = tmp_path / "work.json"
     asked = ["--prompts", str(tmp_path / "work.txt")] + ["--json", str(file)] * (order == "bench")
@@ -178,13 +174,11 @@ def test_whatever_ends_it_what_was_measured_is_told(
         assert report["interrupted"] and report["rows"]
 
 
-def test_a_drafter_that_fails_is_a_fault_and_the_advice_is_about_the_others(pair, short, monkeypatch, capsys):
+def test_a_drafter_that_fails_is_a_fault_and_the_advice_is_about_the_others(short, monkeypatch, capsys):
     def failing(drafter, *given):
         raise IndexError("out of range")
 
     monkeypatch.setattr(Suffix, "propose", failing)
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling: None)
     assert main(short) == 1
     out, err = capsys.readouterr()
     assert "✗ suffix γ=2: it failed with IndexError: out of range" in out and "✗ suffix" in err

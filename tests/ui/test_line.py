@@ -7,8 +7,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from on_page import set_control, settle, start, state, wait_for_rounds
-from playwright.sync_api import Page, expect
+from on_page import choose_drafter, set_control, settle, start, state, wait_for_rounds
+from playwright.sync_api import expect
 from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
@@ -126,33 +126,43 @@ def test_what_the_pair_cannot_be_loaded_for_is_said_in_the_place_of_what_was_ask
 
 
 def test_every_tab_has_a_name_in_line():
-    for kind in ("generate", "race", "compare", "why", "lossless", "models", "load", "api"):
-        for key in (f"line.{kind}", f"line.short_{kind}"):
-            assert SAY(key) and words("de")(key)
+    kinds = ("generate", "race", "compare", "why", "lossless", "models", "load", "api")
+    keys = [f"line.{length}{kind}" for kind in kinds for length in ("", "short_")]
+    assert all(SAY(key) and words("de")(key) for key in keys)
 
 
 # In the browser
 
 
-def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page, visit):
-    second = visit()
-    set_control(page, "New tokens", 1024)
-    start(page)
-    wait_for_rounds(page, 1)
+def test_a_second_visitor_sees_what_they_wait_for_leaves_at_once_and_comes_next(visit, page_folder):
+    first, second = visit(), visit()
+    choose_drafter(first, "plain")
+    for visitor, tokens, seed in ((first, 1000, 987_654), (second, 4, 0)):
+        set_control(visitor, "New tokens", tokens)
+        set_control(visitor, "Seed", seed)
+    second.get_by_label("Then measure the speedup").uncheck()
+    start(first)
+    wait_for_rounds(first, 2)
     second.locator("#go").click()
     status = second.locator('specviz-run [part="status"]')
     expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("line.generate")))
-    told = [one.locator(".sv-brand p") for one in (page, second)]
+    told = [one.locator(".sv-brand p") for one in (first, second)]
     for visitors in told:
         expect(visitors).to_have_text(SAY("line.with_you", n=1))
     second.locator("#stop").click()
     expect(told[1]).to_contain_text(SAY("line.now", what=SAY("line.short_generate")))
     expect(status).to_have_text(SAY("line.left"))
     expect(second.locator("#go")).to_be_enabled()
-    assert state(page, "state") == "running"
-    page.locator("#stop").click()
-    settle(page)
+    assert state(first, "state") == "running"
+    second.locator("#go").press("Enter")
+    expect(status).to_contain_text(SAY("line.generate"))
+    first.close()
+    settle(second)
+    assert state(second, "state") == "finished" and len(state(second, "text")) > 0
     expect(told[1]).to_have_text(SAY("page.subtitle"))
+    # A run that comes to an end, its own or a visitor's Stop, leaves a trace; the abandoned one did not get there.
+    assert list(page_folder.rglob("*seed0.json"))
+    assert not list(page_folder.rglob("*seed987654.json"))
 
 
 def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alone):
