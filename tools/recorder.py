@@ -17,8 +17,10 @@ from specviz.decoding.request import prepare
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
-from specviz.records.recordings import RECORDINGS, TRACES, Recording
+from specviz.records.links import settings_of_run
+from specviz.records.recordings import RECORDINGS, Recording
 from specviz.records.runs import Run
+from specviz.records.settings import RunSettings
 from specviz.ui.race_tab import duel
 
 #: Processes that want a core; with more, times are not those of the machine.
@@ -26,8 +28,8 @@ IDLE = 0.5
 
 
 def record(recording: Recording, pair: ModelPair) -> Run:
-    """The run that the recording's settings describe, with its measured speedup."""
-    request = prepare(pair, recording.settings)
+    """The recording's run once more, with its measured speedup."""
+    request = prepare(pair, RunSettings.of(settings_of_run(recording.load())))
     *_, done = duel(request, whole=True)  # warms up as well: the times of the run are on record too
     return replace(collect(request, list(rounds(request))), measured=done.speedup())
 
@@ -37,7 +39,6 @@ def main() -> None:
         sys.exit(f"This machine is busy (a load of {load_average():g}): times would not be its own.")
     pair = load_pair(device="cpu", dtype="float32")
     prepare_passes(pair)
-    TRACES.mkdir(exist_ok=True)
     for recording in RECORDINGS:
         run = record(recording, pair)
         run.save(recording.path)
