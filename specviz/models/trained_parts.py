@@ -3,8 +3,7 @@
 import copy
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +15,8 @@ from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
-from specviz.parts.block_files import load_block
-from specviz.parts.dflash import DFlashHead
-from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
-from specviz.parts.eagle import Eagle3Head, PEagleHead, load_eagle1, load_eagle3
 from specviz.parts.formats import recognise
-from specviz.parts.gemma_assistant import load_gemma_assistant
-from specviz.parts.medusa import load_medusa, load_mlp_speculator
-from specviz.parts.mtp import MtpModules, load_mtp_file
+from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line
@@ -33,17 +26,6 @@ Name = str | os.PathLike[str]
 
 #: The drafters that trained parts have.
 _DRAFTERS = ("medusa", "eagle", "mtp", "parallel")
-
-#: Reads a part in a published format, by the format's name.
-_LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
-    "Medusa": load_medusa,
-    "MLP speculator": load_mlp_speculator,
-    "EAGLE": load_eagle1,
-    "Gemma 4 assistant": load_gemma_assistant,
-    "MTP": load_mtp_file,
-}
-_LOADERS |= {part.method: partial(load_eagle3, part) for part in (Eagle3Head, PEagleHead)}
-_LOADERS |= {part.method: partial(load_block, part) for part in (DFlashHead, DSparkHead, DominoHead, DFlash2Head)}
 
 
 def sort_drafts(
@@ -191,7 +173,7 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Pa
 
     try:
         with refusing_out_of_memory(too_large):
-            return _LOADERS[form.name](files, target)
+            return form.part.load(files, target)
     except SpecvizError:
         raise
     except Exception as error:

@@ -10,13 +10,10 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import (
-    AnyPart,
     feature_layers,
-    filled,
     hidden_size_of,
     mask_token,
     same_target,
-    smaller_vocabulary,
 )
 from specviz.records.errors import SpecvizError
 
@@ -83,18 +80,8 @@ class BlockConfig:
         return self.block_size if self.predicts_next else self.block_size - 1
 
 
-def load_block(kind: type[AnyPart], files: PartFiles, target: PreTrainedModel) -> AnyPart:
-    """A drafter of this class, in evaluation mode, on the target's device and in its dtype.
-
-    Raises SpecvizError (field ``draft``, or ``drafter`` for what the target lacks) if it is of a kind that is not
-    known, was made for another target, or is damaged.
-    """
-    files = files.named(_own_name)
-    return filled(lambda: kind(files, target), files, target, smaller_vocabulary(files, target))
-
-
 def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tuple[Qwen3Config, BlockConfig]:
-    """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `load_block`."""
+    """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `PublishedPart.load`."""
     config = _layers_config(files)
     _refuse_further(files, config, method)
     # With both of its own, only what it reads of the target must be as wide as that.
@@ -123,7 +110,7 @@ def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tu
     return config, own
 
 
-def _own_name(name: str) -> str:
+def block_name(name: str) -> str:
     for beginning, own in _PREFIXES.items():
         if name.startswith(beginning):
             name = own + name.removeprefix(beginning)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,10 @@ from transformers.models.qwen3.modeling_qwen3 import (
     rotate_half,
 )
 
-from specviz.parts.block_files import block_settings
+from specviz.parts.block_files import block_name, block_settings
 from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, read_as
+from specviz.parts.published import PublishedPart, Servers, filled, read_as, smaller_vocabulary
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.static_passes import WIDEST, StaticPass, additive_mask
 from specviz.records.words import Sentence
@@ -101,6 +101,11 @@ class DFlashHead(PublishedPart, PreTrainedModel):
             self.embed_tokens = nn.Embedding(config.vocab_size, d)
         if "lm_head.weight" in files.shapes:
             self.lm_head = nn.Linear(d, files.size("lm_head.weight", 0), bias=False)
+
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        files = files.named(block_name)
+        return filled(lambda: cls(files, target), files, target, smaller_vocabulary(files, target))
 
     def reading(self) -> dict[str, Any]:
         slots = "next" if self.sizes.predicts_next else "own"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +130,16 @@ class Eagle3Head(PublishedHead):
             return shifted(self) | {Sentence("its states fed back without the norm"): other}
         return shifted(self) | {Sentence("its states fed back after the norm"): other}
 
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        files = files.named(_eagle3_name)
+        width, vocab_size = (files.setting(name) for name in ("target_hidden_size", "vocab_size"))
+        same_target(files, target, hidden_size=width, vocab_size=vocab_size)
+        head = filled(lambda: cls(files, target), files, target, smaller_vocabulary(files, target))
+        if None in (head.embed_tokens, head.lm_head):  # the target's, which have to be as wide
+            same_target(files, target, hidden_size=head.config.hidden_size)
+        return head
+
 
 class PEagleHead(Eagle3Head):
     """An EAGLE-3 head that drafts all depths in one pass: after the text's last row come masks, one for each further
@@ -168,17 +178,6 @@ class PEagleHead(Eagle3Head):
         masks = tokens.new_full((depths - 1,), self.mask_id)
         features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
         return read_and_forget(reader, tokens, masks, fuse(features))
-
-
-def load_eagle3(kind: type[Eagle3Head], files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
-    """The head of this class in a folder. Raises SpecvizError (field ``draft``) if it cannot be read here, or was
-    made for another target."""
-    files = files.named(_eagle3_name)
-    same_target(files, target, hidden_size=files.setting("target_hidden_size"), vocab_size=files.setting("vocab_size"))
-    head = filled(lambda: kind(files, target), files, target, smaller_vocabulary(files, target))
-    if None in (head.embed_tokens, head.lm_head):  # the target's, which have to be as wide
-        same_target(files, target, hidden_size=head.config.hidden_size)
-    return head
 
 
 def _eagle3_name(name: str) -> str:
@@ -230,13 +229,11 @@ class Eagle1Head(PublishedHead):
         normed = [place for place, norm in places.items() if not isinstance(norm, nn.Identity)]
         return super().reading() | {"normed": normed}
 
-
-def load_eagle1(files: PartFiles, target: PreTrainedModel) -> Eagle1Head:
-    """The EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it is damaged, or was made for another
-    target."""
-    files = files.named(_eagle1_name)
-    same_target(files, target, hidden_size=files.size("fc.weight", 0), vocab_size=files.setting("vocab_size"))
-    return filled(lambda: Eagle1Head(files, target), files, target)
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        files = files.named(_eagle1_name)
+        same_target(files, target, hidden_size=files.size("fc.weight", 0), vocab_size=files.setting("vocab_size"))
+        return filled(lambda: cls(files, target), files, target)
 
 
 def _eagle1_name(name: str) -> str | None:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
+from specviz.parts.eagle import Eagle1Head, Eagle3Head, PEagleHead
+from specviz.parts.gemma_assistant import GemmaAssistant
+from specviz.parts.medusa import MlpSpeculator, PublishedMedusa
+from specviz.parts.mtp import MtpFile
 from specviz.parts.part_files import PartFiles
+from specviz.parts.published import PublishedPart
 
 
 @dataclass(frozen=True)
@@ -16,13 +23,21 @@ class Format:
     """A form in which trained parts are published."""
 
     name: str  # for people
-    drafter: str | None  # which reads it; None: it does not run here
     fits: Callable[[PartFiles], bool]
+    part: type[PublishedPart] | None = None  # which reads it; None: it does not run here
     refusal: str | None = None  # what to do instead, where that is known: a sentence about its {folder}
+
+    @property
+    def drafter(self) -> str | None:
+        return self.part and self.part.kind
+
+
+def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> Format:
+    return Format(part.method, fits, part)
 
 
 def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> Format:
-    return Format(name, None, fits, template)
+    return Format(name, fits, refusal=template)
 
 
 def recognise(files: PartFiles) -> Format | None:
@@ -98,16 +113,15 @@ FORMATS: tuple[Format, ...] = (
         "PARD-2 in training",
         _holds("target_proj.weight"),
     ),
-    Format("Hydra", None, _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
+    Format("Hydra", _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
     _refused(
         "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
         "it without them (parallel_draft_step 1), or name another part.",
         "EAGLE-3 with parallel heads",
         _holds("parallel_draft_heads.0.medusa_layers.0.linear.weight"),
     ),
-    Format(
-        "Medusa",
-        "medusa",
+    _read(
+        PublishedMedusa,
         _either(
             _set("medusa_num_heads"),
             _called("medusa"),
@@ -115,33 +129,29 @@ FORMATS: tuple[Format, ...] = (
             _holds("blocks.0.layers.0.weight", "lm_heads.0.weight"),
         ),
     ),
-    Format(
-        "MLP speculator",
-        "medusa",
+    _read(
+        MlpSpeculator,
         _either(_called("mlp_speculator", "mlpspeculator"), _holds("emb.0.weight", "proj.0.weight", "head.0.weight")),
     ),
-    Format(
-        "Gemma 4 assistant",
-        "mtp",
+    _read(
+        GemmaAssistant,
         _either(
             _called("gemma4_assistant", "gemma4_unified_assistant"),
             _holds("pre_projection.weight", "post_projection.weight"),
         ),
     ),
-    Format("Domino", "parallel", _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
-    Format("DFlash2", "parallel", _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
-    Format("LiLiCorr", None, _either(_called("lilicorr"), _set("lilicorr_enabled"))),
-    Format("DFlare", None, _either(_called("dflare"), _holds("layer_fusion_weights"))),
+    _read(DominoHead, _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
+    _read(DFlash2Head, _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
+    Format("LiLiCorr", _either(_called("lilicorr"), _set("lilicorr_enabled"))),
+    Format("DFlare", _either(_called("dflare"), _holds("layer_fusion_weights"))),
     Format(
         "DSpark on Gemma's layers",
-        None,
         _either(_called("gemma4dspark"), _holds("markov_w1.weight", "pre_feedforward_layernorm.weight")),
     ),
-    Format("DSpark in its target", None, _set("dspark_target_layer_ids")),
-    Format("DSpark", "parallel", _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
-    Format(
-        "DFlash",
-        "parallel",
+    Format("DSpark in its target", _set("dspark_target_layer_ids")),
+    _read(DSparkHead, _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
+    _read(
+        DFlashHead,
         _either(
             _set("dflash_config"),
             _called("dflash", "muse_glimmer_assistant"),
@@ -150,22 +160,22 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "EAGLE-3 with latent attention",
-        None,
-        _either(_called("eagle3deepseek"), _holds("fc.weight", "self_attn.kv_a_proj_with_mqa.weight")),
+        lambda files: (
+            _called("eagle3deepseek")(files)
+            or (bool(_shape(files, "fc.weight")) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files))
+        ),
     ),
     Format(
         "EAGLE-3 on Gemma's layers",
-        None,
         lambda files: (
             _called("gemma4eagle3")(files) or (_is_eagle3(files) and _holds("pre_feedforward_layernorm.weight")(files))
         ),
     ),
-    Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
-    Format("EAGLE-3", "eagle", _is_eagle3),
-    Format("EAGLE", "eagle", _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
-    Format(
-        "MTP",
-        "mtp",
+    _read(PEagleHead, _either(_called("peagle"), _holds("mask_hidden"))),
+    _read(Eagle3Head, _is_eagle3),
+    _read(Eagle1Head, _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
+    _read(
+        MtpFile,
         _either(_is("mtp", "mtpdraftmodel"), lambda files: "mtp_layers.0.input_proj.weight" in files.shapes),
     ),
     _refused(

@@ -8,7 +8,7 @@ and so is what follows where engines differ: all tokens of a draft are drafted f
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,25 @@ class GemmaAssistant(PublishedPart):
         before = Sentence("drafting from the place before the last token")
         return super().other_readings() | {before: read_as(self, step_back=1)}
 
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        if is_sharded(target):
+            raise files.complaint(
+                "The assistant in {folder} reads the target's keys and values, which are not whole where its layers "
+                "are sharded: choose another device."
+            )
+        config = AutoConfig.for_model(**files.settings)
+        _check(files, config, target)
+        # The output head is the embeddings: some files hold both.
+        copied = {"lm_head.weight"} if config.tie_word_embeddings else ()
+        files = files.named(lambda name: None if name in copied else name)
+        part = filled(lambda: cls(config, target), files, target)
+        if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
+            raise files.complaint(
+                "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."
+            )
+        return part
+
 
 class AssistantReader(CachedModel):
     """An assistant beside the target's reader of a text. Row i is that of token i + 1, but it keeps nothing itself."""
@@ -132,29 +151,6 @@ class AssistantReader(CachedModel):
 
     def _forget(self, count: int) -> None:
         """Has nothing to forget."""
-
-
-def load_gemma_assistant(files: PartFiles, target: PreTrainedModel) -> GemmaAssistant:
-    """The assistant in a folder, in evaluation mode, on the target's device and in its dtype.
-
-    Raises SpecvizError (field ``draft``) if it was made for another target, or is damaged.
-    """
-    if is_sharded(target):
-        raise files.complaint(
-            "The assistant in {folder} reads the target's keys and values, which are not whole where its layers are "
-            "sharded: choose another device."
-        )
-    config = AutoConfig.for_model(**files.settings)
-    _check(files, config, target)
-    # The output head is the embeddings: some files hold both.
-    copied = {"lm_head.weight"} if config.tie_word_embeddings else ()
-    files = files.named(lambda name: None if name in copied else name)
-    part = filled(lambda: GemmaAssistant(config, target), files, target)
-    if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
-        raise files.complaint(
-            "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."
-        )
-    return part
 
 
 def _groups_all(clusters: Gemma4AssistantMaskedEmbedder) -> bool:

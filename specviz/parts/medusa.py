@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -91,23 +91,19 @@ class PublishedMedusa(PublishedPart):
         named = {Sentence("the first head guessing the token already written"): fewer}
         return super().other_readings() | (named if fewer.num_heads else {})
 
-
-def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
-    """The heads in a folder, in evaluation mode, on the target's device and in its dtype.
-
-    There are as many as the tensors say: published configurations may count fewer. Raises SpecvizError (field
-    ``draft``) if they are damaged, or were made for another target.
-    """
-    shared = bool(files.setting("original_lm_head"))
-    copies = r"embed_tokens\.weight|lm_heads\.[1-9]\d*\.weight" if shared else r"embed_tokens\.weight"
-    files = files.named(lambda name: None if re.fullmatch(copies, own := _own_name(name)) else own)
-    width = files.size("blocks.0.layers.0.weight", 0)
-    rows = files.size("lm_heads.0.weight", 0) if "lm_heads.0.weight" in files.shapes else None
-    map_name = next((name for name in ("token_map", "d2t") if name in files.shapes), None)
-    few = map_name is not None and files.shapes[map_name] == (rows,)
-    same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
-    columns = map_name and _columns(files, map_name, rows or logit_width(target), logit_width(target))
-    return filled(lambda: PublishedMedusa(files.shapes, shared, target), files, target, columns)
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        """There are as many heads as the tensors say: published configurations may count fewer."""
+        shared = bool(files.setting("original_lm_head"))
+        copies = r"embed_tokens\.weight|lm_heads\.[1-9]\d*\.weight" if shared else r"embed_tokens\.weight"
+        files = files.named(lambda name: None if re.fullmatch(copies, own := _own_name(name)) else own)
+        width = files.size("blocks.0.layers.0.weight", 0)
+        rows = files.size("lm_heads.0.weight", 0) if "lm_heads.0.weight" in files.shapes else None
+        map_name = next((name for name in ("token_map", "d2t") if name in files.shapes), None)
+        few = map_name is not None and files.shapes[map_name] == (rows,)
+        same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
+        columns = map_name and _columns(files, map_name, rows or logit_width(target), logit_width(target))
+        return filled(lambda: cls(files.shapes, shared, target), files, target, columns)
 
 
 def _own_name(name: str) -> str:
@@ -182,18 +178,14 @@ class MlpSpeculator(PublishedPart):
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.scaled}
 
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        tied, width = files.setting("tie_weights", default=False), files.setting("emb_dim", "hidden_size")
+        own = {name: name.removeprefix("speculator.") for name in files.shapes}
+        files = files.named(lambda name: None if tied and _COPY.match(own[name]) else own[name])
+        same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
+        return filled(lambda: cls(files, target), files, target)
+
 
 def _normalised(x: Tensor) -> Tensor:
     return functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)
-
-
-def load_mlp_speculator(files: PartFiles, target: PreTrainedModel) -> MlpSpeculator:
-    """The speculator in a folder, in evaluation mode, on the target's device and in its dtype.
-
-    Raises SpecvizError (field ``draft``) if it is damaged, or was made for another target.
-    """
-    tied, width = files.setting("tie_weights", default=False), files.setting("emb_dim", "hidden_size")
-    own = {name: name.removeprefix("speculator.") for name in files.shapes}
-    files = files.named(lambda name: None if tied and _COPY.match(own[name]) else own[name])
-    same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
-    return filled(lambda: MlpSpeculator(files, target), files, target)

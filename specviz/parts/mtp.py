@@ -6,7 +6,7 @@ Names of weights in files are theirs (``mtp_layers.0.…``). Embeddings and outp
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,22 @@ class MtpFile(PublishedHead):
             Sentence("state and embedding joined the other way round"): read_as(self, embedding_first=False),
         }
 
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        layers = files.settings.get("transformer_layer_config")
+        family = layers.get("model_type") if isinstance(layers, dict) else None
+        if family not in _FAMILIES:
+            raise files.complaint(
+                "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
+                "{families} are.",
+                family=family,
+                families=", ".join(_FAMILIES),
+            )
+        same_target(files, target, **{name: layers.get(name) for name in ("hidden_size", "vocab_size")})
+        # Early files have copies of the target's embeddings and output head.
+        files = files.named(lambda name: name.removeprefix("mtp_") if name.startswith("mtp_layers.") else None)
+        return filled(lambda: cls(files, target), files, target)
+
 
 def last_scale(target: PreTrainedModel) -> Tensor:
     """What the target's last norm multiplies its states with once they have a length of their own, [d] float32.
@@ -100,24 +116,6 @@ def last_scale(target: PreTrainedModel) -> Tensor:
     # What it makes of ones is its weights, whether they count from 0 or from 1, and wherever they are kept.
     ones = torch.ones(width, dtype=target.dtype, device=home_of(target))
     return norm(ones).detach().float()
-
-
-def load_mtp_file(files: PartFiles, target: PreTrainedModel) -> MtpFile:
-    """The module in a folder. Raises SpecvizError (field ``draft``) if its layer is of a family that is not read here,
-    or it was made for another target."""
-    layers = files.settings.get("transformer_layer_config")
-    family = layers.get("model_type") if isinstance(layers, dict) else None
-    if family not in _FAMILIES:
-        raise files.complaint(
-            "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
-            "{families} are.",
-            family=family,
-            families=", ".join(_FAMILIES),
-        )
-    same_target(files, target, **{name: layers.get(name) for name in ("hidden_size", "vocab_size")})
-    # Early files have copies of the target's embeddings and output head.
-    files = files.named(lambda name: name.removeprefix("mtp_") if name.startswith("mtp_layers.") else None)
-    return filled(lambda: MtpFile(files, target), files, target)
 
 
 class MtpModules:

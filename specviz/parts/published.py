@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,15 @@ class PublishedPart(nn.Module):
         super().__init__(*given)
         # A buffer: programs are compiled for its shape, not for its values.
         self.register_buffer("columns", None, persistent=False)
+
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        """The part in a folder, in evaluation mode, on the target's device and in its dtype.
+
+        Raises SpecvizError (field ``draft``, or ``drafter`` for what the target lacks) if it is damaged, of a kind that
+        is not known, or was made for another target.
+        """
+        raise NotImplementedError
 
     @property
     def reachable(self) -> Tensor | None:

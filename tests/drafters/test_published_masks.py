@@ -21,7 +21,6 @@ from transformers.cache_utils import DFlashCache
 import specviz
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.parts.block_files import load_block
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
@@ -308,7 +307,7 @@ def test_transformers_own_drafter_is_computed_as_transformers_does(tmp_path):
         assistant = MuseGlimmerAssistantModel(MuseGlimmerAssistantConfig(**sizes, **kinds, block_size=8)).eval()
         features, block = torch.randn(1, 11, 96), torch.randn(1, 8, 48)
     assistant.save_pretrained(tmp_path)
-    part = load_block(DFlashHead, PartFiles.at(tmp_path), target)
+    part = DFlashHead.load(PartFiles.at(tmp_path), target)
     cache = DFlashCache(config=assistant.config)
     cache.set_previous_accepted_tokens(11)
     expected = assistant(block, features, position_ids=torch.arange(19)[None], cache=cache).last_hidden_state

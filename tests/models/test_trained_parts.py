@@ -11,8 +11,8 @@ from refusal import refused
 from safetensors.torch import save_file
 from tiny import RECIPES, save_pair
 
-from specviz.models import trained_parts
 from specviz.models.loading import load_pair
+from specviz.parts.eagle import Eagle3Head
 from specviz.records.assets import EMBEDDED
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
@@ -130,7 +130,7 @@ def test_a_part_that_does_not_fit_into_memory_says_so(folders, tmp_path, monkeyp
     def fail(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setitem(trained_parts._LOADERS, "EAGLE-3", fail)
+    monkeypatch.setattr(Eagle3Head, "load", fail)
     (tmp_path / "config.json").write_text('{"draft_vocab_size": 24}')
     save_file(HEAD, tmp_path / "model.safetensors")
     assert "does not fit into the memory that the target leaves" in refusal(folders["target"], tmp_path)

@@ -21,7 +21,7 @@ from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
 from specviz.models.preparation import Preparation
-from specviz.parts.medusa import load_medusa
+from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -185,7 +185,7 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
 
 def test_a_published_part_is_described_with_its_format_and_the_hidden_states_that_it_reads(pair, tmp_path):
     write_medusa(tmp_path / "medusa", pair.target)
-    part = load_medusa(PartFiles.at(tmp_path / "medusa"), pair.target)
+    part = PublishedMedusa.load(PartFiles.at(tmp_path / "medusa"), pair.target)
     assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
 
 
