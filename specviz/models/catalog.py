@@ -1,12 +1,12 @@
 """Well-known pairs on the Hub: targets with draft models that share their tokenizer, and with published parts; and how
 much memory they need. They are listed in assets/catalog.json.
 
-Parameter counts of models are those of their cards (embeddings included, tied ones counted once).
+Parameter counts of models are those of their cards (embeddings included, tied ones counted once); of parts, what the
+sizes in their configurations come to, but for norms and other small ones, or else those of their cards.
 """
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from specviz.records.assets import ASSETS
 
@@ -47,25 +47,9 @@ def _published() -> tuple[HubPair, ...]:
     for part in _KNOWN["parts"]:
         for target in part["targets"]:
             name, millions = _KNOWN["targets"][target]
-            pair = (f"{name} + {part['method']}", target, part["id"], millions, _millions(part), part["method"])
+            pair = (f"{name} + {part['method']}", target, part["id"], millions, part["millions"], part["method"])
             found.append(HubPair(*pair))
     return tuple(found)
-
-
-def _millions(part: dict[str, Any]) -> int:
-    """How many parameters a part has, from the sizes in its configuration, all but norms and other small ones; as its
-    card says it where those are not known."""
-    if "millions" in part:
-        return part["millions"]
-    layer, rows = part["layer"], part.get("rows", 0)
-    width = layer["hidden_size"]
-    # The attention of EAGLE-3 reads an embedding and a state side by side.
-    read = 2 * width if part["method"] == "EAGLE-3" else width
-    queries, keys = (layer[f"num_{kind}_heads"] * layer["head_dim"] for kind in ("attention", "key_value"))
-    layers = part["layers"] * (read * (queries + 2 * keys) + queries * width + 3 * width * layer["intermediate_size"])
-    words = (rows + part.get("embeddings", 0)) * width
-    correction = part.get("rank", 0) * (rows + part.get("vocab_size", 0))
-    return round((layers + part["states"] * width**2 + words + correction) / 10**6)
 
 
 #: Targets with the parts that are published for them.

@@ -60,26 +60,11 @@ def tokens_table(run: Run) -> pd.DataFrame:
 
     token: its index in the round's draft, to which `parent` refers. position: its depth, from 0.
     """
+    names = ("parent", "id", "text", "p", "q", "p_raw", "q_raw", "u", "accept_prob")
+    names += ("p_left", "draft_u", "source", "outcome")
     return pd.DataFrame(
         [
-            {
-                "round": one.index,
-                "token": place,
-                "position": depth,
-                "parent": token.parent,
-                "id": token.id,
-                "text": token.text,
-                "p": token.p,
-                "q": token.q,
-                "p_raw": token.p_raw,
-                "q_raw": token.q_raw,
-                "u": token.u,
-                "accept_prob": token.accept_prob,
-                "p_left": token.p_left,
-                "draft_u": token.draft_u,
-                "source": token.source,
-                "outcome": token.outcome,
-            }
+            {"round": one.index, "token": place, "position": depth} | {name: getattr(token, name) for name in names}
             for one in run.rounds
             for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
         ]
