@@ -107,6 +107,7 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
     found, ordered = together(served), _ordered(served.requests)
     signs = signs_of(served.requests, speedups, cost, served.plain)
     silent = [one for one in served.requests if one.passes is None]
+    places = {_rank(value / (MOST_VALUES - 1), ordered) for value in range(MOST_VALUES)}
     return as_json(
         {"kind": "served"}
         | {name: getattr(found, name) for name in _FIGURES}
@@ -121,7 +122,7 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
             "uncounted": sum(1 for one in silent if one.length is None),
             "unknown": sum(1 for one in served.requests if one.passes != 0 and not one.lengths_known),
             "positions": [asdict(one) for one in found.positions],
-            "curve": [one.tokens_per_pass for one in _thinned(ordered, MOST_VALUES)],
+            "curve": [ordered[place].tokens_per_pass for place in sorted(places) if ordered],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
             "rows": [_row(one) for one in _extremes(ordered)],
             "load": signs.load,
@@ -150,12 +151,6 @@ def _ordered(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
 def _rank(share: float, ordered: Sequence[ServedRequest]) -> int:
     """The nearest rank: a quantile is a request's own figure."""
     return round(share * (len(ordered) - 1))
-
-
-def _thinned(ordered: Sequence[ServedRequest], most: int) -> list[ServedRequest]:
-    if len(ordered) <= most:
-        return list(ordered)
-    return [ordered[_rank(place / (most - 1), ordered)] for place in range(most)]
 
 
 def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
