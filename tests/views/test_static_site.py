@@ -256,6 +256,17 @@ def test_a_run_is_branched_off_at_a_coin_and_read_on_in_another_language(live):
     assert state(page, "text") == after
 
 
+def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_runs(live):
+    page = live("?lang=en")
+    choose(page, prompt=2000 * "ab ", drafter="plain", max_new_tokens=4)
+    page.get_by_role("button", name=words()("page.go")).click()
+    page.wait_for_function(f"() => {VIEW}.state === 'error'")
+    assert "1023" in state(page, "note")
+    choose(page, prompt="Once")
+    page.get_by_role("button", name=words()("page.go")).click()
+    finish(page)
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(SpecvizError, match="is not empty"):

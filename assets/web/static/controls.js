@@ -44,6 +44,10 @@ export class Controls {
             make("label", { class: "check" }, this.measured, say("page.measured"))))),
       this.go, this.stop,
       make("p", { class: "status", role: "status" }, this.bar, this.told));
+    // Browsers say nothing of a wrong field that is folded away.
+    this.form.addEventListener("invalid", ({ target }) => {
+      for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    }, true);
   }
 
   /** @param {string} name @param {string} label @param {HTMLElement} input */
@@ -70,7 +74,10 @@ export class Controls {
 
   /** @param {boolean} running */
   show(running) {
-    [this.go.hidden, this.stop.hidden] = [running, !running];
+    const [shown, other] = running ? [this.stop, this.go] : [this.go, this.stop];
+    const pressed = other === document.activeElement;
+    [shown.hidden, other.hidden] = [false, true];
+    if (pressed) shown.focus(); // a button that hides would lose the focus
   }
 
   /** @param {string} text @param {number | null} share of what is loaded; null: no bar */

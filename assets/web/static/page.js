@@ -66,7 +66,7 @@ function turn(language) {
 
 /** How far the models have come. */
 function report() {
-  const size = { loaded: bytes / 1e6, size: site.bytes / 1e6 };
+  const size = { loaded: 10 * Math.floor(bytes / 1e7), size: site.bytes / 1e6 }; // in steps, because each is read aloud
   if (phase === "loading") controls.tell(say("static.loading", size), bytes / site.bytes);
   else controls.tell(say("static.ready", size));
 }
