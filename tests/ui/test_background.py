@@ -32,15 +32,13 @@ from specviz.ui.device import Preparer, Stage
 from specviz.ui.generate_tab import generate
 from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
-from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
-from specviz.ui.runner import Runner, Visit
+from specviz.ui.runner import Visit
 from specviz.ui.shown_runs import Lab, LiveRuns
 
 ORDER = Order(
-    PairName(),
-    RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5),
+    PairName(), RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5)
 )
 ME = Visit("me", threading.Event())
 
@@ -108,12 +106,16 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     pair.free()
     stand_in.go_on.set()
     assert pair.passes.fast == {}
-    # Whatever waits behind it is prepared all the same.
-    other = tiny_pair("llama")
+    # Whatever waits behind it is prepared all the same, and closing ends what goes on.
+    other, last = tiny_pair("llama"), tiny_pair("llama")
     preparer.add(other)
     wait_until(lambda: preparer.stage(other).step is None and other.passes.fast)
-    preparer.forget(other)
-    assert pair.passes.fast == {}
+    stand_in.step.clear()
+    stand_in.go_on.clear()
+    preparer.add(last)
+    assert stand_in.step.wait(PATIENCE)
+    preparer.close()
+    assert pair.passes.fast == last.passes.fast == {}
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -153,14 +155,6 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     store.preparer.close()
 
 
-def test_closing_ends_what_goes_on(preparer, stand_in, pair):
-    preparer.add(pair)
-    preparer.start()
-    assert stand_in.step.wait(PATIENCE)
-    preparer.close()
-    assert pair.passes.fast == {}
-
-
 def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkeypatch):
     told = Preparer(replace(deployment, passes="plain"))
     lend(monkeypatch)
@@ -174,26 +168,19 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         preparer.close()
 
 
-def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
+def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
+    """A published part with its format and the states that it reads; passes in use, lost later, and refused."""
+    write_medusa(tmp_path / "medusa", pair.target)
+    part = PublishedMedusa.load(PartFiles.at(tmp_path / "medusa"), pair.target)
+    assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
     pair.passes.fast = passes_called_compiled(pair)
+    said = notes(pair, Stage(reasons={"target": SpecvizError("They were slower.", "passes")}), words("en"))
+    assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
     lost = pair.passes.fast["target"]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
     said = notes(pair, Stage(), words("en"))
     assert describe(pair, Stage(), words("en")).count("| plain |") == 1
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
-
-
-def test_a_published_part_is_described_with_its_format_and_the_hidden_states_that_it_reads(pair, tmp_path):
-    write_medusa(tmp_path / "medusa", pair.target)
-    part = PublishedMedusa.load(PartFiles.at(tmp_path / "medusa"), pair.target)
-    assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
-
-
-def test_passes_in_use_are_not_denied_where_only_better_ones_were_refused(pair):
-    pair.passes.fast = passes_called_compiled(pair)
-    stage = Stage(reasons={"target": SpecvizError("They were slower.", "passes")})
-    said = notes(pair, stage, words("en"))
-    assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
@@ -213,13 +200,6 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     other = tiny_pair("llama")
     preparer.add(other)
     wait_until(lambda: other.passes.fast)
-
-
-def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch):
-    assert deployment.passes == "auto"
-    monkeypatch.setenv("SPECVIZ_PASSES", "fast")
-    with pytest.raises(SpecvizError, match="SPECVIZ_PASSES must be one of auto, plain, not 'fast'"):
-        Deployment.from_environment()
 
 
 # One action, one kind of passes
@@ -244,19 +224,15 @@ def taken(pair, monkeypatch) -> list[bool]:
     return taken
 
 
-def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, runner, taken):
-    say = words()
-    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say.language)
-    assert pair.passes.fast and len(taken) >= 4 and not any(taken)
-    assert json.loads(last)["passes"] == "plain"
-    taken.clear()
-    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say.language)
-    assert len(taken) >= 4 and all(taken) and json.loads(last)["passes"] == "compiled"
-
-
-def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runner, taken):
+def test_a_race_and_a_run_with_its_speedup_take_the_passes_that_were_there_at_their_start(pair, runner, taken):
     runs = LiveRuns()
     for kind in ("plain", "compiled"):
+        [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), "en")
+        assert json.loads(last)["passes"] == kind
+        assert set(taken) == {kind == "compiled"} and len(taken) >= 4
+        taken.clear()
+    for kind in ("plain", "compiled"):
+        pair.passes.fast = passes_called_compiled(pair) if kind == "compiled" else {}
         order = ORDER.settled(pair)
         said = [words().spoken(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
@@ -264,13 +240,6 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
         assert set(taken) == {kind == "compiled"} and len(taken) >= 5
         taken.clear()
         assert Run.load(runs.files_of(ME).trace).pair.passes == kind
-
-
-def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, deployment):
-    pair.passes.fast = passes_called_compiled(pair)
-    request = ORDER.request(pair, deployment)
-    pair.free()
-    assert all(fast.static is None and fast.run is None for fast in request.passes.values())
 
 
 def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
@@ -326,18 +295,14 @@ def test_compiling_beforehand_tells_how_far_it_is_and_what_became_of_it(embedded
 
 
 @pytest.fixture
-def served(stand_in, deployment, tmp_path, monkeypatch):
+def served(stand_in, tmp_path, monkeypatch, serve):
     """The page on a tiny pair, in this process, before anything is prepared: its address and its store."""
     target, draft = save_pair(tmp_path)
     for name, value in (("TARGET", target), ("DRAFT", draft), ("DTYPE", "float32")):
         monkeypatch.setenv(f"SPECVIZ_{name}", str(value))
-    deployment = Deployment.from_environment()
-    store = PairStore(deployment)
-    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
+    url, store = serve()
     store.get(PairName())
-    yield page.local_url, store
-    page.close()
-    store.preparer.close()
+    return url, store
 
 
 def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(served, new_page, stand_in):
@@ -387,7 +352,8 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])
-def test_the_rounds_of_a_run_are_there_after_its_pair_was_freed(pair, deployment, drafter):
+def test_a_run_keeps_its_rounds_and_not_its_pair_once_that_was_freed(pair, deployment, drafter):
+    pair.passes.fast = passes_called_compiled(pair)
     runs = LiveRuns()
     live = runs.open(ORDER.but(drafter=drafter).request(pair, deployment), ME, words())
     live.add(list(rounds(live.request)))
@@ -395,3 +361,4 @@ def test_the_rounds_of_a_run_are_there_after_its_pair_was_freed(pair, deployment
     before = runs.missing_rounds(wanted)
     pair.free()
     assert runs.missing_rounds(wanted) == before
+    assert all(fast.static is None and fast.run is None for fast in live.request.passes.values())
