@@ -9,6 +9,7 @@ from tiny import tiny_pair
 
 from specviz.models.pair import ModelPair
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import Preparer
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
@@ -28,9 +29,10 @@ def deployment(monkeypatch) -> Deployment:
 
 
 @pytest.fixture
-def store(pair) -> types.SimpleNamespace:
-    """In a store's place: it has this pair, whatever it is asked for."""
-    return types.SimpleNamespace(get=lambda name, progress=None: pair, loaded=lambda name: pair, home=pair)
+def store(pair, deployment) -> types.SimpleNamespace:
+    """In a store's place: it has this pair, whatever it is asked for, and prepares nothing."""
+    known = {"get": lambda name, progress=None: pair, "loaded": lambda name: pair}
+    return types.SimpleNamespace(**known, home=pair, preparer=Preparer(deployment))
 
 
 @pytest.fixture

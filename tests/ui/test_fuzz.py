@@ -27,6 +27,7 @@ from specviz.theory import statistics
 from specviz.ui import race_tab
 from specviz.ui.api import ENDPOINTS, function_of
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import Preparer
 from specviz.ui.runner import Runner
 
 FIELDS = list(SETTINGS)
@@ -51,7 +52,7 @@ def calls():
     """The API's functions, by name, on a pair that takes no time."""
     pair = tiny_pair("llama")
     given = {"get": lambda name: pair, "loaded": lambda name: pair, "usual": lambda pair: "draft_model"}
-    store = types.SimpleNamespace(**given, home=pair, is_ready=True)
+    store = types.SimpleNamespace(**given, home=pair, is_ready=True, preparer=Preparer(Deployment.from_environment()))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
             patch.delenv(f"SPECVIZ_{name}", raising=False)
