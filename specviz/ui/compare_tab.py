@@ -155,7 +155,7 @@ def compare(
     """Messages for the table: progress, and the figures after every run. Returns the table as a page in a
     file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
     yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
-    pair = runner.settled(order.pair, halt)
+    pair = runner.store.get(order.pair)
     contest = contest_of(runner, pair, order, choice, halt)
     yield _table(contest, pair, "running", said("common.warming_up"), 0.0)
     finished = 0

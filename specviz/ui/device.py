@@ -130,17 +130,17 @@ class Preparer:
                 work[1].result()
 
     def await_first(self, pair: ModelPair, halt: threading.Event) -> None:
-        """Returns once fast passes of this pair have been tried, programs excepted that are yet to be made; or when
-        `halt` is set, after `PATIENCE`, or at once if another pair's come first."""
+        """Waits while `begins`, unless `halt` is set, and not longer than `PATIENCE`."""
         end = time.monotonic() + PATIENCE
-        while self._is_next(pair) and not (halt.is_set() or time.monotonic() > end):
-            if pair.passes.tried.wait(0.1):
-                return
+        while self.begins(pair) and not halt.is_set() and time.monotonic() < end:
+            pair.passes.tried.wait(0.1)
 
-    def _is_next(self, pair: ModelPair) -> bool:
+    def begins(self, pair: ModelPair) -> bool:
+        """True while the first fast passes of this pair are about to be tried, before programs are made for it. False
+        if another pair comes first."""
         with self._lock:
             under_way = [one for one, (_, future) in self._work.items() if not future.done()]
-        return under_way == [pair]
+        return under_way == [pair] and not pair.passes.tried.is_set()
 
     def forget(self, pair: ModelPair) -> None:
         """Ends the work on this pair; once it returns, the pair may be freed."""

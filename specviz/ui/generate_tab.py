@@ -118,7 +118,7 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     Raises SpecvizError for one that cannot begin.
     """
     yield message("waiting", text=said("common.preparing"))
-    live = runs.open(order.request(runner.settled(order.pair, visit.halt), runner.deployment), visit, say)
+    live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
     try:
         yield from _carried_out(runner, live, order, measured, visit)
     finally:

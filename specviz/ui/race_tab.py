@@ -59,7 +59,7 @@ def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> 
     Raises SpecvizError for a race that cannot be run, or not to its end.
     """
     yield _phase(said("common.preparing"), 0)
-    request, done = race_request(runner.settled(order.pair, halt), order, runner), None
+    request, done = race_request(runner.store.get(order.pair), order, runner), None
     for one in dueled(runner, order, halt):
         if isinstance(one, Duel):
             done = one

@@ -189,13 +189,6 @@ class Runner:
         #: Wall seconds of the last piece of work in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
-    def settled(self, name: PairName, halt: threading.Event) -> ModelPair:
-        """The pair, once its first fast passes have been tried: until then, plain passes would be all there is to
-        measure. Raises SpecvizError if it cannot be loaded."""
-        pair = self.store.get(name)
-        self.store.preparer.await_first(pair, halt)
-        return pair
-
     def batches(
         self,
         asked: Order | PairName,

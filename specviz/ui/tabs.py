@@ -122,7 +122,11 @@ class Desk:
             return verdicts(names, None, self.say)
 
         def carry_out(visit: Visit, name: PairName, *values: Any) -> Iterator[str]:
-            pair = self.runner.store.get(name)
+            pair, preparer = self.runner.store.get(name), self.runner.store.preparer
+            if preparer.begins(pair):
+                # Plain passes would be all that there is to measure.
+                yield waiting(self.say("common.trying"))
+                preparer.await_first(pair, visit.halt)
             order, given = asked(values, name, pair)
             yield from stream(visit, order.settled(pair), **given)
 

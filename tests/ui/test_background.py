@@ -119,23 +119,22 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_press_in_the_first_seconds_waits_for_the_first_fast_passes(deployment, stand_in, pair, stopped):
-    """But not for programs to be compiled, nor once Stop is pressed."""
+def test_a_press_in_the_first_seconds_waits_for_the_first_fast_passes(preparer, stand_in, pair, stopped):
+    """But not for programs to be compiled, nor once Stop is pressed, nor behind another pair."""
     stand_in.tries_first.clear()
-    runner, halt = Runner(PairStore(deployment, home=pair), deployment), threading.Event()
-    preparer = runner.store.preparer
+    halt, other = threading.Event(), tiny_pair("gpt2")
     preparer.add(pair)
     preparer.start()
-    pressed = threading.Thread(target=runner.settled, args=[PairName(), halt])
+    pressed = threading.Thread(target=preparer.await_first, args=[pair, halt])
     pressed.start()
     pressed.join(0.3)
-    assert pressed.is_alive()
+    assert pressed.is_alive() and preparer.begins(pair)
     (halt if stopped else stand_in.tries_first).set()
     pressed.join(PATIENCE)
-    assert not pressed.is_alive() and not preparer._work[pair][1].done()
+    assert not pressed.is_alive() and preparer.begins(pair) == stopped
+    preparer.add(other)
+    assert not preparer.begins(other)
     stand_in.tries_first.set()
-    stand_in.go_on.set()
-    preparer.close()
 
 
 def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path, monkeypatch):
