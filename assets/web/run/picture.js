@@ -6,7 +6,6 @@ import { fly, slide } from "./camera.js";
 import { closeup } from "./closeup.js";
 import { overview, tail } from "./overview.js";
 import { frontier, lastPlace, spotHere } from "./place.js";
-import { fit } from "./size.js";
 import { roundShown } from "./suppose.js";
 import { drawSuppose, supposePanel } from "./supposing.js";
 
@@ -23,7 +22,7 @@ export function pictureCard(view, choosing) {
   const button = (/** @type {string} */ name, /** @type {string} */ sign, /** @type {() => void} */ click) => make("button",
     { type: "button", class: `go ${name}`, part: `picture-${name}`, "aria-label": say(`playback.${name}`), title: say(`playback.${name}`), text: sign, on: { click } });
   ui.whole = make("div", { class: "layer overview", part: "overview" });
-  ui.near = make("div", { class: "layer closeup", part: "closeup", tabindex: "-1" });
+  ui.near = make("div", { class: "layer closeup", part: "closeup", tabindex: "0" }); // it may scroll
   ui.frame = make("div", { class: "screen" }, ui.whole, ui.near);
   ui.out = button("out", "⤢", () => zoomOut(view));
   ui.steer = make("div", { class: "steer" }, make("h3", { text: say("rounds.picture") }), button("before", "‹", () => turn(view, choosing, "ArrowLeft")),
@@ -224,4 +223,16 @@ function fitPicture({ ui, presentation }) {
   const caption = ui.whole.querySelector(".caption");
   if (presentation.open && caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
   if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, 1, LEAST);
+}
+
+const STEP = 0.05;
+
+/** What a box holds is drawn as large as it fits, between two sizes. @param {HTMLElement} box @param {any} drawn @param {number} largest @param {number} smallest */
+function fit(box, drawn, largest, smallest) {
+  const isWhole = (/** @type {HTMLElement} */ node) => node.scrollHeight <= node.clientHeight + 1 && node.scrollWidth <= node.clientWidth + 1;
+  let scale = largest;
+  do {
+    drawn.style.zoom = String(scale);
+    scale -= STEP;
+  } while (!(isWhole(box) && isWhole(drawn)) && scale >= smallest);
 }

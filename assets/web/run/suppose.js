@@ -86,9 +86,7 @@ function at(run, round, index, what) {
   return { bound: [Math.min(1, above[0] / drawn[1]), Math.min(1, above[1] / drawn[0])], shares };
 }
 
-/** @typedef {DraftedToken} Tried */
-
-/** @param {Tried} token */
+/** @param {DraftedToken} token */
 function verdict({ u, bound }) {
   if (!bound) return "open";
   if (bound[0] >= 1) return "accepted";
@@ -97,7 +95,7 @@ function verdict({ u, bound }) {
   return u < bound[0] ? "accepted" : u >= bound[1] ? "rejected" : "open";
 }
 
-/** One after the other: nothing is judged after a refusal, and nobody knows after what is open. @param {Tried[]} tokens */
+/** One after the other: nothing is judged after a refusal, and nobody knows after what is open. @param {DraftedToken[]} tokens */
 function chainOutcomes(tokens) {
   let last = "accepted";
   return tokens.map((token) => {
@@ -106,14 +104,14 @@ function chainOutcomes(tokens) {
   });
 }
 
-/** The last coin below its h decides. @param {Tried[]} tokens @param {Supposed} what */
+/** The last coin below its h decides. @param {DraftedToken[]} tokens @param {Supposed} what */
 function blockOutcomes(tokens, { gamma }) {
   const judged = tokens.slice(0, gamma ?? tokens.length).map(verdict);
   const kept = judged.lastIndexOf("accepted") + 1;
   return tokens.map((_, index) => (judged.includes("open") ? "open" : index < kept ? "accepted" : index === kept ? "rejected" : "discarded"));
 }
 
-/** As recorded up to the first verdict that differs: the coins of what would be tried then were not flipped. @param {Round} round @param {Tried[]} tokens */
+/** As recorded up to the first verdict that differs: the coins of what would be tried then were not flipped. @param {Round} round @param {DraftedToken[]} tokens */
 function treeOutcomes(round, tokens) {
   /** @type {string[]} */
   const outcomes = round.drafted.map(({ outcome }) => outcome);
