@@ -238,6 +238,11 @@ def test_running_out_of_memory_is_recognised_within_a_recording():
         failing(None, None)
     assert is_out_of_memory(caught.value)
     assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    for said in (
+        "not enough memory: you tried to allocate 8 bytes.",
+        "can't allocate memory: you tried to allocate 8.",
+    ):
+        assert is_out_of_memory(RuntimeError(f"[enforce fail] DefaultCPUAllocator: {said}"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("CUDA error: operation not permitted when stream is capturing"))
 
