@@ -34,7 +34,7 @@ from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
-from specviz.ui.runner import Runner, Visit
+from specviz.ui.runner import Visit
 from specviz.ui.shown_runs import Lab, LiveRuns
 
 ORDER = Order(
