@@ -75,6 +75,7 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
         began = time.perf_counter()
         # 1–4. Draft, verify, judge, keep.
         choice = length.choose()
+        decoder.drafter.narrow(1 if length.as_chain else request.branches)
         verdict = decoder.round(text.committed, min(choice.depth, text.room))
         # 5. Yield.
         emitted, pieces = text.extend(verdict.tokens)

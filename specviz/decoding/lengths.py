@@ -1,6 +1,7 @@
 """How deep each round of a request drafts: γ, or chosen in each round by what a pair's rounds have shown so far."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from specviz.passes.devices import agreed
 from specviz.passes.static_passes import kind_of
 from specviz.records.runs import Seconds
 from specviz.rules.draft import Verdict, depth
+from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE
 from specviz.theory.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
 
 #: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
@@ -27,17 +29,32 @@ def length_of(request: Request) -> DraftLength:
     if not request.chooses_length:
         return FixedLength(request.num_draft_tokens)
     settings, passes = request.settings, request.pair.passes
-    drafting = (settings.drafter, settings.drafting, settings.sampling, request.rule.name)
-    way: Hashable = (*drafting, request.num_draft_tokens, kind_of(request.passes))
-    if way not in passes.experience:
-        passes.experience[way] = _expected(request)
-    run: Hashable = (*way, settings.seed, tuple(request.prompt.ids))
+    experience, chains = _experience(request), None
+    if request.branches > 1 and request.drafter.narrows:
+        rule = {TREE: TOKEN, MULTI_PATH: BLOCK}.get(request.rule, request.rule)  # what it is to a chain
+        chains = _experience(replace(request, branches=1, rule=rule))
     if settings.sampling.greedy:
-        return AdaptiveLength(passes.experience[way])
+        return AdaptiveLength(experience, None, chains)
+    run: Hashable = (*_way(request), settings.seed, tuple(request.prompt.ids))
     passes.lengths[run] = passes.lengths.pop(run, [])
     if len(passes.lengths) > KEPT_RUNS:
         del passes.lengths[next(iter(passes.lengths))]
-    return AdaptiveLength(passes.experience[way], passes.lengths[run])
+    return AdaptiveLength(experience, passes.lengths[run], chains)
+
+
+def _way(request: Request) -> tuple[Hashable, ...]:
+    """How a request drafts."""
+    settings = request.settings
+    drafting = settings.drafter, replace(settings.drafting, branches=request.branches), request.num_draft_tokens
+    return *drafting, settings.sampling, request.rule.name, kind_of(request.passes)
+
+
+def _experience(request: Request) -> Experience:
+    """What is known of this way to draft, which goes on."""
+    known, way = request.pair.passes.experience, _way(request)
+    if way not in known:
+        known[way] = _expected(request)
+    return known[way]
 
 
 def learn(length: DraftLength, request: Request, verdict: Verdict, seconds: Seconds) -> None:

@@ -42,6 +42,7 @@ class Drafter(ABC):
     words: ClassVar[str] = ""  # the key of its texts, where that is not its name
     reads: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
+    narrows: ClassVar[bool] = False  # a draft of its trees can be a chain as well (`narrow`)
     draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them
     at_once: ClassVar[bool] = False  # one pass makes all of a draft, whose tokens do not see each other
     copies: ClassVar[bool] = False  # it copies from the text: a longer draft costs it nothing
@@ -86,6 +87,9 @@ class Drafter(ABC):
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:  # noqa: B027, some read nothing
         """Reads the prompt before the first round. features: [tokens but the last, width] the target's hidden states
         (`feature_layers` side by side); None unless requested."""
+
+    def narrow(self, branches: int) -> None:  # noqa: B027, most have one width
+        """The next draft has so many tokens at each depth: 1, or as many as the run's."""
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:

@@ -28,6 +28,7 @@ class Stepwise(Drafter):
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
+    narrows: ClassVar[bool] = True
     draws_paths: ClassVar[bool] = True
 
     #: [k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen. Then
@@ -43,6 +44,9 @@ class Stepwise(Drafter):
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
         return {"branches": cls.branches(pair, params), "confidence": params.confidence}
+
+    def narrow(self, branches: int) -> None:
+        self.width = branches
 
     @abstractmethod
     def first_row(self, committed: Sequence[int]) -> Tensor | None:

@@ -23,9 +23,9 @@ from specviz.parts.published import PublishedPart, logit_width
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
-from specviz.records.runs import LengthChoice, PairInfo, Prompt
+from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
-from specviz.theory.draft_length import Experience
+from specviz.theory.draft_length import ChosenLength, Experience
 
 #: The trained parts that draft from the target's hidden states.
 Part = MtpModules | PublishedPart
@@ -61,7 +61,7 @@ class PairPasses:
     #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
     #: (`specviz.decoding.lengths`).
     experience: dict[Hashable, Experience] = field(default_factory=dict)
-    lengths: dict[Hashable, list[LengthChoice]] = field(default_factory=dict)
+    lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.preparation.quantised_target`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.

@@ -177,7 +177,7 @@ class DraftParams:
     #: More siblings than 8 are never worth their place in the target pass. None is the drafter's default.
     branches: int | None = setting(
         None,
-        "draft tokens at each depth, 1 to 8: 1 makes a chain, more a tree",
+        "draft tokens at each depth, 1 to 8: 1 makes a chain, more a tree, which pays where wide passes are quick",
         int,
         least=1,
         most=8,

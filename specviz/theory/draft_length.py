@@ -4,6 +4,8 @@ A round's length depends on earlier rounds alone, on what they kept and how long
 is drawn. Any length keeps the output's distribution exact.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +16,9 @@ from specviz.records.runs import LengthChoice
 #: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and
 #: slow to change, so that a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 20
+
+#: The share of refused tokens that are hoped to have a sibling that is accepted, while nothing is known.
+RESCUED = 0.5
 
 #: How many judgements at a depth outweigh those at all depths together.
 OWN = 4
@@ -31,6 +36,10 @@ TIMES, TIMED = 9, 8
 
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
 OLD = 256
+
+
+#: A depth, and whether a drafter of trees drafts a chain.
+ChosenLength = tuple[LengthChoice, bool]
 
 
 class Curve:
@@ -96,15 +105,24 @@ class Experience:
             for curve, taken in zip((self._drafting, self._rest), seconds):
                 curve.observe(self._rounds, depth, taken)
 
-    def costs(self) -> list[float]:
-        """[longest + 1]: of a round that drafts 0, 1, … tokens deep, in plain steps."""
-        rest = self._rest.seconds(self._rounds)
-        drafting = self._drafting.seconds(self._rounds, self._rest.level or 1.0)
-        return [(draft + other) / rest[0] for draft, other in zip(drafting, rest)]
+    def costs(self, beside: Experience | None = None) -> list[float]:
+        """[longest + 1]: of a round that drafts 0, 1, … tokens deep, in plain steps.
 
-    def survival(self) -> list[float]:
+        beside: of rounds with the same target, whose plain steps are meant: else two could not be compared.
+        """
+        level = 1.0 if beside is None else beside._rest.level or 1.0
+        rest = self._rest.seconds(self._rounds, level)
+        drafting = self._drafting.seconds(self._rounds, self._rest.level or level)
+        plain = rest[0] if beside is None else beside._rest.seconds(beside._rounds)[0]
+        return [(draft + other) / plain for draft, other in zip(drafting, rest)]
+
+    def rate(self, hope: float = HOPE) -> float:
+        """Of acceptance, at all depths together."""
+        return (sum(self._accepted) + HOPED * hope) / (sum(self._judged) + HOPED)
+
+    def survival(self, hope: float = HOPE) -> list[float]:
         """[longest + 1]: S(0) = 1, S(1), …"""
-        overall = (sum(self._accepted) + HOPED * HOPE) / (sum(self._judged) + HOPED)
+        overall = self.rate(hope)
         rates = [
             (accepted + OWN * overall) / (judged + OWN)
             for accepted, judged in zip(self._accepted[1:], self._judged[1:])
@@ -114,6 +132,8 @@ class Experience:
 
 class FixedLength:
     """The same depth in every round."""
+
+    as_chain = False
 
     def __init__(self, tokens: int):
         self.choice = LengthChoice(tokens)
@@ -137,27 +157,49 @@ class AdaptiveLength:
     may cost is bounded: while rounds lag plain decoding by more than `STAKE`, steps are plain. A lag is forgiven little
     by little, so that a drafter that only began badly is tried again soon, and one that is never right costs little
     more than STAKE · FORGIVEN of the speed.
+
+    A drafter of trees drafts a chain instead where that promises more, or while trees lag chains by more than `STAKE`.
+    So a tree has to be worth its rows.
     """
 
-    def __init__(self, experience: Experience, made: list[LengthChoice] | None = None):
+    def __init__(
+        self, experience: Experience, made: list[ChosenLength] | None = None, chains: Experience | None = None
+    ):
         """experience: of earlier runs, goes on in this one. made: the choices of a run that is made once more, which
-        begins with them: this one's follow them there."""
-        self.experience = experience
+        begins with them: this one's follow them there. chains: the experience of chains, where drafts are trees that
+        can be chains as well."""
+        self.experience, self.trees, self.chains = experience, experience, chains
+        self.as_chain = False  # the chosen draft of trees
         self._made = [] if made is None else made
         self._rounds = 0
         self._costs = experience.costs()
         self._lost = 0.0  # to plain decoding, in plain steps
+        self._yardstick = 1.0  # the tokens that a chain promises in the time of a plain step
+        self._lost_by_trees = 0.0  # to chains, in tokens
 
     def choose(self) -> LengthChoice:
         """The next round's depth, with its reason."""
-        self._costs = self.experience.costs()
         if self._rounds == len(self._made):
             self._made.append(self._best())
+        choice, self.as_chain = self._made[self._rounds]
         self._rounds += 1
-        return self._made[self._rounds - 1]
+        self.experience, beside = (self.chains, None) if self.as_chain else (self.trees, self.chains)
+        self._costs = self.experience.costs(beside)
+        return choice
 
-    def _best(self) -> LengthChoice:
-        costs, survival = self._costs, self.experience.survival()
+    def _best(self) -> ChosenLength:
+        if self.chains is None:
+            return self._deepest(self.trees.costs(), self.trees.survival()), False
+        chain = self._deepest(self.chains.costs(), self.chains.survival())
+        self._yardstick = chain.speed
+        if self._lost_by_trees > STAKE:
+            return chain, True
+        hope = 1 - (1 - RESCUED) * (1 - self.chains.rate())
+        tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
+        return (chain, True) if chain.speed >= tree.speed else (tree, False)
+
+    def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> LengthChoice:
+        """As deep as pays most."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
         behind = self._lost > STAKE
         depth = 0 if behind else max(range(len(speeds)), key=speeds.__getitem__)
@@ -170,7 +212,10 @@ class AdaptiveLength:
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """See `Experience.observe`."""
         # At its expected cost, not at the time it took: a busy moment of the machine says nothing about a depth.
-        self._lost = (1 - FORGIVEN) * self._lost + self._costs[depth] - (accepted + 1)
+        cost, made = self._costs[depth], accepted + 1
+        trees = self.chains is not None and not self.as_chain
+        self._lost = (1 - FORGIVEN) * self._lost + (0 if trees else cost - made)
+        self._lost_by_trees = (1 - FORGIVEN) * self._lost_by_trees + (self._yardstick * cost - made if trees else 0)
         self.experience.observe(depth, accepted, seconds)
 
 

@@ -83,6 +83,24 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
     assert Run.from_dict(run.to_dict()) == run
 
 
+@pytest.mark.parametrize(
+    "drafter, row, branches",
+    [("draft_model", 0.0, 3), ("draft_model", 0.3, 1), ("eagle", 0.3, 1), ("medusa", 0.3, 1)],
+)
+def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branches):
+    def learn(length, request, verdict, seconds):
+        drafted = verdict.draft.parents
+        length.observe(depth(drafted), len(verdict.path), (0.01 * depth(drafted), 1 + row * len(drafted)))
+
+    monkeypatch.setattr(engine, "learn", learn)
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
+    order = {"drafter": drafter, "drafting": DraftParams(branches=3), "max_new_tokens": 120}
+    run = auto(pair, **order)
+    drafts = [one for one in run.rounds if len(one.drafted) > 1][-8:]
+    widths = [len(one.drafted) / (1 + max(draft_depths(one))) for one in drafts]
+    assert widths.count(branches) > len(widths) / 2
+
+
 def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = prepare(pair_of("llama"), RunSettings(PROMPT, num_draft_tokens=AUTO, sampling=GREEDY))
     request = dataclasses.replace(request, longest=2)

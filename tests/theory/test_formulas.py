@@ -194,6 +194,22 @@ def test_what_rounds_take_replaces_what_was_expected(busy):
     assert shown.costs() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4], abs=0.02)
 
 
+@pytest.mark.parametrize("row, as_chain", [(0.0, False), (0.3, True)])
+def test_a_tree_is_drafted_where_it_is_worth_its_rows(row, as_chain):
+    """Three branches keep 8 of 10 levels, a chain 6; each row makes the target pass so much longer."""
+    rest = {branches: [1 + branches * row * depth for depth in range(9)] for branches in (1, 3)}
+    drafting = [0.05 * depth for depth in range(9)]
+    trees, chains = Experience(drafting, [1.0] * 9), Experience(drafting, [1.0] * 9)
+    length, coins, chosen = AdaptiveLength(trees, None, chains), random.Random(1), []
+    for _ in range(400):
+        depth = length.choose().depth
+        rate, branches = (0.6, 1) if length.as_chain else (0.8, 3)
+        kept = next((place for place in range(depth) if coins.random() >= rate), depth)
+        length.observe(depth, kept, (drafting[depth], rest[branches][depth]))
+        chosen.append(length.as_chain)
+    assert chosen[200:].count(as_chain) > 180
+
+
 def test_times_of_long_ago_are_forgotten():
     shown = Experience([0.0, 0.1], [1.0, 1.0])
     for _ in range(TIMES):
