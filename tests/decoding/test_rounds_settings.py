@@ -45,7 +45,7 @@ def known_costs(monkeypatch):
     monkeypatch.setattr(engine, "learn", learn)
 
 
-def test_a_run_that_is_made_once_more_is_the_same_whatever_the_clock_says_now(monkeypatch):
+def test_a_run_that_is_made_once_more_is_the_same_whatever_the_clock_says_now(known_costs, monkeypatch):
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
     first = auto(pair, seed=3)
     clock = itertools.cycle([(1e-3, 1.0), (5.0, 1e-3)])
