@@ -116,6 +116,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_and_nothing_on_the_screen
     read(page, *bad, {"acceptance_histogram": [HOSTILE]}, EXACT)
     expect(part(page, "summary")).to_have_text("vLLM: 1 request, 43 target passes that verified a draft.")
     left_out = part(page, "left-out")
+    expect(left_out).to_be_visible()
     expect(left_out).to_contain_text("21 entries cannot be read and are left out:")
     reasons = left_out.locator("li").all_text_contents()
     assert reasons[0] == "Request 1: num_draft_tokens comes to 200, and num_spec_tokens allows no more than 129."
