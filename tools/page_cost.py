@@ -11,9 +11,9 @@ from specviz.records.prompts import PRESETS
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from tools.chromium import browser
 

@@ -19,9 +19,9 @@ import specviz
 from specviz.decoding.record import collect, vocabulary
 from specviz.records.runs import Round, Run
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairStore
 from specviz.ui.orders import Order
 from specviz.ui.page import TABS, build, launch
-from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 from tools.chromium import browser
 from tools.page_cost import ORDER

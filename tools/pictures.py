@@ -12,8 +12,8 @@ from typing import Any
 
 from specviz.records.assets import ASSETS
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairStore
 from specviz.ui.page import build, launch
-from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 from tools.chromium import browser
 

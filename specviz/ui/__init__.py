@@ -11,13 +11,13 @@ compare_tab      several ways side by side; contest: all of them measured in tur
 why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution? where do two engines' texts part?
 models_tab       the pair in use, a check of it, and other pairs
+lessons          a class's answers to the five questions, counted and forgotten
 api              the same for programs: functions of Gradio, tools of an MCP server
 
 orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU;
                  the drafters and rules to choose from
-pairs            the models in memory
 runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
-device           where: in one thread or on a lent GPU; the thread that prepares passes while the page is served
+device           where: in one thread or on a lent GPU; the pairs in memory, and the thread that prepares their passes
 deployment       settings of the deployment, from environment variables
 components       the page's own components, around the elements of assets/web, and the files that they need
 """

@@ -24,9 +24,9 @@ from specviz.records.settings import AUTO, LAB_RULES, PLAIN, SETTINGS, Setting, 
 from specviz.records.words import Said, words
 from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.contest import OWN, Choice, contest_of
+from specviz.ui.device import PairName
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
 from specviz.ui.orders import Order, available, read_form, whole_up_to
-from specviz.ui.pairs import PairName
 from specviz.ui.race_tab import Duel, dueled, progress, race_request
 from specviz.ui.runner import Runner
 from specviz.views import answers

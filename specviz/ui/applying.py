@@ -19,8 +19,8 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, DraftParams
 from specviz.ui.components import QUEUED
 from specviz.ui.controls import SLIDER_AUTO, Changes, Controls
+from specviz.ui.device import PairName
 from specviz.ui.orders import RULE_CHOICES, WAYS, drafter_of, refusal
-from specviz.ui.pairs import PairName
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

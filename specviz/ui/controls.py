@@ -14,6 +14,7 @@ from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingPa
 from specviz.records.words import Words
 from specviz.ui import components
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text
+from specviz.ui.device import PairName
 from specviz.ui.orders import (
     RULE_CHOICES,
     WAYS,
@@ -26,7 +27,6 @@ from specviz.ui.orders import (
     refusal,
     title,
 )
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views.run_messages import as_json
 

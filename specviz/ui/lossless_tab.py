@@ -19,8 +19,8 @@ from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import as_text, element_view, fold_switch, verdicts
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName
 from specviz.ui.orders import Order, require_at_most, whole_up_to
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.views import lossless_messages as messages

@@ -14,7 +14,7 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import AUTO, PLAIN, RULES, SETTINGS, DraftParams, RunSettings, is_whole
 from specviz.records.words import Words
 from specviz.ui.deployment import Deployment
-from specviz.ui.pairs import PairName
+from specviz.ui.device import PairName
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,10 +17,10 @@ from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
 from specviz.ui.lossless_tab import create_lossless_tab
 from specviz.ui.models_tab import create_models_tab
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
 from specviz.ui.shown_runs import KEPT, Visitors

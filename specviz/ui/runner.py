@@ -25,8 +25,8 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import Words
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import LEAST_SECONDS, Order, seconds_for
-from specviz.ui.pairs import PairName, PairStore
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

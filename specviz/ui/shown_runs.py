@@ -29,7 +29,7 @@ from specviz.records.tables import save_table
 from specviz.records.words import Said, Words, said
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
-from specviz.ui.pairs import PairName
+from specviz.ui.device import PairName
 from specviz.ui.runner import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail

@@ -16,8 +16,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import QUEUED, UNQUEUED, verdicts
 from specviz.ui.controls import Controls, Fields
+from specviz.ui.device import PairName
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, Stops, Visit
 from specviz.ui.shown_runs import Visitors
 

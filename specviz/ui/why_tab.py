@@ -10,8 +10,8 @@ from gradio.components import Component
 
 from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.ui.components import element_view, served_view
+from specviz.ui.device import PairName
 from specviz.ui.orders import WAYS, available
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.shown_runs import Lab
 from specviz.ui.tabs import Action, Desk, Tab

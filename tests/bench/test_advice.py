@@ -28,8 +28,8 @@ from specviz.records.words import words
 from specviz.theory.statistics import Ratio
 from specviz.ui import contest
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views.terminal import advice as in_words
 from specviz.views.terminal import as_table

@@ -25,9 +25,9 @@ from specviz.records.words import words
 from specviz.ui import page
 from specviz.ui.compare_tab import compare
 from specviz.ui.contest import Choice
+from specviz.ui.device import PairName
 from specviz.ui.generate_tab import generate
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, Visit
 from specviz.ui.shown_runs import LiveRuns
 

@@ -15,7 +15,7 @@ from specviz.models.loading import load_pair
 from specviz.parts.eagle import Eagle3Head
 from specviz.records.assets import EMBEDDED
 from specviz.ui.deployment import Deployment
-from specviz.ui.pairs import PairName
+from specviz.ui.device import PairName
 
 KINDS = {recipe.name: recipe for recipe in RECIPES}
 

@@ -9,9 +9,8 @@ from tiny import tiny_pair
 
 from specviz.models.pair import ModelPair
 from specviz.ui.deployment import Deployment
-from specviz.ui.device import Preparer
+from specviz.ui.device import PairStore, Preparer
 from specviz.ui.page import build, launch
-from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 

@@ -26,8 +26,8 @@ from specviz.records.runs import Run
 from specviz.theory import statistics
 from specviz.ui.api import ENDPOINTS, Page, add_endpoints
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairStore
 from specviz.ui.page import LOOK_FOR_EVENTS, launch
-from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 SECTION = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("## The page's API")[2]

@@ -28,11 +28,10 @@ from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
 from specviz.ui.deployment import Deployment
-from specviz.ui.device import Preparer, Stage
+from specviz.ui.device import PairName, PairStore, Preparer, Stage
 from specviz.ui.generate_tab import generate
 from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Visit
 from specviz.ui.shown_runs import Lab, LiveRuns

@@ -27,8 +27,8 @@ from specviz.ui import orders
 from specviz.ui.compare_tab import compare, replay_order
 from specviz.ui.contest import Choice, contest_of
 from specviz.ui.controls import Controls
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk
 from specviz.views import tab_messages as messages

@@ -23,7 +23,7 @@ from specviz.records.runs import Run, Speedup
 from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
-from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.shown_runs import RunFiles, show
 from specviz.views.pages import run_page
 from tools.recorder import record

@@ -15,7 +15,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import runner as line_module
 from specviz.ui.deployment import Deployment
-from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.runner import Line, Visit
 from specviz.ui.shown_runs import Visitors
 from specviz.ui.tabs import Action, _in_turn

@@ -21,10 +21,10 @@ from specviz.theory.statistics import Ratio
 from specviz.ui import generate_tab, shown_runs
 from specviz.ui import page as page_module
 from specviz.ui.deployment import NO_MODELS, Deployment
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.generate_tab import bring_back, generate
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Recent, Runner, Stops, Visit
 from specviz.ui.shown_runs import LiveRuns, ResultPage, RunFiles

@@ -30,8 +30,8 @@ from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import WAYS, lacks, title
-from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 
 SAY = words()

@@ -16,7 +16,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import page
 from specviz.ui.deployment import Deployment
-from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.device import PairName, PairStore
 
 SAY = words()
 

@@ -24,9 +24,9 @@ from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import ADDRESS
+from specviz.ui.device import PairName
 from specviz.ui.generate_tab import generate
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
 from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Visit
 from specviz.ui.shown_runs import Lab, LiveRuns
