@@ -270,7 +270,7 @@ def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int, use_cache
             ids.append(pair.target(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax().item())
         return ids[len(prompt) :]
     asked = {"max_new_tokens": max_new_tokens, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0}
-    config = GenerationConfig(**asked, eos_token_id=list(pair.eos_ids) or None)
+    config = GenerationConfig(**asked, eos_token_id=list(pair.eos_ids) or -1)  # None would be the model's own
     ids = torch.tensor([prompt])
     output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     return output[0, len(prompt) :].tolist()
