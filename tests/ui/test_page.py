@@ -179,6 +179,7 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     assert len(downloaded_trace(page, tmp_path).rounds) == len(state(page, "rounds"))
 
     start(page)
+    page.wait_for_function(f"() => {VIEW}.state === 'running'")  # until then the view shows the run before
     wait_for_rounds(page, 3)
     page.locator("#stop").press("Enter")
     settle(page)

@@ -4,7 +4,16 @@ import re
 
 import pytest
 from elements import element
-from on_page import VIEW, assert_no_sideways_scrolling, control, expect_drafter, set_control, state, wait_for_rounds
+from on_page import (
+    VIEW,
+    assert_no_sideways_scrolling,
+    control,
+    expect_drafter,
+    set_control,
+    settle,
+    state,
+    wait_for_rounds,
+)
 from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.prompts import PRESETS
@@ -221,12 +230,14 @@ def test_it_waits_while_a_run_is_on_says_what_did_not_work_and_is_resumed_where_
     expect(part(page, "opener")).to_be_focused()
     resume = say("tour.resume", n=3, count=len(STEPS))
     expect(part(page, "opener")).to_have_text(resume)
+    settle(page)
     page.reload()
     expect(part(page, "opener")).to_have_text(resume)
     part(page, "opener").press("Enter")
     expect(part(page, "title")).to_have_text(say("tour.round_title"))
     # A browser that keeps nothing: the tour starts at its beginning, and goes on.
     page.add_init_script("Object.defineProperty(window, 'sessionStorage', {get() { throw new Error('refused'); }})")
+    settle(page)
     page.reload()
     expect(part(page, "opener")).to_have_text(say("tour.start"))
     part(page, "opener").press("Enter")
