@@ -28,6 +28,8 @@ BROWSER_OPTIONS += ["--js-flags=--no-opt --no-maglev --single-threaded-gc"]
 
 #: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
 REFUSED = "the server responded with a status of 422"
+#: What Gradio reports of a page that is left while it asks its server something: how passes are coming along, say.
+LEFT = ("AbortError: signal is aborted", "Connection errored out")
 
 _LOG = pytest.StashKey[pathlib.Path]()
 
@@ -159,7 +161,7 @@ def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[...
 
 
 def _note(kind: str, text: str, mishaps: list[str]) -> None:
-    if kind == "error" and REFUSED not in text:
+    if kind == "error" and not any(one in text for one in (REFUSED, *LEFT)):
         mishaps.append(f"console: {text}")
 
 
