@@ -17,8 +17,8 @@ export function buildPresentation(view) {
   ui.view.append(ui.dialog);
   // Escape leads out of a full screen before any page hears of it: of a close-up first, as everywhere.
   document.addEventListener("fullscreenchange", () => {
-    if (document.fullscreenElement) return;
-    if (view.presentation.open && view.picture.piece !== null) zoomOut(view);
+    if (document.fullscreenElement || !ui.dialog.open) return;
+    if (view.picture.piece !== null) zoomOut(view);
     else ui.dialog.close();
   });
   // The tab before: the page behind an open dialog takes no clicks.
@@ -31,6 +31,7 @@ export async function openPresentation(view) {
   if (presentation.open || !view.drawn) return;
   Object.assign(presentation, { open: true, before: view.shadow.activeElement, piece: view.picture.piece, drawn: "" });
   try {
+    await presentation.left; // or that change would close it again
     await document.documentElement.requestFullscreen();
   } catch {
     // Refused by the browser, or by the page that frames this one: the window will do.
@@ -61,7 +62,7 @@ function onPresentationClosed(view) {
   view.picture.piece = presentation.piece;
   for (const { node, parent, next } of presentation.homes.reverse()) parent.insertBefore(node, next);
   drawPicture(view);
-  if (document.fullscreenElement) document.exitFullscreen();
+  presentation.left = document.fullscreenElement ? document.exitFullscreen() : null;
   (presentation.before ?? ui.present).focus({ preventScroll: true });
 }
 

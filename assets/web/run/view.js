@@ -65,7 +65,7 @@ export class View {
     token: "", // whose close-up was drawn last
   };
 
-  presentation = { open: false, drawn: "", before: /** @type {any} */ (null), piece: /** @type {Piece | null} */ (null), homes: /** @type {any[]} */ ([]) };
+  presentation = { open: false, drawn: "", before: /** @type {any} */ (null), piece: /** @type {Piece | null} */ (null), left: /** @type {Promise<void> | null} */ (null), homes: /** @type {any[]} */ ([]) };
 
   /** @param {HTMLElement} host @param {ShadowRoot} shadow @param {Say} say */
   constructor(host, shadow, say) {
