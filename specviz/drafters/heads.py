@@ -10,8 +10,8 @@ from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
 from specviz.parts.gemma_assistant import AssistantReader, GemmaAssistant
-from specviz.parts.head_passes import HeadModel
-from specviz.parts.mtp import ModuleReader, MtpModules
+from specviz.parts.head_passes import Head, HeadModel
+from specviz.parts.mtp import MtpModules
 from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel, reader, tree_view
 from specviz.passes.static_passes import WIDEST
@@ -93,7 +93,10 @@ class Eagle(Headed):
 
     def reader_of(self, context: DraftContext) -> CachedModel:
         """Reads the text with the head; its features are the head's states."""
-        return reader(HeadModel(self.head, self.target), self.stopwatch, context.passes.get(self.name), (-1,))
+        return self._reading(context, self.head, self.name)
+
+    def _reading(self, context: DraftContext, head: Head, role: str) -> CachedModel:
+        return reader(HeadModel(head, self.target), self.stopwatch, context.passes.get(role), (-1,))
 
     def source(self, depth: int) -> str:
         return f"step {depth + 1}"
@@ -154,8 +157,9 @@ class Mtp(Eagle):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        depths = range(2, self.head.num_modules + 1)
-        self.readers = [self.reader, *(ModuleReader(self.head, depth, self.stopwatch) for depth in depths)]
+        later = self.head.modules[1:] if isinstance(self.head, MtpModules) else []
+        self.readers = [self.reader, *(self._reading(context, module, module.role) for module in later)]
+        self.in_one_call &= not later
         self.held = [0] * len(self.readers)  # rows of the text in each
         # The states of the module before, for the text's tokens that each module has yet to read; the last one belongs
         # to a token that is yet to come.
@@ -166,7 +170,7 @@ class Mtp(Eagle):
 
     def reader_of(self, context: DraftContext) -> CachedModel:
         if isinstance(self.head, MtpModules):
-            return ModuleReader(self.head, 1, self.stopwatch)
+            return self._reading(context, self.head.modules[0], self.name)
         if isinstance(self.head, GemmaAssistant):
             return AssistantReader(self.head, context.target)
         return super().reader_of(context)

@@ -21,9 +21,7 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.parts.dflash import DFlashHead, StaticBlock
-from specviz.parts.dspark import DominoHead
-from specviz.parts.head_passes import PublishedHead, StaticHead
+from specviz.parts.head_passes import WithoutPass
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder
@@ -32,6 +30,7 @@ from specviz.passes.few_rows import FewRows
 from specviz.passes.kernel_library import cxx
 from specviz.passes.model_twins import default_exit, let_go_again, rounded_twin, take_back
 from specviz.passes.reading_checks import check_exit
+from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence
@@ -241,13 +240,14 @@ def _makers(
     yield "target", lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
     if pair.draft is not None:
         yield "draft", lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
+    if "target" not in made and not keeps_state(pair.target):
+        return
+    ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
+    for part in pair.parts.values():
+        for role, make in part.statics().items():
+            yield role, lambda few_rows, make=make: make(made.get("target") or ends(few_rows))
     if "target" not in made:
         return
-    for name, part in pair.parts.items():
-        if isinstance(part, PublishedHead):
-            yield name, lambda few_rows, part=part: StaticHead(part, made["target"])
-        elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):  # that reads the target's embeddings
-            yield name, lambda few_rows, part=part: StaticBlock(part, made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)

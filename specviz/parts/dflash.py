@@ -4,6 +4,7 @@ target's hidden states; as a causal model that reads a text and a block after it
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 )
 
 from specviz.parts.block_files import block_name, block_settings
-from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead
+from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead, WithoutPass
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, filled, read_as, smaller_vocabulary
 from specviz.passes.cached_model import CachedModel
@@ -134,6 +135,9 @@ class DFlashHead(PublishedPart, PreTrainedModel):
             block = layer(block, text, turns, masks[sight], cache)
         return self.norm(block)
 
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        return {self.kind: functools.partial(StaticBlock, self)}
+
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""
         return logits if self.columns is None else in_order(logits, self.columns)
@@ -215,7 +219,7 @@ class StaticBlock(StaticHead):
 
     model_class: ClassVar[type[HeadModel]] = BlockModel
 
-    def __init__(self, head: DFlashHead, target: StaticPass):
+    def __init__(self, head: DFlashHead, target: StaticPass | WithoutPass):
         super().__init__(head, target)
         self.fewest = 1 + head.sizes.block_size
 

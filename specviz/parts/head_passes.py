@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers import Cache, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.few_rows import in_float32
+from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
-from specviz.passes.static_passes import StaticPass
+from specviz.passes.static_passes import StaticPass, additive_mask, few_numbers
 from specviz.rules.sampling import in_order
 
 #: Settings that shape a layer, as the files and transformers both call them.
@@ -45,31 +47,15 @@ class HeadOutput(NamedTuple):
     hidden_states: tuple[Tensor]
 
 
-class PublishedHead(PublishedPart, PreTrainedModel):
-    """A published part that is read as a causal model (`HeadModel`), with transformers' layers."""
+class Head(PublishedPart, PreTrainedModel):
+    """A part that is read as a causal model (`HeadModel`), with transformers' layers."""
 
     _supports_sdpa = _supports_attention_backend = True
     norm: nn.Module  # before the output head
 
-    def __init__(self, files: PartFiles):
-        """files: with the part's names; layers are ``layers.0.`` and so on."""
-        config = _layers_config(files)
+    def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.layers = nn.ModuleList([self.layer(index) for index in range(config.num_hidden_layers)])
-        for layer in self.layers:
-            if "layers.0.self_attn.o_proj.bias" not in files.shapes:
-                layer.self_attn.o_proj.bias = None
-        # Its own; None for the target's.
-        self.embed_tokens = self.lm_head = None
-        if "embed_tokens.weight" in files.shapes:
-            self.embed_tokens = nn.Embedding(files.size("embed_tokens.weight", 0), config.hidden_size)
-        if "lm_head.weight" in files.shapes:
-            self.lm_head = nn.Linear(config.hidden_size, files.size("lm_head.weight", 0), bias=False)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
-
-    def layer(self, index: int) -> nn.Module:
-        """A decoder layer as transformers has it."""
-        return (Qwen3DecoderLayer if isinstance(self.config, Qwen3Config) else LlamaDecoderLayer)(self.config, index)
+        self.embed_tokens = self.lm_head = None  # its own; None for the target's
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
@@ -85,6 +71,31 @@ class PublishedHead(PublishedPart, PreTrainedModel):
     def fed_back(self, hidden: Tensor) -> Tensor:
         """What takes the place of the target's features for a token that it has not read yet."""
         return hidden
+
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        return {self.kind: functools.partial(StaticHead, self)}
+
+
+class PublishedHead(Head):
+    """One from a file of its own."""
+
+    def __init__(self, files: PartFiles):
+        """files: with the part's names; layers are ``layers.0.`` and so on."""
+        config = _layers_config(files)
+        super().__init__(config)
+        self.layers = nn.ModuleList([self.layer(index) for index in range(config.num_hidden_layers)])
+        for layer in self.layers:
+            if "layers.0.self_attn.o_proj.bias" not in files.shapes:
+                layer.self_attn.o_proj.bias = None
+        if "embed_tokens.weight" in files.shapes:
+            self.embed_tokens = nn.Embedding(files.size("embed_tokens.weight", 0), config.hidden_size)
+        if "lm_head.weight" in files.shapes:
+            self.lm_head = nn.Linear(config.hidden_size, files.size("lm_head.weight", 0), bias=False)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def layer(self, index: int) -> nn.Module:
+        """A decoder layer as transformers has it."""
+        return (Qwen3DecoderLayer if isinstance(self.config, Qwen3Config) else LlamaDecoderLayer)(self.config, index)
 
 
 def _layers_config(files: PartFiles) -> LlamaConfig:
@@ -111,7 +122,7 @@ class HeadModel(PreTrainedModel):
 
     _supports_sdpa = _supports_attention_backend = True
 
-    def __init__(self, head: PublishedHead, target: PreTrainedModel):
+    def __init__(self, head: Head, target: PreTrainedModel):
         super().__init__(head.config)
         self.head = head
         self.embed = head.embed_tokens or target.get_input_embeddings()
@@ -141,7 +152,7 @@ class HeadModel(PreTrainedModel):
     ) -> HeadOutput:
         """Logits [1, n, vocab], and as the only one of the ``hidden_states`` what drafting continues on, [1, n, d].
 
-        features: [1, n, d], see `PublishedHead.read`; zeros by default. The other defaults are those of a chain.
+        features: [1, n, d], see `Head.read`; zeros by default. The other defaults are those of a chain.
         """
         head, count, start = self.head, input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
         if features is None:
@@ -151,15 +162,23 @@ class HeadModel(PreTrainedModel):
         else:
             turns = self._turns_up_to(start + count, features)[..., start : start + count, :]
         if attention_mask is None and count > 1:
-            seen = torch.ones(count, start + count, dtype=torch.bool, device=input_ids.device)
-            attention_mask = seen.tril(start)[None, None]
+            attention_mask = additive_mask(self._seen(count, start, cache, input_ids.device), features.dtype)
         embeddings = self.embed(input_ids).to(input_ids.device)
         attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
         hidden = head.read(embeddings, features, **attending)
         return HeadOutput(self.logits(hidden[:, -logits_to_keep:]), (head.fed_back(hidden),))
 
+    def _seen(self, count: int, start: int, cache: Cache | None, device: torch.device) -> Tensor:
+        """What each token of a chain attends to, [count, places] bool, of the places that the cache shows to it."""
+        places, first = (count, 0) if cache is None else cache.get_mask_sizes(count, 0)
+        place = torch.arange(start, start + count, device=device).unsqueeze(-1)
+        other = torch.arange(first, first + places, device=device)
+        kinds = getattr(self.config, "layer_types", None) or ()
+        seen = other <= place
+        return seen & (other > place - self.config.sliding_window) if "sliding_attention" in kinds else seen
+
     def _turns_up_to(self, length: int, like: Tensor) -> Tensor:
-        """`PublishedHead.turns` of all positions below `length`, and more: a table, as to compute them takes as long as
+        """`Head.turns` of all positions below `length`, and more: a table, as to compute them takes as long as
         a matrix product."""
         if self.table.shape[-2] < length:
             self.table = self.head.turns(torch.arange(2 * length, device=like.device)[None], like.dtype)
@@ -181,6 +200,37 @@ def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: 
     return logits
 
 
+class Ends(nn.Module):
+    """Embeddings and output head of a target: all that heads have of it."""
+
+    _supports_attention_backend = False  # there is nothing that attends
+
+    def __init__(self, target: PreTrainedModel):
+        super().__init__()
+        self.config = target.config
+        self.embed, self.unembed = target.get_input_embeddings(), target.get_output_embeddings()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.unembed
+
+
+class WithoutPass(NamedTuple):
+    """A target that has no static pass, in place of one."""
+
+    original: PreTrainedModel
+    model: nn.Module
+    few_rows: FewRows | None
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, few_rows: FewRows | None = None) -> WithoutPass:
+        """few_rows: to have its ends on our own kernels, where their weights are once more."""
+        few_rows = None if few_rows is None else few_rows.fitting(ends := Ends(target))
+        return cls(target, target if few_rows is None else few_rows.twin(ends), few_rows)
+
+
 class StaticHead(StaticPass):
     """One pass of a head over static buffers. Its further input is what the head reads with each token.
 
@@ -189,7 +239,7 @@ class StaticHead(StaticPass):
 
     model_class: ClassVar[type[HeadModel]] = HeadModel
 
-    def __init__(self, head: PublishedPart, target: StaticPass):
+    def __init__(self, head: Head, target: StaticPass | WithoutPass):
         """target: by the kernels, if the head is to be."""
         few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
         twin = self.model_class(head if few_rows is None else few_rows.twin(head), target.model)
@@ -206,7 +256,8 @@ class StaticHead(StaticPass):
 
     def described(self) -> str:
         head = self.original.head
-        sizes = (head.config.to_json_string(), head.reading(), head.shapes())
+        numbers = {name: tensor.tolist() for name, tensor in few_numbers(head).items()}
+        sizes = (head.config.to_json_string(), head.reading(), head.shapes(), numbers)
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
         return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
 
@@ -216,13 +267,13 @@ class StaticHead(StaticPass):
         return super().vocab_size if columns is None else len(columns)
 
     def plain(self) -> StaticHead:
-        return type(self)(self.original.head, StaticPass(self.target))
+        return type(self)(self.original.head, WithoutPass.of(self.target))
 
     def reference(self) -> HeadModel:
         if self.inner_dtype == self.dtype:
             return self.original
         head = copy.deepcopy(self.original.head).to(self.inner_dtype)
-        return self.model_class(head, in_float32(self.target, inputs=self.product_dtype))
+        return self.model_class(head, in_float32(Ends(self.target), inputs=self.product_dtype))
 
     def fuse(self, features: Tensor) -> Tensor:
         """As `PublishedHead.fuse`, by our own kernels if the head is on them."""

@@ -6,21 +6,23 @@ Names of weights in files are theirs (``mtp_layers.0.…``). Embeddings and outp
 
 from __future__ import annotations
 
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from specviz.parts.head_passes import PublishedHead
+from specviz.parts.head_passes import Head, PublishedHead, StaticHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers, filled, read_as, same_target
-from specviz.passes.cached_model import CachedModel
-from specviz.passes.devices import Stopwatch, home_of
-from specviz.passes.static_passes import additive_mask
+from specviz.passes.devices import home_of
+from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 
 #: Families whose layers a module may have.
@@ -118,62 +120,67 @@ def last_scale(target: PreTrainedModel) -> Tensor:
     return norm(ones).detach().float()
 
 
-class MtpModules:
-    """The multi-token-prediction modules of a target's checkpoint, in turn (DeepSeek-V3, arXiv 2412.19437, §2.2).
+class CheckpointModule(Head):
+    """One of the multi-token-prediction modules of a target's checkpoint (DeepSeek-V3, arXiv 2412.19437, §2.2).
 
-    Embeddings and output head are the target's; the first module reads its last hidden states, each other one those of
-    the module before. They are transformers' own `MtpModel`: it knows, family by family, which hidden state goes in and
-    which norms it passes.
+    Its layer is one of transformers' `MtpModel`, which knows, family by family, which hidden state goes in and which
+    norms it passes. The first module reads the target's last hidden states, each other one those of the module before;
+    row i of the k-th one is that of token i + k. Embeddings and output head are the target's.
     """
 
-    def __init__(self, model: MtpModel, target: PreTrainedModel):
-        self.model = model
+    kind: ClassVar[str] = "mtp"
+    method: ClassVar[str] = "MTP"
+
+    def __init__(self, model: MtpModel, index: int, target: PreTrainedModel):
+        """index: from 0. Raises ValueError for modules without rotary positions."""
+        config = copy.deepcopy(model.config)
+        config.num_hidden_layers = 1
+        if kinds := getattr(config, "layer_types", None):
+            config.layer_types = kinds[index : index + 1]
+        config._experts_implementation = None  # its layer has the target's
+        super().__init__(config)
+        if model.rotary_emb is None:
+            raise ValueError("they have no rotary positions")
         self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
-        self.num_modules = len(model.layers)
+        self.ahead = index + 1
+        self.turned_as = {"layer_type": config.layer_types[0]} if model.has_per_layer_rope else {}
+        self.module, self.rotary_emb, self.norm = model.layers[index], model.rotary_emb, nn.Identity()
+        for part in self.module.modules():
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = 0  # each module has a cache of its own
+
+    def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        like = torch.empty(0, dtype=dtype, device=position_ids.device)
+        return torch.stack(self.rotary_emb(like, position_ids=position_ids + self.ahead, **self.turned_as))
+
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
+        return self.module(embeddings, features, position_ids=None, **attending)
+
+    @property
+    def role(self) -> str:
+        """Of its passes, see `PairPasses.fast`."""
+        return self.kind if self.ahead == 1 else f"{self.kind} {self.ahead}"
+
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        return {self.role: functools.partial(StaticHead, self)}
+
+
+class MtpModules:
+    """All modules of a target's checkpoint, in turn."""
+
+    def __init__(self, model: MtpModel, target: PreTrainedModel):
+        self.modules = [CheckpointModule(model, index, target) for index in range(len(model.layers))]
+        self.feature_layers = self.modules[0].feature_layers
+        self.num_modules = len(self.modules)
 
     def fuse(self, features: Tensor) -> Tensor:
         """The target's last hidden states as they are: a module norms them itself."""
         return features
 
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        """As `PublishedPart.statics`."""
+        return {role: make for module in self.modules for role, make in module.statics().items()}
 
-class ModuleReader(CachedModel):
-    """One of the modules reading one text. depth: 1 for the first. Row i is that of token i + depth.
-
-    It reads each token with the state that the depth before has of the token before; its `features` are its own states.
-    """
-
-    def __init__(self, modules: MtpModules, depth: int, stopwatch: Stopwatch):
-        self.depth = depth
-        super().__init__(modules.model, stopwatch)
-
-    def _empty(self) -> None:
-        self.cache = MtpCache(config=self.model.config)
-        # Otherwise sliding windows forget the rows that a rewind has to bring back.
-        self.cache.activate_past_recording()
-
-    def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
-    ) -> Tensor:
-        model, index = self.model, self.depth - 1
-        if positions is None:
-            positions = torch.arange(self.length, self.length + len(token_ids), device=token_ids.device)
-        embeddings, positions = model.embed_tokens(token_ids)[None], (positions + self.depth)[None]
-        if visible is None:
-            states = model.forward_layer(index, inputs[None], positions, self.cache, inputs_embeds=embeddings)
-        else:
-            # With a mask of our own, where transformers would make one for a chain.
-            kind = {"layer_type": model.config.layer_types[index]} if model.has_per_layer_rope else {}
-            states = model.layers[index](
-                embeddings,
-                inputs[None],
-                position_embeddings=model.rotary_emb(embeddings, position_ids=positions, **kind),
-                attention_mask=additive_mask(visible, embeddings.dtype),
-                position_ids=positions,
-                cache=self.cache,
-            )
-        self.features = states[0]
-        return model._project_to_logits(states[0, -keep:])
-
-    def _forget(self, count: int) -> None:
-        if self.length:
-            self.cache.layers[self.depth - 1].crop(-count)
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The modules' own."""
+        return itertools.chain.from_iterable(module.parameters() for module in self.modules)

@@ -14,6 +14,7 @@ from transformers.initialization import no_init_weights
 
 from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import home_of
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
@@ -84,6 +85,10 @@ class PublishedPart(nn.Module):
         """What it reads with each token, [..., width]. features: the target's hidden states of the `feature_layers`,
         side by side."""
         return features
+
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
+        return {}
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Of its weights, for which programs are compiled."""

@@ -256,7 +256,8 @@ class FewRows:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`, which is loaded."""
-    return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale)
+    # Keys and values that a model makes anew of what it caches (DeepSeek-V3) are parts of one tensor.
+    return torch.ops.specviz.few_rows_attention(query, key.contiguous(), value.contiguous(), mask, scale)
 
 
 def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:

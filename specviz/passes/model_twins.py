@@ -208,8 +208,8 @@ _HEAD_ROWS = "head_rows"
 
 def sharing_twin(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of `model`, configurations included, because other runs read those of the original."""
-    packed = filter(None, map(packed_of, model.modules()))
-    shared = {id(kept): kept for kept in (*model.parameters(), *model.buffers(), *packed)}
+    beside = (kept for part in model.modules() for kept in vars(part).values() if isinstance(kept, nn.Module))
+    shared = {id(kept): kept for kept in (*model.parameters(), *model.buffers(), *beside)}
     return copy.deepcopy(model, shared)
 
 

@@ -334,7 +334,6 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.parts.mtp import MtpModules
     from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width
@@ -342,9 +341,8 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     if pair.draft is not None:
         parts.append(("draft", info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
     for role, part in pair.parts.items():
-        model = part.model if isinstance(part, MtpModules) else part
         method = part.method if isinstance(part, PublishedPart) else ""
-        parts.append((role, method, sum(weight.numel() for weight in model.parameters()), info.dtype))
+        parts.append((role, method, sum(weight.numel() for weight in part.parameters()), info.dtype))
     for role, name, size, dtype in parts:
         label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
         stored, passes = pair.stored.get(role), pair.passes.fast.get(role)

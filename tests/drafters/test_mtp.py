@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from fast_passes import MAKERS, with_passes
 from mtp_folders import LAYERS, save_with_modules
 from refusal import refused
 from safetensors.torch import load_file, save_file
@@ -49,6 +50,13 @@ def pair_of(tmp_path_factory):
     return load
 
 
+def prepared(pair: ModelPair, passes: str) -> ModelPair:
+    """With passes of this kind, of every module too."""
+    made = MAKERS[passes](pair)
+    assert not made or sum(role.startswith("mtp") for role in made) == pair.parts["mtp"].num_modules
+    return with_passes(pair, made)
+
+
 def drafting(branches: int | None = None, **order) -> dict[str, object]:
     return {"drafter": "mtp", "drafting": DraftParams(branches=branches), "max_new_tokens": 16} | order
 
@@ -76,10 +84,11 @@ def transformers_drafts(pair: ModelPair, ids: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
+@pytest.mark.parametrize("passes", ["plain", "static", "kernels"])
 @pytest.mark.parametrize("family, modules", TARGETS)
-def test_every_module_drafts_as_in_transformers(pair_of, family, modules, sampling, monkeypatch):
+def test_every_module_drafts_as_in_transformers(pair_of, family, modules, passes, sampling, monkeypatch):
     """Which reads every text anew. It drafts greedily, so that of other drafts the first row alone is the same."""
-    pair, ids, seen, accepted = pair_of(family, modules), list(PROMPT), 0, 0
+    pair, ids, seen, accepted = prepared(pair_of(family, modules), passes), list(PROMPT), 0, 0
     monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
     for one in specviz.speculate(pair, PROMPT, sampling=sampling, seed=4, **drafting()):
         for token, row in list(zip(one.drafted, transformers_drafts(pair, ids)))[: None if sampling.greedy else 1]:
@@ -117,10 +126,11 @@ class QwenModule:
 
 
 @torch.inference_mode()
-def test_the_module_of_a_hybrid_is_read_by_its_formulas(pair_of, monkeypatch):
+@pytest.mark.parametrize("passes", ["plain", "static", "kernels"])
+def test_the_module_of_a_hybrid_is_read_by_its_formulas(pair_of, passes, monkeypatch):
     """Rounds read text again, plain steps come between, and drafts go deeper than there are modules."""
     monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
-    pair, ids, seen, again = pair_of("qwen3_5", 1), list(PROMPT), 0, 0
+    pair, ids, seen, again = prepared(pair_of("qwen3_5", 1), passes), list(PROMPT), 0, 0
     module = QwenModule(pair.target)
     for one in specviz.speculate(pair, PROMPT, sampling=HOT, seed=4, **drafting()):
         again += one.read_again
@@ -159,7 +169,7 @@ def test_every_token_says_which_module_proposed_it(pair_of):
 
 def test_half_precision_is_the_modules_too(tmp_path):
     pair = specviz.load_pair(save_with_modules(tmp_path, "glm4_moe"), device="cpu", dtype="bfloat16")
-    module, layer = pair.parts["mtp"].model.layers[0], pair.target.model.layers[-1]
+    module, layer = pair.parts["mtp"].modules[0].module, pair.target.model.layers[-1]
     own = {name: weight.dtype for name, weight in module.mtp_block.named_parameters()}
     assert own == {name: weight.dtype for name, weight in layer.named_parameters()}, "a router may stay in float32"
     assert own["self_attn.q_proj.weight"] == module.eh_proj.weight.dtype == torch.bfloat16

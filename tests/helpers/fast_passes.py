@@ -4,11 +4,10 @@ import dataclasses
 
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.dflash import DFlashHead, StaticBlock
-from specviz.parts.dspark import DominoHead
-from specviz.parts.head_passes import PublishedHead, StaticHead
+from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
+from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
 
 
@@ -25,15 +24,15 @@ def replayed(function, examples):
 
 
 def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
-    target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-    statics = {"target": target, "exit 1": target.first_layers(1)}
+    if keeps_state(pair.target):
+        target, statics = WithoutPass.of(pair.target, few_rows), {}
+    else:
+        target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
+        statics = {"target": target, "exit 1": target.first_layers(1)}
     if pair.draft is not None:
         statics["draft"] = StaticPass(pair.draft, (), few_rows)
-    for name, part in pair.parts.items():
-        if isinstance(part, PublishedHead):
-            statics[name] = StaticHead(part, target)
-        elif isinstance(part, DFlashHead) and not isinstance(part, DominoHead):
-            statics[name] = StaticBlock(part, target)
+    for part in pair.parts.values():
+        statics |= {role: make(target) for role, make in part.statics().items()}
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 
