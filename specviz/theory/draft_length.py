@@ -89,6 +89,9 @@ class Experience:
         self._accepted = [0.0] * len(rest)  # by depth, from 1 on
         self._judged = [0.0] * len(rest)
         self._rounds = 0
+        #: What rounds have lost to a simpler way, and what they have gained, below 0: so a drafter that has paid for
+        #: hundreds of tokens is not given up for the first bad draft of a text.
+        self.lost = 0.0
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """Learns from a finished round: its depth, which may be less than chosen, and how many tokens it kept.
@@ -173,9 +176,7 @@ class AdaptiveLength:
         self._made = [] if made is None else made
         self._rounds = 0
         self._costs = experience.costs()
-        self._lost = 0.0  # to plain decoding, in plain steps
         self._yardstick = 1.0  # the tokens that a chain promises in the time of a plain step
-        self._lost_by_trees = 0.0  # to chains, in tokens
 
     def choose(self) -> LengthChoice:
         """The next round's depth, with its reason."""
@@ -192,7 +193,7 @@ class AdaptiveLength:
             return self._deepest(self.trees.costs(), self.trees.survival()), False
         chain = self._deepest(self.chains.costs(), self.chains.survival())
         self._yardstick = chain.speed
-        if self._lost_by_trees > STAKE:
+        if self.trees.lost > STAKE:
             return chain, True
         hope = 1 - (1 - RESCUED) * (1 - self.chains.rate())
         tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
@@ -201,7 +202,7 @@ class AdaptiveLength:
     def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> LengthChoice:
         """As deep as pays most."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
-        behind = self._lost > STAKE
+        behind = (self.chains or self.trees).lost > STAKE
         depth = 0 if behind else max(range(len(speeds)), key=speeds.__getitem__)
         deeper = depth + 1
         if deeper == len(speeds):
@@ -213,9 +214,11 @@ class AdaptiveLength:
         """See `Experience.observe`."""
         # At its expected cost, not at the time it took: a busy moment of the machine says nothing about a depth.
         cost, made = self._costs[depth], accepted + 1
-        trees = self.chains is not None and not self.as_chain
-        self._lost = (1 - FORGIVEN) * self._lost + (0 if trees else cost - made)
-        self._lost_by_trees = (1 - FORGIVEN) * self._lost_by_trees + (self._yardstick * cost - made if trees else 0)
+        # Chains are held against plain decoding, in plain steps, trees against chains, in tokens.
+        yardstick = 1.0 if self.chains is None or self.as_chain else self._yardstick
+        for known in {self.trees, self.chains or self.trees}:
+            lost = yardstick * cost - made if known is self.experience else 0.0
+            known.lost = (1 - FORGIVEN) * known.lost + lost
         self.experience.observe(depth, accepted, seconds)
 
 

@@ -122,6 +122,17 @@ def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, 
     assert sum(speeds) / len(speeds) > 0.9 * best
 
 
+def test_what_has_paid_is_not_given_up_for_the_bad_beginning_of_another_text():
+    first, bad = adaptive(costs(0.3)), 0
+    for _ in range(50):
+        first.observe(8, 8, None)
+    then = AdaptiveLength(first.experience)
+    while (chosen := then.choose()).depth:
+        bad += 1
+        then.observe(chosen.depth, 0, None)
+    assert bad > STAKE / 0.3 and not chosen.behind, "what it has shown decides, not the stake of a new one"
+
+
 def test_a_bad_beginning_is_forgiven_soon():
     length = adaptive(costs(0.05, start=0.4))
     for _ in range(2):
