@@ -7,8 +7,12 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.at_once import AtOnce
+from specviz.drafters.base import DraftContext
 from specviz.drafters.heads import Headed
 from specviz.models.pair import ModelPair
+from specviz.parts.head_passes import HeadModel, read_alone
+from specviz.parts.medusa import MedusaModel
+from specviz.passes.cached_model import reader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, depth
 from specviz.rules.transfer import to_device
@@ -48,11 +52,15 @@ class Medusa(FromLastState, AtOnce):
     and its candidates form a tree.
     """
 
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.reader = reader(MedusaModel(self.head, self.target), self.stopwatch, context.passes.get(self.name))
+
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
-        with self.stopwatch.span():
-            return self.head.logits(self.features, self.target)[0]
+        last = to_device(committed[-1:], self.features.device)
+        return read_alone(self.reader, last, self.head.num_heads, self.features)
 
 
 class Speculator(FromLastState):
@@ -63,6 +71,13 @@ class Speculator(FromLastState):
 
     measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
 
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.readers = [
+            reader(HeadModel(head, self.target), self.stopwatch, context.passes.get(head.role), (-1,))
+            for head in self.head.heads()
+        ]
+
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         return super().propose(committed, min(budget, self.head.num_heads), uniforms)
 
@@ -70,14 +85,14 @@ class Speculator(FromLastState):
         if self.features is None:
             return None
         token = to_device(committed[-1:], self.features.device)
-        with self.stopwatch.span():
-            # Of the text's last token, then of each draft token: indexed like judging rows.
-            self.states, logits = self.head.read(0, self.head.enter(self.features), token)
+        logits = read_alone(self.readers[0], token, 1, self.head.enter(self.features))
+        # Of the text's last token, then of each draft token: indexed like judging rows.
+        self.states = self.readers[0].features
         return logits
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         rows = to_device(parents[-len(tokens) :], tokens.device) + 1
-        with self.stopwatch.span():
-            states, logits = self.head.read(depth(parents), self.states.index_select(0, rows), tokens)
-        self.states = torch.cat([self.states, states])
+        head = self.readers[depth(parents)]
+        logits = read_alone(head, tokens, len(tokens), self.states.index_select(0, rows))
+        self.states = torch.cat([self.states, head.features])
         return logits

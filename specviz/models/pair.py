@@ -51,8 +51,9 @@ class PairPasses:
     A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
 
-    #: By role: ``target``, ``draft``, ``eagle``, ``mtp``, ``mtp 2`` (the second module), ``parallel``, ``exit 2`` (left
-    #: after two layers). Always replaced as a whole: another thread sees everything prepared together, or nothing.
+    #: By role: ``target``, ``draft``, ``medusa``, ``eagle``, ``mtp``, ``mtp 2`` (its second head), ``parallel``,
+    #: ``exit 2`` (left after two layers). Always replaced as a whole: another thread sees everything prepared together,
+    #: or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: Why other roles that were tried have none.
     refused: dict[str, SpecvizError] = field(default_factory=dict)

@@ -187,7 +187,7 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
         own = CachedModel(reference, stopwatch, static.feature_layers)
         fast.rewind(0)
         _clear(fast.buffers)
-        for width in (*_TRIED_WIDTHS[::-1], 2):
+        for width in (*_TRIED_WIDTHS[::-1], *[2] * (not static.reads_chains_only)):
             width += (block := static.fewest - 1)
             inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
             tokens, others = torch.tensor(some_tokens(static, width, seed), device=static.device), ()

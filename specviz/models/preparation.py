@@ -78,7 +78,9 @@ def prepare_passes(
     statics = work.statics(compiling)
     if pair.device.type == "cuda":
         recorder = CudaRecorder(pair.device)
-        work.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in statics.items()})
+        # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
+        reading = {role: one for role, one in statics.items() if one.row_shapes}
+        work.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in reading.items()})
         return work.done
     progress(0.0, Sentence("looking for compiled ones"))
     jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]

@@ -44,7 +44,7 @@ class HeadOutput(NamedTuple):
     """As transformers' models return it, whose class takes as long to make as a matrix product of a head."""
 
     logits: Tensor
-    hidden_states: tuple[Tensor]
+    hidden_states: tuple[Tensor, ...]
 
 
 class Head(PublishedPart, PreTrainedModel):
@@ -52,6 +52,7 @@ class Head(PublishedPart, PreTrainedModel):
 
     _supports_sdpa = _supports_attention_backend = True
     norm: nn.Module  # before the output head
+    place: int = 1  # among those of its part, which draft in turn
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
@@ -72,8 +73,13 @@ class Head(PublishedPart, PreTrainedModel):
         """What takes the place of the target's features for a token that it has not read yet."""
         return hidden
 
+    @property
+    def role(self) -> str:
+        """Of its passes, see `PairPasses.fast`."""
+        return self.kind if self.place == 1 else f"{self.kind} {self.place}"
+
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        return {self.kind: functools.partial(StaticHead, self)}
+        return {self.role: functools.partial(StaticHead, self)}
 
 
 class PublishedHead(Head):
@@ -112,6 +118,11 @@ def _layers_config(files: PartFiles) -> LlamaConfig:
     )
     config.layer_types = ["full_attention"] * layers
     return config
+
+
+def without_layers(width: int) -> LlamaConfig:
+    """Of a head that caches nothing. width: of the features that it reads."""
+    return LlamaConfig(hidden_size=width, num_hidden_layers=0, num_attention_heads=1)
 
 
 class HeadModel(PreTrainedModel):
@@ -197,6 +208,13 @@ def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: 
     """
     logits = reader.forward(torch.cat([tokens, masks]), 1 + len(masks), inputs=inputs)
     reader.rewind(reader.length - len(masks))
+    return logits
+
+
+def read_alone(reader: CachedModel, tokens: Tensor, keep: int, inputs: Tensor) -> Tensor:
+    """Reads tokens that follow nothing and are forgotten again: the last `keep` rows of logits."""
+    logits = reader.forward(tokens, keep, inputs=inputs)
+    reader.rewind(0)
     return logits
 
 

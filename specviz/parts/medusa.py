@@ -8,8 +8,10 @@ of a speculator's weights and settings are those of foundation-model-stack's che
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,8 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
+from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -30,7 +34,7 @@ _RENAMED = [
 ]
 
 
-class PublishedMedusa(PublishedPart):
+class PublishedMedusa(Head):
     """K heads over h_t, the target's last hidden state where it wrote token t + 1: head k guesses token t + 1 + k,
     k = 1..K (Cai et al., arXiv 2401.10774, §2.1). They do not see what was written.
 
@@ -40,11 +44,12 @@ class PublishedMedusa(PublishedPart):
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "Medusa"
     servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS")
+    states_are_read: ClassVar[bool] = False
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
         """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""
-        super().__init__()
         config = target.config.get_text_config()
+        super().__init__(without_layers(config.hidden_size))
         places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
         heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
         d, self.feature_layers, self.num_heads = config.hidden_size, (config.num_hidden_layers,), heads
@@ -69,17 +74,20 @@ class PublishedMedusa(PublishedPart):
         """What the states of this head, counted from 0, go through."""
         return self.lm_heads[head % len(self.lm_heads)] if self.lm_heads else target.get_output_embeddings()
 
-    def logits(self, features: Tensor, target: PreTrainedModel) -> Tensor:
+    def logits(self, features: Tensor, of_target: nn.Module) -> Tensor:
         """Each head's logits [n, K, vocab], as many of the K as draft.
 
-        features: [n, d], the target's last hidden states.
+        features: [n, d], the target's last hidden states. of_target: its output head.
         """
         states = self.states(features)
         if len(self.lm_heads) > 1:
             rows = torch.stack([self.lm_heads[head](one) for head, one in enumerate(states, self.skipped)], -2)
         else:
-            rows = self.output_head(0, target)(torch.stack(states, -2)).to(features.device)
+            rows = (self.lm_heads[0] if self.lm_heads else of_target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
+
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        return {self.role: functools.partial(StaticMedusa, self)}
 
     def reading(self) -> dict[str, Any]:
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
@@ -104,6 +112,26 @@ class PublishedMedusa(PublishedPart):
         same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
         columns = map_name and _columns(files, map_name, rows or logit_width(target), logit_width(target))
         return filled(lambda: cls(files.shapes, shared, target), files, target, columns)
+
+
+class MedusaModel(HeadModel):
+    """Heads with the target's output head. A pass reads no text: what it is given with each token is all it reads."""
+
+    def forward(self, input_ids: Tensor, features: Tensor | None = None, **others: object) -> HeadOutput:
+        """Logits [1, n · K, vocab]; there are no ``hidden_states``."""
+        if features is None:
+            features = torch.zeros(*input_ids.shape, self.input_width, dtype=self.dtype, device=input_ids.device)
+        return HeadOutput(self.head.logits(features[0], self.unembed).flatten(0, 1)[None], ())
+
+
+class StaticMedusa(StaticHead):
+    """One pass of all heads."""
+
+    model_class: ClassVar[type[HeadModel]] = MedusaModel
+
+    def __init__(self, head: PublishedMedusa, target: StaticPass | WithoutPass):
+        super().__init__(head, target)
+        self.reads_chains_only = True  # a token has several rows
 
 
 def _own_name(name: str) -> str:
@@ -165,15 +193,12 @@ class MlpSpeculator(PublishedPart):
         """s_0, [n, d], of the target's last hidden states [n, d]."""
         return _normalised(features) / math.sqrt(2) if self.scaled else features
 
-    def read(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The states [n, inner] of the head at this depth, counted from 0, and its logits [n, vocab].
+    def heads(self) -> list[SpeculatorHead]:
+        """On the same weights."""
+        return [SpeculatorHead(self, index) for index in range(self.num_heads)]
 
-        states: [n, width] of the head before. tokens: [n] int64, those drawn from it.
-        """
-        emb, proj, ln, head = (every[min(depth, len(every) - 1)] for every in (self.emb, self.proj, self.ln, self.head))
-        states = _normalised(proj(states) + self.share * emb(tokens))
-        states = functional.gelu(states * ln.weight + ln.bias)
-        return states, head(states)
+    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+        return {role: make for head in self.heads() for role, make in head.statics().items()}
 
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.scaled}
@@ -185,6 +210,28 @@ class MlpSpeculator(PublishedPart):
         files = files.named(lambda name: None if tied and _COPY.match(own[name]) else own[name])
         same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
         return filled(lambda: cls(files, target), files, target)
+
+
+class SpeculatorHead(Head):
+    """One of a speculator's heads. It reads no text, but each token with the state of the head before."""
+
+    kind: ClassVar[str] = MlpSpeculator.kind
+    method: ClassVar[str] = MlpSpeculator.method
+
+    def __init__(self, whole: MlpSpeculator, index: int):
+        """index: from 0."""
+        every = whole.emb, whole.proj, whole.ln, whole.head
+        emb, proj, ln, head = (some[min(index, len(some) - 1)] for some in every)
+        super().__init__(without_layers(proj.in_features))
+        self.place, self.share, self.feature_layers = index + 1, whole.share, whole.feature_layers
+        self.embed_tokens, self.proj, self.ln, self.norm, self.lm_head = emb, proj, ln, nn.Identity(), head
+
+    def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        return torch.empty(2, *position_ids.shape, 0, dtype=dtype, device=position_ids.device)
+
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
+        states = _normalised(self.proj(features) + self.share * embeddings)
+        return functional.gelu(states * self.ln.weight + self.ln.bias)
 
 
 def _normalised(x: Tensor) -> Tensor:

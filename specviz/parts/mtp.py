@@ -7,7 +7,6 @@ Names of weights in files are theirs (``mtp_layers.0.…``). Embeddings and outp
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from specviz.parts.head_passes import Head, PublishedHead, StaticHead
+from specviz.parts.head_passes import Head, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers, filled, read_as, same_target
 from specviz.passes.devices import home_of
@@ -142,7 +141,7 @@ class CheckpointModule(Head):
         if model.rotary_emb is None:
             raise ValueError("they have no rotary positions")
         self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
-        self.ahead = index + 1
+        self.place = index + 1
         self.turned_as = {"layer_type": config.layer_types[0]} if model.has_per_layer_rope else {}
         self.module, self.rotary_emb, self.norm = model.layers[index], model.rotary_emb, nn.Identity()
         for part in self.module.modules():
@@ -151,18 +150,10 @@ class CheckpointModule(Head):
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         like = torch.empty(0, dtype=dtype, device=position_ids.device)
-        return torch.stack(self.rotary_emb(like, position_ids=position_ids + self.ahead, **self.turned_as))
+        return torch.stack(self.rotary_emb(like, position_ids=position_ids + self.place, **self.turned_as))
 
     def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         return self.module(embeddings, features, position_ids=None, **attending)
-
-    @property
-    def role(self) -> str:
-        """Of its passes, see `PairPasses.fast`."""
-        return self.kind if self.ahead == 1 else f"{self.kind} {self.ahead}"
-
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        return {self.role: functools.partial(StaticHead, self)}
 
 
 class MtpModules:

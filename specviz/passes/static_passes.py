@@ -153,7 +153,7 @@ class StaticPass(nn.Module):
 
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask added to each layer's scores; one by kind of layer where a model has two kinds."""
-        if not self.reads_chains_only:
+        if self.window is None:
             return additive_mask(visible, self.inner_dtype)
         # Here a token's position is its place: trees, where it is not, are refused for these models.
         places = torch.arange(visible.shape[-1], device=visible.device)

@@ -392,6 +392,6 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 
 def _roles(roles: Iterable[str], say: Words) -> str:
-    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``."""
+    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``. A part's heads are one."""
     named = (role.partition(" ") for role in roles)
-    return ", ".join(say(f"passes.role_{kind}", n=number) for kind, _, number in named)
+    return ", ".join(dict.fromkeys(say(f"passes.role_{kind}", n=number) for kind, _, number in named))

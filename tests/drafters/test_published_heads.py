@@ -76,17 +76,19 @@ def test_a_head_computes_what_its_paper_says_and_its_greedy_text_is_generates(lo
     assert {token.source for one in run.rounds for token in one.drafted} == {*SOURCES[name].split(", ")}
 
 
-STEPPING = [(kind, layout) for kind, layout in HEADS if kind in ("EAGLE", "EAGLE-3")]
-
-
-@pytest.mark.parametrize("head, passes", [*zip(STEPPING, itertools.cycle(["static", "kernels"]))])
-def test_an_eagle_head_runs_over_static_buffers_and_on_kernels(speaker, head, passes, tmp_path):
-    kind, layout = head
-    WRITERS[kind](tmp_path, speaker.target, layout)
-    pair = with_part(speaker, kind, tmp_path)
+@torch.inference_mode()
+@pytest.mark.parametrize("loaded, passes", [*zip(HEADS, itertools.cycle(["static", "kernels"]))], indirect=["loaded"])
+def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch):
+    pair, name, expected = loaded
     fast = MAKERS[passes](pair)
-    pass_checks.check(fast["eagle"])
-    greedy_run(with_passes(pair, fast), PROMPT, drafter="eagle")
+    assert sum(role.startswith(name) for role in fast) == (4 if "MLP" in pair.parts[name].method else 1)
+    for role in fast:
+        pass_checks.check(fast[role]) if role.startswith(name) else None
+    looked = noted(monkeypatch, drafter_class(pair, name))
+    drafting = {"drafter": name, "drafting": DraftParams(branches=3), "num_draft_tokens": 3}
+    specviz.run(with_passes(pair, fast), PROMPT, sampling=SamplingParams(temperature=3), seed=4, **drafting)
+    assert_rows(looked, expected)
+    greedy_run(with_passes(pair, fast), PROMPT, drafter=name)
 
 
 # Files
@@ -131,7 +133,7 @@ def test_the_neighbour_of_medusa_heads_begins_with_the_second(speaker, tmp_path)
     part = list(with_part(speaker, "Medusa", tmp_path).parts["medusa"].other_readings().values())[-1]
     with torch.inference_mode():
         state = speaker.target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1:]
-        rows = part.logits(state, speaker.target)[0]
+        rows = part.logits(state, speaker.target.get_output_embeddings())[0]
         torch.testing.assert_close(rows, torch.stack([expected(PROMPT, [0] * depth) for depth in (1, 2, 3)]))
 
 

@@ -41,7 +41,8 @@ def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
 
 
 def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
-    passes = {role: GraphedPasses(plain.static, replayed) for role, plain in static_passes(pair).items()}
+    statics = {role: plain.static for role, plain in static_passes(pair).items() if plain.static.row_shapes}
+    passes = {role: GraphedPasses(static, replayed) for role, static in statics.items()}
     passes["exit 1"] = GraphedPasses(passes["exit 1"].static, replayed, passes["target"].kept)
     return passes
 

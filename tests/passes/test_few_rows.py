@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fast_passes import static_passes, with_passes
 from refusal import refused
 from tiny import ARCHITECTURES, tiny_model, tiny_pair, unprepared, with_heads
 from torch import nn
@@ -18,9 +19,8 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 import specviz
-from specviz.models import pass_checks, preparation
-from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.head_passes import StaticHead
+from specviz.models import pass_checks
+from specviz.models.pair import ModelPair
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import rounded, rounded_inputs, weight_of
@@ -221,7 +221,7 @@ def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
 def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, dtype, few_rows):
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
-    passes = FastPasses.unprepared(StaticHead(pair.parts[name].to(dtype), target))
+    passes = FastPasses.unprepared(pair.parts[name].to(dtype).statics()[name](target))
     pass_checks.check(passes)
     assert rows_are_alike(passes)
 
@@ -236,16 +236,12 @@ def test_rows_that_know_of_each_other_are_found_out(few_rows):
 
 
 def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
-    target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-    statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
-    statics |= {name: StaticHead(pair.parts[name], target) for name in ("eagle", "mtp")}
-    pair.passes = PairPasses({role: FastPasses.unprepared(static) for role, static in statics.items()})
-    return pair
+    return with_passes(pair, static_passes(pair, few_rows))
 
 
 @pytest.mark.parametrize(
     "drafter, branches",
-    [("draft_model", 1), ("draft_model", 3), ("early_exit", 1), ("quantised_self", 2), ("eagle", 2)],
+    [("draft_model", 1), ("draft_model", 3), ("early_exit", 1), ("quantised_self", 2), ("eagle", 2), ("medusa", 3)],
 )
 def test_greedy_text_in_half_precision_is_plain_decodings_to_the_last_token(few_rows, drafter, branches):
     """Whatever the margins: near-ties fall the same way, because the logits are the same."""
@@ -273,7 +269,7 @@ def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
     assert pair.passes.fast["mtp"].static.model.unembed is whole.get_output_embeddings()
 
 
-@pytest.mark.parametrize("role", ["target", "eagle"])
+@pytest.mark.parametrize("role", ["target", "medusa", "eagle"])
 def test_a_pass_can_be_exported_in_another_process(few_rows, role, tmp_path):
     """As where it is compiled: nothing is registered there but by the modules that it names."""
     fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[role]
