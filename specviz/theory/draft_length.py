@@ -15,7 +15,7 @@ from specviz.records.runs import LengthChoice
 
 #: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and
 #: slow to change, so that a few unlucky drafts do not end drafting.
-HOPE, HOPED = 0.75, 20
+HOPE, HOPED = 0.75, 10
 
 #: The share of refused tokens that are hoped to have a sibling that is accepted, while nothing is known.
 RESCUED = 0.5
