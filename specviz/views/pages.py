@@ -114,7 +114,9 @@ def _page(kind: str, language: str, made: Run, elements: Sequence[str], settings
     return _PAGE.format(
         language=language,
         title=html.escape(say(f"file.title_{kind}")),
-        style="".join((WEB / name).read_text(encoding="utf-8") for name in ("colours.css", "file/page.css")),
+        style="".join(
+            (WEB / name).read_text(encoding="utf-8") for name in ("colours.css", "shared/page.css", "file/page.css")
+        ),
         told=html.escape(made.prompt.text + made.text).encode("utf-8", "replace").decode(),
         given=base64.b64encode(gzip.compress(json.dumps(carried).encode(), mtime=0)).decode(),
         script=script,

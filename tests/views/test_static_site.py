@@ -27,6 +27,7 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.views.run_messages import rounds_message
 from specviz.views.static_site import write_site
+from tools import static_kernels
 
 PATH = "some/where"
 PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
@@ -211,6 +212,23 @@ def test_every_round_is_the_one_that_is_made_here_by_the_same_coins(bench, pair)
             mine, theirs = ({name: value for name, value in one.items() if value} for one in (mine, theirs))
             assert close(mine, theirs), settings
         assert end["reason"] == {"say": f"generate.end_{run.stop_reason}"}
+
+
+@pytest.mark.parametrize(
+    "probs, u, is_near",
+    [
+        ((0.5, 2e-6, 0.5), 0.500001, True),  # half the line lies on either side of an unlikely token
+        ((1.0, 2e-6, 2e-6), 0.999997, False),  # its place is known, however small: all that lies before it is certain
+        ((0.5, 0.25, 0.25), 0.6, False),
+    ],
+)
+def test_a_draw_is_near_another_where_rounding_can_decide_it(bench, probs, u, is_near):
+    script = "async ([probs, u]) => (await load('sampling')).draw(Float32Array.from(probs), u).edge"
+    assert (bench.evaluate(script, [probs, u]) < 1.5e-5) == is_near
+
+
+def test_the_kernels_are_compiled_from_their_source():
+    assert static_kernels.fingerprint() == static_kernels.FINGERPRINT.read_text(encoding="ascii").strip()
 
 
 def told_rounds(run: Run) -> list[dict]:

@@ -15,7 +15,7 @@ import { judge, lead, probabilities } from "./sampling.js";
  *   index: number, draft: Draft, logits: Float32Array[], p: Float32Array[], coins: Coins, verdict: ReturnType<typeof judge>,
  *   emitted: number[], pieces: string[], dropped: number, stop: string | null, edge: number,
  *   seconds: { draft: number, verify: number, total: number, prefill: number },
- * }} Round  edge: how near the nearest decision was to another: logits at temperature 0, else a share of probability
+ * }} Round  edge: how near the nearest decision was to another, in logits
  */
 
 /**
@@ -63,7 +63,7 @@ export function* rounds(target, drafter, tokenizer, { prompt, num_draft_tokens: 
       if (stop) break;
     }
     if (stop) pieces[pieces.length - 1] += text.flush();
-    const edge = temperature === 0 ? Math.min(...logits.slice(0, verdict.kept + 1).map(lead)) : Math.min(draft.edge, verdict.edge);
+    const edge = temperature === 0 ? Math.min(...logits.slice(0, verdict.kept + 1).map(lead)) : temperature * Math.min(draft.edge, verdict.edge);
     const seconds = { draft: drafted - began, verify: verified - drafted, total: performance.now() - began, prefill };
     for (const name of /** @type {(keyof typeof seconds)[]} */ (Object.keys(seconds))) seconds[name] /= 1000;
     prefill = 0;

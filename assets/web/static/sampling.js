@@ -1,7 +1,8 @@
 // From logits to a distribution, from a distribution and a coin to a token, and the acceptance rule: pure functions.
 //
 // They compute in float32, and add up in float64, as specviz/rules does. Each decision also says how far its coin lay from
-// another outcome: `edge`, a share of probability.
+// another outcome: `edge`, the distance in log-odds, which rounding of logits moves by about as much as it moves them, divided by
+// the temperature; distance in probability would call every draw of an unlikely token near, however well its place is known.
 
 const round = Math.fround;
 
@@ -57,16 +58,16 @@ export function draw(probs, u) {
     start = end;
     end += probs[++token];
   }
-  const [below, above] = [(threshold - start) / total, (start + probs[token] - threshold) / total];
-  return { token, start, total, edge: Math.min(start ? below : Infinity, start + probs[token] < total ? above : Infinity) };
+  const distance = (/** @type {number} */ end) => (end > 0 && end < total ? (Math.abs(threshold - end) * total) / (end * (total - end)) : Infinity);
+  return { token, start, total, edge: Math.min(distance(start), distance(start + probs[token])) };
 }
 
 /** norm(max(0, p − q)), the mass that the drafter left uncovered; p itself where that is nothing. @param {Float32Array} p @param {Float32Array} q */
 export function residual(p, q) {
-  let total = 0;
+  let mass = 0;
   const left = p.map((each, i) => Math.max(0, each - q[i]));
-  for (const each of left) total += each;
-  return total > 0 ? left.map((each) => each / round(total)) : p;
+  for (const each of left) mass += each;
+  return mass > 0 ? { probs: left.map((each) => each / round(mass)), mass } : { probs: p, mass: 1 };
 }
 
 /**
@@ -82,11 +83,11 @@ export function judge({ tokens, q }, p, coins) {
   const bounds = tokens.map((token, i) => round(p[i][token] / q[i][token]));
   let [kept, edge] = [0, Infinity];
   while (kept < tokens.length) {
-    edge = Math.min(edge, Math.abs(bounds[kept] - coins.accept[kept]));
+    edge = Math.min(edge, Math.abs(Math.log(bounds[kept] / coins.accept[kept])));
     if (!(coins.accept[kept] < bounds[kept])) break;
     kept++;
   }
-  const nextProbs = kept < tokens.length ? residual(p[kept], q[kept]) : p[kept];
+  const { probs: nextProbs, mass } = kept < tokens.length ? residual(p[kept], q[kept]) : { probs: p[kept], mass: 1 };
   const next = draw(nextProbs, coins.next);
-  return { kept, acceptProbs: bounds.map((bound) => Math.min(1, bound)), next, nextProbs, edge: Math.min(edge, next.edge) };
+  return { kept, acceptProbs: bounds.map((bound) => Math.min(1, bound)), next, nextProbs, edge: Math.min(edge, mass * next.edge) }; // what is left of p and q has the rounding of both
 }
