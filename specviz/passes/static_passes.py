@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import exit_after, narrow_like, rounded_twin, with_grouped_attention
@@ -67,6 +67,9 @@ class StaticPass(nn.Module):
         # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
         whole = not any(weight.is_meta for weight in model.parameters())
         layers = _cache_after_one_token(model if whole else self.model).layers
+        # Some layers cache nothing, as they read the keys and values of earlier ones (Gemma 4).
+        self.caching = [not isinstance(layer, DummyLayer) for layer in layers]
+        layers = list(itertools.compress(layers, self.caching))
         if (reason := _why_not_static(model, layers)) is not None:
             raise reason
         # (heads, head size) of each tensor of rows
@@ -136,7 +139,8 @@ class StaticPass(nn.Module):
         Returns logits [n, vocab] in float32 and the hidden states [n, d] of `feature_layers` in the model's dtype.
         """
         inputs, rows = others[: len(self.input_widths)], others[len(self.input_widths) :]
-        layers = [StaticLayer(keys, values, where) for keys, values in zip(rows[::2], rows[1::2], strict=True)]
+        held = iter([StaticLayer(keys, values, where) for keys, values in zip(rows[::2], rows[1::2], strict=True)])
+        layers = [next(held) if caches else DummyLayer() for caches in self.caching]
         given = {"features": inputs[0][None].to(self.inner_dtype)} if inputs else {}
         output = self.model(
             input_ids=token_ids[None],

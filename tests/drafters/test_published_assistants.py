@@ -85,6 +85,7 @@ def row_in_transformers(assistant, target, text, branch):
     "target, drafter, passes, branches",
     [
         ("shared", "ordered", "plain", None),
+        ("shared", "ordered", "kernels", None),
         ("whole", "ordered", "static", None),
         ("whole", "unified", "kernels", None),
         ("full", "all full", "plain", 3),

@@ -1,5 +1,6 @@
 """A pair's passes over static buffers, on our kernels and as graphs, without a compiler."""
 
+import contextlib
 import dataclasses
 
 from specviz.models import preparation
@@ -7,8 +8,10 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
+from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.records.errors import SpecvizError
 
 
 def replayed(function, examples):
@@ -28,7 +31,10 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str,
         target, statics = WithoutPass.of(pair.target, few_rows), {}
     else:
         target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-        statics = {"target": target, "exit 1": target.first_layers(1)}
+        statics = {"target": target}
+        with contextlib.suppress(SpecvizError):  # where later layers read the keys of earlier ones
+            check_exit(pair.target, pair.target_name)
+            statics["exit 1"] = target.first_layers(1)
     if pair.draft is not None:
         statics["draft"] = StaticPass(pair.draft, (), few_rows)
     for part in pair.parts.values():
@@ -43,7 +49,8 @@ def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
 def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
     statics = {role: plain.static for role, plain in static_passes(pair).items() if plain.static.row_shapes}
     passes = {role: GraphedPasses(static, replayed) for role, static in statics.items()}
-    passes["exit 1"] = GraphedPasses(passes["exit 1"].static, replayed, passes["target"].kept)
+    if "exit 1" in passes:
+        passes["exit 1"] = GraphedPasses(passes["exit 1"].static, replayed, passes["target"].kept)
     return passes
 
 
