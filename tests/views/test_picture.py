@@ -133,8 +133,32 @@ def sampled(rule: str, coins: str = "") -> Run:
     )
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, rule):
+def move_coin(page: Page, index: int, way: str) -> str:
+    """Moves a coin as far up as it goes, in its close-up or in the overview; returns what it came to lie at."""
+    coin = page.locator(f'.overview [data-piece="coin"][data-index="{index}"]')
+    if way == "close-up":
+        coin.click(position={"x": 12, "y": 6})
+        move(page, "what-if", 0.999)
+        page.keyboard.press("Escape")
+    elif way == "keys":
+        coin.focus()
+        for _ in range(100):
+            page.keyboard.press("Shift+ArrowRight")
+        assert page.evaluate(FOCUS) == ["coin", str(index)]
+    else:
+        line = coin.locator(".track").bounding_box()
+        page.mouse.move(line["x"] + 4, line["y"] + 3)
+        page.mouse.down()
+        page.mouse.move(line["x"] + line["width"] + 9, line["y"] + 30, steps=3)
+        page.mouse.up()
+    expect(page.locator(".closeup")).not_to_be_visible()
+    return coin.locator(".mark.above").inner_text().removeprefix("u = ")
+
+
+@pytest.mark.parametrize(
+    "rule, way", [("token", "close-up"), ("token", "keys"), ("token", "mouse"), ("block", "mouse")]
+)
+def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, rule, way):
     run = sampled(rule)
     one, index = next(
         (one, index)
@@ -149,10 +173,7 @@ def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, ru
         "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
     )
     page.keyboard.press("p")
-    page.locator(f'.overview [data-piece="coin"][data-index="{index}"]').click()
-    move(page, "what-if", 0.999)
-    expect(page.locator(".closeup .mark.above").first).to_have_text("u = 0.999")
-    page.keyboard.press("Escape")
+    assert move_coin(page, index, way) == "0.999"
     there = sampled(rule, f"{one.index + 1}.{index + 1}=0.999").rounds[one.index]
     assert outcomes(page, len(one.drafted)) == [token.outcome for token in there.drafted]
     page.locator('[part="suppose-reset"]').click()

@@ -1,7 +1,7 @@
 // Draws the line from 0 to 1 that the target's own token was drawn on.
 
 import { make } from "../shared/dom.js";
-import { brief, plainNumber } from "../shared/numbers.js";
+import { brief, fixed, plainNumber } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { marker, tickAt } from "./coin.js";
 import { distributions, nameOf, restName } from "./distribution.js";
@@ -87,14 +87,14 @@ function pieces(run, round, pairs, part, drawn = true) {
 function wholeLine(next, listed, drawn) {
   const line = track(listed.map(([id, start, end]) => [start, end, drawn && id === next.id]), drawn ? next : null);
   line.classList.add("whole");
-  if (drawn) line.append(marker(next.u ?? 0, `u = ${placeOfDraw(/** @type {any} */ (next)).u}`, "above"));
+  if (drawn) line.append(marker(next.u ?? 0, `u = ${isPlaced(next) ? placeOfDraw(next).u : fixed(next.u ?? 0, 3)}`, "above"));
   return line;
 }
 
 /** The line alone, for the overview. @param {Round} round @param {boolean} drawn */
 export function drawnLine(round, drawn) {
   const { next } = round;
-  if (!isPlaced(next) || !next.line?.length) return [];
+  if (next.u === null || !next.line?.length) return [];
   const likely = (rowOf(round, "next").residual ?? []).map(([id]) => id);
   const listed = drawn ? next.line : next.line.filter(([id]) => likely.includes(id));
   return [make("span", { class: `pieces ${isLossy(round) ? "bonus" : nextKind(round)}` }, wholeLine(next, listed, drawn))];

@@ -44,7 +44,8 @@ export function overview(view, spot, round) {
 
 /** @param {View} view @param {Piece} name @param {Index} index @param {string} label @param {string} kind @param {(Node | string)[]} children @param {string} [stage] */
 function piece(view, name, index, label, kind, children, stage) {
-  return make("button", { type: "button", class: `piece ${kind}`, "data-piece": name, "data-index": index, "aria-label": label, tabindex: "-1" },
+  const keys = name === "coin" ? "Shift+ArrowLeft Shift+ArrowRight" : null; // moving.js
+  return make("button", { type: "button", class: `piece ${kind}`, "aria-keyshortcuts": keys, "data-piece": name, "data-index": index, "aria-label": label, tabindex: "-1" },
     make("span", { class: "stage", text: view.say(`playback.stage_${stage ?? name}`) }), ...children);
 }
 
@@ -83,7 +84,7 @@ function draftPieces(view, number, round, index) {
       make("span", { class: "m" }, ...knownNumbers(run, token, "drafted"))]),
     piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, [
       make("span", { class: "m" }, ...(bars.length ? knownNumbers(run, token, "passed").slice(-1) : [])), ...small(bars)]),
-    piece(view, "coin", index, said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),
+    piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),
   ];
 }
 
@@ -100,8 +101,8 @@ function nextPieces(view, number, round) {
     make("span", { class: "m", text: `${SYMBOL[kind]} ${name}` }))];
   return [
     piece(view, "pass", "next", `${name}: ${heard}`, `passed next ${pending ? "sealed" : kind}`, small(bars), isRefusal(run, round, "next") && bars.length ? "residual" : "own"),
-    piece(view, "coin", "next", sentenceHere(view, spot), `flipped next ${pending ? "sealed unborn" : kind}`,
-      [...(draw.length && !round.next.unknown ? drawnLine(round, !pending) : []), ...token], "draw"),
+    piece(view, "coin", "next", saySupposed(view, spot) ?? sentenceHere(view, spot), `flipped next ${pending ? "sealed unborn" : kind}`,
+      [...(draw.length || round.next.unknown ? drawnLine(round, !pending) : []), ...token], "draw"),
   ];
 }
 

@@ -5,6 +5,7 @@ import { make } from "../shared/dom.js";
 import { fly, slide } from "./camera.js";
 import { closeup } from "./closeup.js";
 import { overview, tail } from "./overview.js";
+import { letCoinsMove } from "./moving.js";
 import { frontier, lastPlace, spotHere } from "./place.js";
 import { roundShown } from "./suppose.js";
 import { drawSuppose, supposePanel } from "./supposing.js";
@@ -29,6 +30,7 @@ export function pictureCard(view, choosing) {
     button("after", "›", () => turn(view, choosing, "ArrowRight")), ui.out,
     make("button", { class: "go close", type: "button", "aria-label": say("rounds.close"), text: "×", on: { click: () => choosing.letGo(view, true) } }));
   ui.picture = make("aside", { class: "card picture", part: "picture", "aria-label": say("rounds.picture") }, ui.steer, ui.frame, supposePanel(view, () => drawPicture(view)));
+  letCoinsMove(view, (node) => spotIn(view, node), (spot) => look(view, choosing, spot));
   ui.whole.addEventListener("click", (/** @type {any} */ event) => onPiece(view, choosing, event));
   ui.picture.addEventListener("keydown", (/** @type {any} */ event) => onPictureKey(view, choosing, event));
   new ResizeObserver(() => fitPicture(view)).observe(ui.frame);
@@ -125,13 +127,25 @@ function onPiece(view, choosing, event) {
   if (node) zoomIn(view, choosing, pieceOf(node));
 }
 
+/** The token whose piece a node lies in. @param {View} view @param {any} node @returns {Spot | null} */
+function spotIn(view, node) {
+  const [shown, piece] = [spotShown(view), node.closest("[data-piece]")];
+  return shown && piece && !isText(piece.dataset.piece) ? { round: shown.round, index: pieceOf(piece).index } : null;
+}
+
+/** Looks at a token of the round that is shown. @param {View} view @param {Choosing} choosing @param {Spot} spot */
+function look(view, choosing, spot) {
+  if (spot.index === spotShown(view)?.index) drawPicture(view);
+  else choosing.choose(view, spot, { pin: view.pinned });
+}
+
 /** @param {View} view @param {Choosing} choosing @param {Place} place */
 function zoomIn(view, choosing, { piece, index }) {
   const spot = spotShown(view);
   if (!spot) return;
   view.picture.piece = piece;
-  if (isText(piece) || index === spot.index) drawPicture(view);
-  else choosing.choose(view, { round: spot.round, index }, { pin: view.pinned });
+  if (isText(piece)) drawPicture(view);
+  else look(view, choosing, { round: spot.round, index });
   fly(view.ui.frame, nodeOf(view.ui.whole, { piece, index }), view.ui.whole, view.ui.near, true);
   view.ui.near.focus({ preventScroll: true });
 }
@@ -171,7 +185,7 @@ function turn(view, choosing, key) {
   old.inert = true;
   picture.piece = place.piece;
   if (isText(place.piece)) drawPicture(view);
-  else choosing.choose(view, { round: spot.round, index: place.index }, { pin: view.pinned });
+  else look(view, choosing, { round: spot.round, index: place.index });
   const [right, down] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key] ?? [0, 0];
   slide(old, ui.near, right, down);
 }

@@ -5,12 +5,13 @@ import { GAMMAS, expectedTokens } from "../shared/formulas.js";
 import { briefly, fixed, plainNumber, written } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { sealedAt } from "./place.js";
-import { isBlock, isLossy } from "./records.js";
+import { flippedAt, isBlock, isLossy } from "./records.js";
 import { AS_IT_WAS, recordedTemperature, roundShown, supposedOf } from "./suppose.js";
 import { depthOf, isTree } from "./trees.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("./types.js").Round} Round */
 
 /** @param {View} view @param {() => void} draw what is supposed */
 export function supposePanel(view, draw) {
@@ -39,11 +40,29 @@ export function suppose(view, round, change) {
   view.supposed = { ...supposedOf(view, round), ...change, round };
 }
 
-/** What can be moved now: nothing before the round is over, or while it is being guessed. @param {View} view @param {Spot | null} spot */
+/** Nothing can be moved before the round is over, or while it is being guessed. @param {View} view @param {number} round */
+const isMovable = (view, round) => Boolean(view.run.rounds[round]?.drafted.length && !sealedAt(view, { round, index: "next" }) && !view.playback.predicting);
+
+/** The coin of a token as it was flipped; null where none was. @param {Round} round @param {import("./types.js").Index} index */
+export const flippedCoin = (round, index) => (index === "next" ? round.next.u : (flippedAt(round, index)?.u ?? null));
+
+/** The coin of a token as it is supposed, where it can be moved, else null. @param {View} view @param {Spot} spot */
+export const coinOf = (view, { round, index }) => (isMovable(view, round) ? flippedCoin(roundShown(view, round), index) : null);
+
+/** Sets a coin by hand: from 0 to below 1, rounded; where it lay, nothing is supposed of it. @param {View} view @param {Spot} spot @param {number} value @param {number} [digits] */
+export function setCoin(view, { round, index }, value, digits = 3) {
+  const u = Number(Math.min(Math.max(0, value), 1 - 10 ** -digits).toFixed(digits));
+  const { [index]: _, ...others } = supposedOf(view, round).coins;
+  const coin = flippedCoin(view.run.at(round), index);
+  suppose(view, round, { coins: coin !== null && u === Number(coin.toFixed(digits)) ? others : { ...others, [index]: u } });
+  return u;
+}
+
+/** @param {View} view @param {Spot | null} spot */
 export function drawSuppose(view, spot) {
   const { ui, run } = view;
   const round = spot && run.rounds[spot.round];
-  const open = Boolean(round && round.drafted.length && !sealedAt(view, { round: spot.round, index: "next" }) && !view.playback.predicting);
+  const open = Boolean(round && isMovable(view, spot.round));
   ui.suppose.toggleAttribute("data-closed", !open);
   if (!open || !round) return;
   ui.supposing = spot.round;
@@ -70,10 +89,12 @@ export function saySupposed(view, spot) {
     said.push(say("playback.suppose_expected", { gamma: what.gamma, tokens: fixed(expectedTokens(rate, what.gamma), 2), rate: plainNumber(rate) }));
   }
   if (what.temperature !== null) said.push(say("playback.suppose_ranges", { temperature: what.temperature }));
+  const coin = what.coins[spot.index];
   const token = spot.index === "next" ? null : round.drafted[spot.index];
   if (token) {
     const bound = token.bound ? say("playback.suppose_bound", { bound: briefly(token.bound) }) : "";
-    said.push([say("playback.suppose_token", { token: quoted(say, token.text), outcome: say(`rounds.${token.outcome}`) }), bound].filter(Boolean).join(" "));
+    const outcome = say(`rounds.${token.outcome}`);
+    said.push(coin === undefined ? say("playback.suppose_token", { token: quoted(say, token.text), outcome }) : `${say("rounds.what_if_outcome", { u: fixed(coin, 3), outcome })}.`, bound);
   } else said.push(round.next.unknown ? say("playback.suppose_unknown") : say("playback.suppose_next", { token: quoted(say, round.next.text) }));
-  return said.join(" ");
+  return said.filter(Boolean).join(" ");
 }

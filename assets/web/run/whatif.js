@@ -7,9 +7,9 @@ import { make } from "../shared/dom.js";
 import { fixed } from "../shared/numbers.js";
 import { quoted, showToken } from "../shared/tokens.js";
 import { evidence } from "./evidence.js";
-import { flippedAt, isBlock, isPlaced, tokenText } from "./records.js";
+import { isBlock, isPlaced, tokenText } from "./records.js";
 import { supposedOf } from "./suppose.js";
-import { suppose } from "./supposing.js";
+import { flippedCoin, setCoin } from "./supposing.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
@@ -21,7 +21,7 @@ const DIGITS = 6; // as many as the line's pieces are recorded with
 export function whatIf(view, spot) {
   const { index } = spot;
   const round = view.run.at(spot.round);
-  const coin = index === "next" ? round.next.u : (flippedAt(round, index)?.u ?? null);
+  const coin = flippedCoin(round, index);
   if (coin === null) return [];
   const was = outcomeOf(view, spot, coin);
   let u = supposedOf(view, spot.round).coins[index] ?? coin;
@@ -35,10 +35,8 @@ export function whatIf(view, spot) {
     told.textContent = view.say(outcome === was ? "rounds.what_if_same" : "rounds.what_if_outcome", { u: fixed(u, digits), outcome });
   };
   const set = (/** @type {number} */ value, /** @type {number} */ digits) => {
-    u = Math.min(Number(value.toFixed(digits)), Number((1 - 10 ** -digits).toFixed(digits))); // below 1
+    u = setCoin(view, spot, value, digits);
     slider.value = String(u);
-    const { [index]: _, ...others } = supposedOf(view, spot.round).coins;
-    suppose(view, spot.round, { coins: u === Number(coin.toFixed(digits)) ? others : { ...others, [index]: u } });
     tell(digits);
     for (const picture of evidence(view, spot).coin) view.ui.near.querySelector("[part=coin]")?.replaceWith(picture);
   };
