@@ -27,6 +27,9 @@ namespace {
 // How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
 constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
 
+// How many rows are multiplied with several panels at a time.
+constexpr int MOST_STREAMED = 3;
+
 // How many floats ahead memory is asked, so that it has answered when they are needed.
 constexpr int64_t AHEAD = 1024;
 
@@ -41,6 +44,9 @@ inline void ask_ahead(const int32_t* words) {
     __builtin_prefetch(words + 16 * AHEAD / WORD, 0, 2);
 #else
   __builtin_prefetch(words + AHEAD / WORD);
+  // More rows read a panel at a time, one stream, which memory sends more slowly than several: what follows much later
+  // is asked for too, into the second cache.
+  if constexpr (ROWS > MOST_STREAMED) __builtin_prefetch(words + 16 * AHEAD / WORD, 0, 2);
 #endif
 }
 
@@ -138,7 +144,7 @@ void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out
 // streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= 3 ? 2 : 1;
+  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= MOST_STREAMED ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
