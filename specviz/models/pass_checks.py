@@ -195,8 +195,9 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
                 others = (siblings, torch.full_like(tokens, own.length))
-            expected = own.forward(tokens, width, *others, inputs=inputs.to(static.inner_dtype))
-            yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), None
+            keep = width * static.rows
+            expected = own.forward(tokens, keep, *others, inputs=inputs.to(static.inner_dtype))
+            yield static.product_dtype, expected, fast.forward(tokens, keep, *others, inputs=inputs), None
             if static.feature_layers:
                 yield static.dtype, own.features, fast.features, None
             for cached in (own, fast):

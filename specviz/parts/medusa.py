@@ -131,7 +131,8 @@ class StaticMedusa(StaticHead):
 
     def __init__(self, head: PublishedMedusa, target: StaticPass | WithoutPass):
         super().__init__(head, target)
-        self.reads_chains_only = True  # a token has several rows
+        self.rows = head.num_heads
+        self.reads_chains_only = True  # there are no trees of tokens with several rows
 
 
 def _own_name(name: str) -> str:

@@ -314,7 +314,7 @@ def rows_are_alike(passes: FastPasses) -> bool:
         """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""
         visible, positions = view or (None, None)
         given = next((rows[which] for rows in inputs), None)
-        logits = one.forward(ids[which], len(which), visible, positions, given)
+        logits = one.forward(ids[which], len(which) * static.rows, visible, positions, given)
         return [logits, one.features] if static.feature_layers else [logits]
 
     text = torch.arange(_TOKENS)

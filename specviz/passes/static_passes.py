@@ -46,6 +46,7 @@ class StaticPass(nn.Module):
     """
 
     fewest = 1  # tokens of a pass
+    rows = 1  # of logits, of each token
 
     def __init__(
         self,
