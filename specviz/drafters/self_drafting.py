@@ -80,7 +80,7 @@ DEFAULT_BITS = 8
 
 
 class QuantisedSelf(SelfDrafting):
-    """Self-speculation: all of the target's layers, their weights rounded to 8 bits, or most of them to 4.
+    """Self-speculation: all of the target's layers, their weights rounded to 8 or 4 bits.
 
     A quantised copy as the draft: ML-SpecQD (Georganas et al., arXiv 2503.13565). In the target's own keys and values,
     which are better than the copy's own and are there already: QSpec (Zhao et al., arXiv 2410.11305). So the prompt is

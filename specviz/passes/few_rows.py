@@ -22,7 +22,6 @@ from specviz.passes.model_twins import (
     INPUT_GROUP,
     Codes,
     attending_by,
-    bits_of,
     codes_of,
     is_linear,
     let_go,
@@ -195,7 +194,7 @@ class FewRows:
 
     panel: int  # outputs in a panel of weights, see `kernel_library.load`
     half: bool = field(default=False, repr=False)  # whether weights in float32 are kept in bfloat16
-    bits: int | None = field(default=None, repr=False)  # in which they are kept instead, see `quantised`, `bits_of`
+    bits: int | None = field(default=None, repr=False)  # in which they are kept instead: 8 or 4, see `quantised`
 
     @classmethod
     def ready(cls) -> FewRows:
@@ -236,9 +235,8 @@ class FewRows:
 
         def linear(part: nn.Module) -> FewRowsLinear:
             packed = packed_of(part)
-            way = self if self.bits is None else replace(self, bits=bits_of(part, self.bits))
-            if packed is None or packed.few_rows != way:
-                packed = way.linear(weight_of(part), part.bias)
+            if packed is None or packed.few_rows != self:
+                packed = self.linear(weight_of(part), part.bias)
                 if self.bits is None and not part.weight.is_meta:  # whose weights are only described
                     _refuse_others(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.
