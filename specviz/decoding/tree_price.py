@@ -17,9 +17,6 @@ from specviz.theory.draft_length import interpolated
 #: The last rounds of each depth that are kept, and how many of them are enough to say something.
 KEPT, FEWEST = 256, 24
 
-#: A pass that takes no longer than this, in plain steps, asks for nothing.
-_FREE = 1.05
-
 #: Of a 95 % interval, in standard errors.
 _WIDE = 1.96
 
@@ -54,8 +51,6 @@ def said_of_tree(request: Request) -> Sentence | None:
         return None
     wide, plain = interpolated(measured, (1 + request.largest_draft, 1))
     best = max(_asked_by_chains(request, wide), default=None)
-    if best is None and wide < _FREE * plain:
-        return None  # every pass makes a token
     if best is None:
         return Sentence(
             "A pass over this tree takes as long as {times:.1f} plain steps here: with fewer tokens a pass, out of at "
