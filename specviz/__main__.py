@@ -274,7 +274,6 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.decoding.engine import rounds
     from specviz.decoding.record import collect
     from specviz.decoding.request import prepare
-    from specviz.decoding.tree_price import said_of_tree
     from specviz.drafters.registry import usual
 
     pair = _load(options)
@@ -288,8 +287,6 @@ def _run(options: argparse.Namespace) -> int:
         for _ in rounds(request):
             pass
         return 0
-    if (said := said_of_tree(request)) is not None:
-        _say(said)
     colour, counts, done = terminal.wants_colour(sys.stdout), Tally(), []
     print(terminal.harmless(request.prompt.text), end="", flush=True)
     try:

@@ -5,7 +5,6 @@ request             a run's settings, checked against its pair and resolved
 engine              `speculate` and `run`; the loop over rounds, until the text ends; two rules on the same drafts
 decoder             one round: draft, verify, judge, keep; where coins are flipped, and who judges
 lengths             how deep each round drafts, and what is learned from it
-tree_price          what fixed trees have to make to be worth their passes, said before a run
 record              the record of a round, from the device to plain values; a whole run's
 lossless            the lab: many short runs against the exact distribution; wrong rules for it to catch
 exact_distribution  that distribution, enumerated

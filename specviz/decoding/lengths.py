@@ -3,14 +3,15 @@
 from collections.abc import Hashable
 from dataclasses import replace
 
+import numpy as np
+
 from specviz.decoding.request import Request
-from specviz.decoding.tree_price import note_chain
 from specviz.passes.devices import agreed
 from specviz.passes.static_passes import kind_of
 from specviz.records.runs import Seconds
 from specviz.rules.draft import Verdict, depth
 from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE
-from specviz.theory.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength, interpolated
+from specviz.theory.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
 
 #: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
 STEP = 1 / 8
@@ -63,15 +64,17 @@ def learn(length: DraftLength, request: Request, verdict: Verdict, seconds: Seco
     if request.chooses_length and not seconds.prefill:
         taken = seconds.draft, seconds.total - seconds.draft
         typical = tuple(agreed(part, request.pair.target) for part in taken)
-    note_chain(request, verdict, seconds)
     length.observe(depth(verdict.draft.parents), len(verdict.path), typical)
 
 
 def _expected(request: Request) -> Experience:
     """Before any round was timed: target passes as they were measured, and draft steps that take `STEP` of one."""
     deep = range(request.num_draft_tokens + 1)
-    measured = request.pair.passes.seconds_by_width or {1: 1.0}
-    target = interpolated(measured, [1 + request.drafter.largest_draft(depth, request.branches) for depth in deep])
+    measured = sorted(request.pair.passes.seconds_by_width.items()) or [(1, 1.0)]
+    widths, seconds = map(list, zip(*measured))
+    # Wider ones go on as those did.
+    widths.append(2 * widths[-1] - widths[0])
+    seconds.append(2 * seconds[-1] - seconds[0])
+    target = np.interp([1 + request.drafter.largest_draft(depth, request.branches) for depth in deep], widths, seconds)
     at_once = request.drafter.at_once or request.drafter.copies
-    step = STEP * measured[min(measured)]
-    return Experience([step * (min(depth, 1) if at_once else depth) for depth in deep], target)
+    return Experience([STEP * seconds[0] * (min(depth, 1) if at_once else depth) for depth in deep], target.tolist())

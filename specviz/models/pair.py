@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import pathlib
 import threading
-from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,8 +63,6 @@ class PairPasses:
     #: (`specviz.decoding.lengths`).
     experience: dict[Hashable, Experience] = field(default_factory=dict)
     lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
-    #: Tokens and seconds of the last rounds that drafted chains, by how (`specviz.decoding.tree_price`).
-    chains: dict[Hashable, deque[tuple[int, float]]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.preparation.quantised_target`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-
-import numpy
 
 from specviz.records.runs import LengthChoice
 
@@ -42,18 +40,6 @@ OLD = 256
 
 #: A depth, and whether a drafter of trees drafts a chain.
 ChosenLength = tuple[LengthChoice, bool]
-
-
-#: How many times as far as passes were timed they are taken to go on alike: beyond every tree.
-_FURTHER = 64
-
-
-def interpolated(measured: Mapping[int, float], widths: Sequence[int]) -> list[float]:
-    """Seconds of passes over so many tokens, from those that were timed; wider ones go on as those did."""
-    known, seconds = map(list, zip(*sorted(measured.items())))
-    known.append(known[-1] + _FURTHER * (known[-1] - known[0]))
-    seconds.append(seconds[-1] + _FURTHER * max(0.0, seconds[-1] - seconds[0]))
-    return numpy.interp(widths, known, seconds).tolist()
 
 
 class Curve:

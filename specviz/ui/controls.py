@@ -10,9 +10,8 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
-from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingParams
-from specviz.records.words import Sentence, Words
+from specviz.records.words import Words
 from specviz.ui import components
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text
 from specviz.ui.device import PairName
@@ -138,8 +137,6 @@ class Controls:
         for name in DRAFTING:
             if not SETTINGS[name].rare:
                 own[name] = self._of_table(name, visible=name == "branches")
-            if name == "branches":
-                self.tree_note = gr.Markdown(visible=False, elem_classes=["sv-note"])
 
     def _lay_out_more(self) -> None:
         """Length, seed, sampling, rule."""
@@ -211,8 +208,6 @@ class Controls:
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
         drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
         rule.input(self.of_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
-        said_of = [self.fields[name].change for name in ("drafter", "num_draft_tokens", "branches", "temperature")]
-        gr.on(said_of, self._on_tree, self.inputs, self.tree_note, trigger_mode="always_last", **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
         gr.on([one.change for one in sampling], None, sampling, None, js=components.sampling_heard(), **INTERNAL)
 
@@ -280,24 +275,6 @@ class Controls:
 
     def _on_drafter(self, pair: dict[str, Any], name: str) -> Changes:
         return self.of_drafter(self.runner.store.in_use(PairName(**pair)), name)
-
-    def _on_tree(self, *values: Any) -> Changes:
-        """What is known beforehand of the tree that is set."""
-        heard, said = values[len(self.fields)], None
-        if heard:  # the pair is in memory, and torch with it
-            said = self._said_of_tree(values, PairName(**heard))
-        return {self.tree_note: gr.update(value="" if said is None else self.say.step(said), visible=said is not None)}
-
-    def _said_of_tree(self, values: Sequence[Any], name: PairName) -> Sentence | None:
-        from specviz.decoding.request import prepare
-        from specviz.decoding.tree_price import said_of_tree
-
-        pair = self.runner.store.in_use(name)
-        try:
-            request = prepare(pair, self.order(values, name, pair).settings, Prompt("", ()))
-        except SpecvizError:
-            return None  # refused once a run is asked for, beside the control
-        return said_of_tree(request)
 
 
 #: The controls that come and go with the drafter, in the order of the page.
