@@ -1,5 +1,5 @@
 // Linear layers and attention over few tokens on a CPU: weights in float32 or bfloat16, or in few bits (few_bits.h);
-// inputs in float32, or rounded to bfloat16 for a processor that multiplies it; everything else in float32.
+// inputs in float32, or rounded to bfloat16 where that is multiplied faster; everything else in float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
