@@ -2,7 +2,7 @@
 
 A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
 Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
-still while something is measured (`at_rest`).
+still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile.
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
@@ -200,9 +200,10 @@ def compile_all(
             idle.put(worker)
 
     count = min(processes, len(jobs))
+    call = next(_calls)
     with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as workers:
         for _ in range(count):
-            idle.put(workers.enter_context(Worker()))
+            idle.put(workers.enter_context(Worker(call)))
         running = {pool.submit(make, job): job for job in jobs}
         try:
             while running and not halt.is_set():
@@ -216,7 +217,8 @@ def compile_all(
 
 
 class _Rest:
-    """Stops the processes that make programs while somebody measures."""
+    """Stops the processes that make programs: all while somebody measures, and else those of earlier calls while there
+    are some of a later one, whose models somebody has just loaded."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -224,9 +226,10 @@ class _Rest:
         self.askers = 0
         self.began, self.left = 0.0, MOST_REST
 
-    @property
-    def now(self) -> bool:
-        return self.askers > 0 and self.left > 0
+    def _arrange(self) -> None:
+        measured, last = self.askers > 0 and self.left > 0, max((worker.call for worker in self.workers), default=0)
+        for worker in self.workers:
+            worker.stop(measured or worker.call < last)
 
     def ask(self, more: int) -> None:
         """One asker more, or less (−1)."""
@@ -236,17 +239,22 @@ class _Rest:
             self.askers += more
             if self.askers == 0 and self.workers:
                 self.left -= time.monotonic() - self.began
-            for worker in self.workers:
-                worker.stop(self.now)
+            self._arrange()
 
-    def told(self, worker: Worker) -> None:
-        """A process that has just been started stops too."""
+    def began_one(self, worker: Worker) -> None:
+        """A process that has just been started may have to stop at once, or others for it."""
         with self.lock:
             self.workers.add(worker)
-            worker.stop(self.now)
+            self._arrange()
+
+    def ended_one(self, worker: Worker) -> None:
+        """Others may go on."""
+        with self.lock:
+            self.workers.discard(worker)
+            self._arrange()
 
 
-_rest = _Rest()
+_rest, _calls = _Rest(), itertools.count()
 
 
 @contextlib.contextmanager
@@ -266,7 +274,8 @@ class Worker:
     Not one of `multiprocessing`, which would run the main module of the program that compiles once more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call: int) -> None:
+        self.call = call  # the number of the call that it works for (`_Rest`)
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         # A compiler being killed may still be writing there.
         self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
@@ -290,7 +299,7 @@ class Worker:
             group = {"process_group": 0} if _GROUPS else {}
             given = {"env": os.environ | environment, "stdin": pipe, "stdout": pipe, "stderr": messages} | group
             self.process = subprocess.Popen(command, **given)
-        _rest.told(self)
+        _rest.began_one(self)
 
     def stop(self, stands_still: bool) -> None:
         """Stops the process and those it started, or has them go on."""
@@ -325,7 +334,7 @@ class Worker:
     def end(self) -> None:
         """Kills the process, whatever it is doing, and the processes it started."""
         self._ended = True
-        _rest.workers.discard(self)
+        _rest.ended_one(self)
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill_below(psutil.Process(self.process.pid))
         self.process.kill()

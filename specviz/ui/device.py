@@ -1,7 +1,7 @@
 """Where engine work happens: in one thread of this process, or on a GPU that the platform lends for a call.
 
-And the model pairs in memory: the one the page starts with, and at most one that a visitor loaded; with the thread that
-prepares their passes while the page is served, one pair after the other.
+And the model pairs in memory: the one the page starts with, and at most one that a visitor loaded; with the threads
+that prepare their passes while the page is served.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ Made = TypeVar("Made")
 
 #: Seconds that a run waits for a pair's first fast passes: our kernels are built in ten.
 PATIENCE = 20.0
+
+#: Pairs in memory at once: the starting one and a guest.
+MOST_PAIRS = 2
 
 #: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
 thread: ThreadPoolExecutor
@@ -89,9 +92,10 @@ class Stage:
 
 
 class Preparer:
-    """Prepares pairs in a thread of its own, once it is started.
+    """Prepares each pair in a thread of its own, once it is started.
 
-    Slow work happens in processes of low priority, the rest in the engine's thread, between runs.
+    Slow work happens in processes of low priority, for the last pair first; the rest in the engine's thread, between
+    runs.
     """
 
     def __init__(self, deployment: Deployment):
@@ -117,7 +121,7 @@ class Preparer:
     def start(self) -> None:
         """Begins with the pairs that were added."""
         with self._lock:
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparer")
+            self._pool = ThreadPoolExecutor(max_workers=MOST_PAIRS, thread_name_prefix="preparer")
             early, self._early = self._early, []
         for pair in early:
             self.add(pair)
@@ -139,11 +143,8 @@ class Preparer:
             pair.passes.tried.wait(0.1)
 
     def begins(self, pair: ModelPair) -> bool:
-        """True while the first fast passes of this pair are about to be tried, before programs are made for it. False
-        if another pair comes first."""
-        with self._lock:
-            under_way = [one for one, (_, future) in self._work.items() if not future.done()]
-        return under_way == [pair] and not pair.passes.tried.is_set()
+        """True while the first fast passes of this pair are about to be tried, before programs are made for it."""
+        return pair in self._work and not pair.passes.tried.is_set()
 
     def forget(self, pair: ModelPair) -> None:
         """Ends the work on this pair; once it returns, the pair may be freed."""

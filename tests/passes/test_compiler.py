@@ -14,7 +14,7 @@ from running import PATIENCE, wait_until
 from specviz.passes import compiler
 
 
-def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
+def worker_of(code: str, tmp_path, monkeypatch, call: int = 0) -> compiler.Worker:
     """A worker that runs Python code of ours when it is told to build something."""
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "programs"))
     real = subprocess.Popen
@@ -27,7 +27,7 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
         return real([sys.executable, "-c", script, scratch], **options)
 
     monkeypatch.setattr(subprocess, "Popen", started)
-    return compiler.Worker()
+    return compiler.Worker(call)
 
 
 def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
@@ -72,7 +72,7 @@ def test_a_compiler_goes_on_after_failures_and_ending_it_ends_what_it_started(tm
 
 def test_halting_ends_all_programs_that_are_being_made(tmp_path, monkeypatch):
     class Slow:
-        def __init__(self):
+        def __init__(self, call):
             self.ended = threading.Event()
 
         def __enter__(self):
@@ -124,10 +124,23 @@ def test_compilers_stand_still_while_something_is_measured_and_go_on_afterwards(
 
 
 @needs_groups
+def test_programs_of_the_models_that_came_last_are_made_first(tmp_path, monkeypatch):
+    sleeping, running = {psutil.STATUS_STOPPED}, {psutil.STATUS_SLEEPING, psutil.STATUS_RUNNING}
+    with worker_of("path.touch()", tmp_path, monkeypatch, 1) as first:
+        with worker_of("", tmp_path, monkeypatch, 2) as last:
+            wait_until(lambda: states(first) == sleeping and states(last) <= running)
+            with compiler.at_rest():
+                wait_until(lambda: states(last) == sleeping)
+            wait_until(lambda: states(first) == sleeping and states(last) <= running)
+        wait_until(lambda: states(first) <= running)
+        assert first.make(job(tmp_path)) is None and job(tmp_path).path.exists()
+
+
+@needs_groups
 def test_a_compiler_that_stands_still_when_its_server_is_killed_ends_too(tmp_path):
     script = (
         "import sys, time\nfrom specviz.passes import compiler\n"
-        "with compiler.at_rest(), compiler.Worker() as worker:\n"
+        "with compiler.at_rest(), compiler.Worker(0) as worker:\n"
         "    print(worker.process.pid, flush=True)\n    time.sleep(99)"
     )
     environment = os.environ | {"SPECVIZ_CACHE": str(tmp_path / "programs")}
