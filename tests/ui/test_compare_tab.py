@@ -457,6 +457,7 @@ def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
 
 
 def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_left(page):
+    page.set_viewport_size({"width": 1280, "height": 720})
     set_control(page, "New tokens", 8)
     choices = open_tab(page, drafters=("Prompt lookup",), gammas=("2",))
     choices.locator('input[aria-label="number input for Repeats"]').fill("1")
@@ -472,6 +473,7 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     expect(note).to_contain_text("Line 2 of the prompts is not JSON")
     page.locator("#start-compare").click()
     expect(page.locator(".validation-error:not(textarea)")).to_contain_text("Line 2 of the prompts is not JSON")
+    expect(note).to_be_hidden()  # it says the same
     assert compared(page, "state") == "empty"
     domain = "<b>sea</b> ${window.hit = 1}"
     give_file(
@@ -479,6 +481,7 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     )
     expect(note).to_contain_text("2 prompts in 2 domains")
     page.locator("#start-compare").click()
+    expect(page.locator("specviz-compare [part=contest-status]")).to_be_in_viewport()
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
     page.locator("#start-compare").wait_for()
     rows = page.locator("specviz-compare [part=domains] tbody tr")

@@ -21,7 +21,6 @@ export const COLUMNS = [
   { key: "drafter", value: (row) => row.drafter, text: (row) => row.drafter, words: true },
   { key: "num_draft_tokens", value: (row) => byLength(row.num_draft_tokens), text: (row) => String(row.num_draft_tokens ?? DASH) },
   { key: "branches", value: (row) => row.branches, text: (row) => String(row.branches ?? DASH) },
-  { key: "rule", value: (row) => row.rule, text: (row) => row.rule || DASH, words: true },
   { key: "acceptance_rate", hint: true, value: figure("acceptance_rate"), text: (row) => percent(figure("acceptance_rate")(row)) },
   { key: "acceptance_length", hint: true, value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
   { key: "cost_coefficient", hint: true, value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
@@ -30,7 +29,7 @@ export const COLUMNS = [
 ];
 
 /** The columns of a row that is left out: its speedup, which is not known, and which run it is about. */
-export const NAMING = ["speedup", "drafter", "num_draft_tokens", "branches", "rule"];
+export const NAMING = ["speedup", "drafter", "num_draft_tokens", "branches"];
 
 /** By what the table is ranked. */
 export const RANKING = /** @type {Column} */ (COLUMNS.find(({ key }) => key === "speedup"));

@@ -116,13 +116,15 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.empty.classList.add("hidden");
     section.classList.remove("hidden");
     // What was started last stands first: the other one may be long.
-    if (phase === "running" && section.dataset.phase !== "running") this.ui.view.prepend(section);
+    const begins = phase === "running" && section.dataset.phase !== "running";
+    if (begins) this.ui.view.prepend(section);
     section.dataset.phase = phase;
     parts.note.classList.add("hidden");
     setText(parts.text, text);
     parts.bar.style.width = `${100 * fraction}%`;
     parts.track.setAttribute("aria-valuenow", String(Math.round(100 * fraction)));
     parts.track.classList.toggle("idle", phase !== "running");
+    if (begins) this.comeIntoSight();
   }
 
   fail(section, parts, text) {
@@ -156,24 +158,22 @@ class SpecvizCompare extends SpecvizElement {
 
   renderTable() {
     const { rows } = this.held.contest;
-    const shown = COLUMNS.filter((column) => column.key !== "rule" || rows.some((row) => row.rule));
     COLUMNS.forEach((column, i) => {
       const head = this.ui.heads[i];
       const active = this.held.sort?.column === column;
-      head.classList.toggle("hidden", !shown.includes(column));
       head.setAttribute("aria-sort", active ? (this.held.sort.down ? "descending" : "ascending") : "none");
       setText(head.querySelector(".arrow"), active ? (this.held.sort.down ? " ↓" : " ↑") : "");
     });
     const sorted = this.sorted(rows);
     const losing = this.held.contest.phase === "running" ? [] : sorted.filter(loses);
     const [folded, ran, out] = [losing.length > 1 ? losing : [], sorted.filter((row) => !row.reason), sorted.filter((row) => row.reason)];
-    const drawn = (/** @type {any[]} */ some) => some.map((row) => this.tableRow(row, shown));
+    const drawn = (/** @type {any[]} */ some) => some.map((row) => this.tableRow(row));
     this.ui.body.replaceChildren(...drawn(ran.filter((row) => !folded.includes(row))),
-      ...(folded.length ? [this.foldRow(folded.length, shown.length)] : []), ...drawn(this.held.unfolded ? folded : []), ...drawn(out));
+      ...(folded.length ? [this.foldRow(folded.length)] : []), ...drawn(this.held.unfolded ? folded : []), ...drawn(out));
   }
 
   /** One line for all that are slower than plain decoding; they unfold below it. */
-  foldRow(n, columns) {
+  foldRow(n) {
     const { unfolded } = this.held;
     const unfold = () => {
       this.held.unfolded = !unfolded;
@@ -181,23 +181,25 @@ class SpecvizCompare extends SpecvizElement {
       this.ui.body.querySelector(".fold").focus();
     };
     const button = make("button", { type: "button", class: "fold", "aria-expanded": String(unfolded), text: this.say("compare.below", { n }), on: { click: unfold } });
-    return make("tr", {}, make("td", { colspan: columns, class: "words" }, button));
+    return make("tr", {}, make("td", { colspan: COLUMNS.length, class: "words" }, button));
   }
 
-  tableRow(row, columns) {
-    const told = row.reason ? columns.filter(({ key }) => NAMING.includes(key)) : columns;
+  tableRow(row) {
+    const told = row.reason ? COLUMNS.filter(({ key }) => NAMING.includes(key)) : COLUMNS;
     const cells = told.map((column) => {
       const cell = make(column.key === "drafter" ? "th" : "td", { scope: column.key === "drafter" ? "row" : null, "data-column": column.key, class: column.words ? "words" : "", text: column.text(row, this.say) });
       if (column.key === "drafter" && row.best) cell.prepend(make("b", { class: "star", text: "★ ", title: this.say("compare.best") }));
       cell.append(...this.smallPrint(column.key, row));
       return cell;
     });
-    if (row.reason) cells.push(make("td", { class: "reason", colspan: columns.length - told.length, text: row.reason }));
+    if (row.reason) cells.push(make("td", { class: "reason", colspan: COLUMNS.length - told.length, text: row.reason }));
     return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
   }
 
-  /** Below a figure, its interval, or the least and the most over several repeats; a lossy rule's distance. */
-  smallPrint(key, { figures, repeats, branches, own_branches: own }) {
+  /** Below the drafter, the rule; below a figure, its interval, or the least and the most over several repeats; a lossy
+      rule's distance. */
+  smallPrint(key, { rule, figures, repeats, branches, own_branches: own }) {
+    if (key === "drafter" && rule) return [make("small", { text: rule })];
     if (key === "branches" && branches) return branches === 1 ? [this.small("compare.chain")] : own ? [this.small("compare.own_branches")] : [];
     if (!figures) return [];
     const range = (format, values) => (values ? [make("small", { text: values.map(format).join("–") })] : []);

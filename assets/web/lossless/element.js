@@ -154,6 +154,7 @@ class SpecvizLossless extends SpecvizElement {
     this.ui.empty.classList.add("hidden");
     this.ui.progress.classList.remove("hidden");
     this.ui.note.classList.add("hidden");
+    if (phase === "running" && this.ui.view.dataset.state !== phase) this.comeIntoSight();
     this.ui.view.dataset.state = phase;
     setText(this.ui.text, text);
     this.ui.bar.style.width = `${100 * Math.min(1, fraction)}%`;
