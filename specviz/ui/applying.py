@@ -42,14 +42,15 @@ def wire_remote(controls: Controls) -> None:
             changes = applied(controls, used, settings)
         except SpecvizError as error:
             _warn(controls, error)
-            return {controls.remote: gr.skip()}
+            return {controls.remote: _answer(None, refused=controls.say.error(error))}
         for component, asked in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
             changes |= {} if asked is None else {component: asked}
         return changes | {controls.remote: _answer(wanted.press, dict(zip(controls.fields, values)))}
 
     asked = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
-    controls.remote.submit(on_remote, asked, changed, **QUEUED)
+    # Each request is heard, however long the one before it takes.
+    controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -74,10 +75,10 @@ def _warn(controls: Controls, error: SpecvizError) -> None:
     gr.Warning(html.escape(controls.say.error(error)))
 
 
-def _answer(press: str | None, before: Mapping[str, Any] | None = None) -> str:
-    """before: the values of the controls until now, so that they can be restored."""
+def _answer(press: str | None, before: Mapping[str, Any] | None = None, refused: str = "") -> str:
+    """before: the values of the controls until now, so that they can be restored. refused: why nothing is done."""
     # Never the same answer twice: the component only reacts to changes.
-    return json.dumps({"press": press, "before": before, "answer": uuid.uuid4().hex})
+    return json.dumps({"press": press, "before": before, "refused": refused, "answer": uuid.uuid4().hex})
 
 
 def _changed(controls: Controls) -> list[gr.components.Component]:

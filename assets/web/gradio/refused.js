@@ -1,5 +1,5 @@
-// Brings the visitor to a control whose value was refused, which may be folded away or far off. Gradio shows the sentence
-// above the control, and tells nobody.
+// Brings the visitor to a control whose value was refused, which may be folded away or far off, and tells the page of it.
+// Gradio shows the sentence above the control, and tells nobody; it takes it down with the next event that reads the control.
 
 export function join() {
   const main = /** @type {HTMLElement} */ (document.querySelector(".sv-main"));
@@ -9,7 +9,10 @@ export function join() {
     const refusal = main.querySelector(".validation-error:not(input, textarea, select)");
     if (refusal === shown) return;
     shown = refusal;
-    if (refusal) goTo(refusal);
+    if (!refusal) return;
+    const sentence = (refusal.textContent ?? "").trim();
+    document.dispatchEvent(new CustomEvent("specviz-refused", { detail: { sentence } }));
+    goTo(refusal);
   }).observe(main, { childList: true, subtree: true });
   return () => {};
 }

@@ -4,7 +4,7 @@
 // when that run is over (left out: none), unless the visitor has gone elsewhere; and the name of the pair that it takes (left
 // out: any); and what that button's work is to know beyond the controls. The server checks the settings and sets
 // the controls; its answer is this component's value. What the controls said before is told by a `specviz-set` event with
-// { before }, for whoever wants to bring that back.
+// { before }, for whoever wants to bring that back; a request that the server refuses, by `specviz-refused`.
 
 import { kept } from "../shared/kept.js";
 import { pairInUse } from "./pair.js";
@@ -31,7 +31,8 @@ export function join({ trigger }) {
     else document.addEventListener("specviz-pair", bringBack, { once: true });
   }
   return (/** @type {string} */ value) => {
-    const { press, before } = JSON.parse(value);
+    const { press, before, refused } = JSON.parse(value);
+    if (refused) document.dispatchEvent(new CustomEvent("specviz-refused", { detail: { sentence: refused } }));
     if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));
     if (!press) return;
     const then = back;

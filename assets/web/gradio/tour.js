@@ -1,13 +1,11 @@
 // Joins the tour to its component, and tells it of the Gradio page around it.
 
-import { isVisible } from "../tour/page.js";
 import { hasTab, isIdle, openTab, watchButtons } from "./tabs.js";
 import { join as joinView } from "./view.js";
 
 /** @type {import("../tour/page.js").TourPage} */
 const page = {
   idle: isIdle,
-  refused: () => isVisible(document.querySelector(".sv-controls .validation-error")),
   measures: () => /** @type {HTMLInputElement} */ (document.querySelector("#measured input")).checked,
   hasTab,
   openTab,

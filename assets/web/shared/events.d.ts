@@ -26,6 +26,7 @@ export type Events = {
   "specviz-opened": null; // the page was opened by a link
   "specviz-pair": PairFacts;
   "specviz-press": Press;
+  "specviz-refused": { sentence: string }; // why something that was asked for is not done
   "specviz-sampling": number[]; // in the order of `SamplingParams`
   "specviz-set": { before: Record<string, any> }; // what the controls said before they were set
   "specviz-share": Record<string, any>; // of `share` in specviz/records/links.py

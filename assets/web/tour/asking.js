@@ -7,7 +7,6 @@ import { liveRun } from "../shared/live.js";
 
 const PATIENCE = 30000; // ms until a run that was asked for must have begun
 const GRACE = 2000; // ms for the last messages of a run that is over
-const REFUSAL = 3000; // ms after which a sentence beside a control is about this run and no earlier one
 
 /** The visitor went on meanwhile. */
 export class Left extends Error {}
@@ -66,13 +65,13 @@ export async function run(tour, settings, showing) {
   let busy = false;
   /** @type {number | null} */
   let over = null;
+  tour.refusal = null;
   tour.tell("specviz-press", { settings, press: "generate", measure: false });
-  const timers = [REFUSAL, PATIENCE].map((after) => setTimeout(() => tour.onPage(), after + 50));
+  const timers = [setTimeout(() => tour.onPage(), PATIENCE + 50)];
   try {
     return await waits.until(() => {
       goOn();
       busy ||= !page.idle();
-      const waited = performance.now() - began;
       const finished = /** @type {Finished | null} */ (liveRun()?.finished ?? null);
       if (finished && finished.run !== before && page.idle()) return whole(tour, finished);
       if (busy && page.idle()) {
@@ -81,8 +80,8 @@ export async function run(tour, settings, showing) {
         const told = ["error", "finished"].includes(liveRun()?.state ?? "");
         if (told || performance.now() - over > GRACE) throw new Error(liveRun()?.note || say("tour.ended_early"));
       }
-      if (!busy && waited > REFUSAL && page.refused()) throw new Error(say("tour.refused"));
-      if (!busy && waited > PATIENCE) throw new Error(say("tour.nothing_started"));
+      if (!busy && tour.refusal !== null) throw new Error(tour.refusal);
+      if (!busy && performance.now() - began > PATIENCE) throw new Error(say("tour.nothing_started"));
       return undefined;
     });
   } finally {

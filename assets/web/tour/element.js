@@ -1,8 +1,8 @@
 // <specviz-tour>: the guided tour. Eight steps, each of which does something on the page and then says what it measured.
 //
 // Takes { kind: "plan", prompts, new_tokens, short_draft, long_draft }: what to run with. It asks for runs by
-// `specviz-press` with { settings, press, measure }, and follows the page's <specviz-run>. `page` tells it of the page
-// around it (page.js). Its getters show where it is.
+// `specviz-press` with { settings, press, measure }, hears by `specviz-refused` why none begins, and follows the page's
+// <specviz-run>. `page` tells it of the page around it (page.js). Its getters show where it is.
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -36,6 +36,8 @@ export class SpecvizTour extends SpecvizElement {
   shown = new Map();
   /** @type {string | null} why the button of this step brought nothing */
   failure = null;
+  /** @type {string | null} why the page refused the run that was asked for last */
+  refusal = null;
   /** @type {object | null} the showing in progress; it ends when the visitor goes on */
   showing = null;
   /** @type {string | null} what stands in the panel's box */
@@ -56,6 +58,10 @@ export class SpecvizTour extends SpecvizElement {
 
   connected() {
     this.listen(document, "specviz-finished", () => this.onPage());
+    this.listen(document, "specviz-refused", ({ detail }) => {
+      this.refusal = detail.sentence;
+      this.onPage();
+    });
     this.listen(document, "specviz-set", ({ detail }) => {
       // The first of the tour's own changes.
       if (this.measured !== null) this.stood ??= detail.before;

@@ -8,17 +8,16 @@ import { inView } from "./steps.js";
  * The page around a tour; gradio/tour.js knows the Gradio page.
  *
  * @typedef {{
- *   idle(): boolean, refused(): boolean, measures(): boolean, hasTab(name: string): boolean, openTab(name: string): void,
+ *   idle(): boolean, measures(): boolean, hasTab(name: string): boolean, openTab(name: string): void,
  *   watch(onChange: () => void): () => void,
  * }} TourPage
- *   idle: whether a run may be started; refused: whether a setting was refused; measures: whether the visitor wants the
- *   speedup measured after each run; watch: calls back when any of that may have changed, and returns what ends it
+ *   idle: whether a run may be started; measures: whether the visitor wants the speedup measured after each run;
+ *   watch: calls back when any of that may have changed, and returns what ends it
  */
 
 /** A page that shows a <specviz-run> and no more. @type {TourPage} */
 export const BARE_PAGE = {
   idle: () => !["waiting", "running"].includes(liveRun()?.state ?? ""),
-  refused: () => false,
   measures: () => false,
   hasTab: () => false,
   openTab() {},
