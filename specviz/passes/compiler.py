@@ -44,12 +44,14 @@ from specviz.records.words import Bytes
 
 #: How Inductor compiles: products and attention by our own kernels, on as many threads as torch has when they are
 #: called; the operations in between are too small for more than one. Weights are handed over when a program is loaded.
+#: What an operation rounds is rounded: Gemma's embeddings in bfloat16 are, once they are scaled.
 #: It does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
 #: Headers compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need the
 #: program `openssl`.
 OPTIONS = {
     "cpp.threads": 1,
     "cpp.vec_isa_ok": True,
+    "emulate_precision_casts": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.precompile_headers": False,
     "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
