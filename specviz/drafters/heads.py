@@ -9,7 +9,7 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
-from specviz.parts.gemma_assistant import AssistantReader, GemmaAssistant
+from specviz.parts.gemma_assistant import AssistantModel, GemmaAssistant, assistant_reader
 from specviz.parts.head_passes import Head, HeadModel
 from specviz.parts.mtp import MtpModules
 from specviz.parts.published import PublishedPart
@@ -172,7 +172,8 @@ class Mtp(Eagle):
         if isinstance(self.head, MtpModules):
             return self._reading(context, self.head.modules[0], self.name)
         if isinstance(self.head, GemmaAssistant):
-            return AssistantReader(self.head, context.target)
+            model = AssistantModel(self.head, self.target)
+            return assistant_reader(model, context.target, context.passes.get(self.name))
         return super().reader_of(context)
 
     @classmethod

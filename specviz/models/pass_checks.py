@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specviz.parts.head_passes import StaticHead
+from specviz.parts.gemma_assistant import assistant_reader
+from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.chains import drafting_in_one_call
@@ -80,7 +81,7 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
     """
     passes, first = FastPasses(static, static, "kernels"), static
     with contextlib.suppress(SpecvizError):
-        if not isinstance(static, StaticHead) and target is None:
+        if not isinstance(static, StaticHead) and not static.shares_rows:
             check_exit(static.original, static.name)
             first = static.first_layers(default_exit(static.original))
     check(passes, target)
@@ -90,9 +91,8 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
 
 
 def recorded(static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
-    """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
-    continues in."""
-    passes = GraphedPasses(static, recorder, None if target is None else target.kept)
+    """A model's passes as CUDA graphs, checked before and after recording. target: see `check`."""
+    passes = GraphedPasses(static, recorder, target.kept if static.shares_rows and target is not None else None)
     check(passes, target)
     refuse_unrecordable(static)
     passes.between_rounds(meetings=1)
@@ -107,11 +107,12 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
 
     Passes in float32 are compared with the model in float32, on the same weights. Every shape of pass comes several
-    times, each time with other tokens and over rows of zeros. target: for an early exit, the passes of the model in
-    whose buffers it reads on.
+    times, each time with other tokens and over rows of zeros. target: the target's fast passes, in whose buffers an
+    early exit reads on, and an assistant reads.
     """
     static = passes.static
-    compared = _head_outputs(passes) if isinstance(static, StaticHead) else _model_outputs(passes, target)
+    outputs = _head_outputs if isinstance(static, StaticHead) else _model_outputs
+    compared = outputs(passes, target if static.shares_rows else None)
     try:
         for dtype, expected, given, moved in compared:
             apart = difference(given, expected)
@@ -179,14 +180,15 @@ def _moved_by_rounding(
     return max(map(difference, *both))
 
 
-def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
+def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Compared]:
     """Logits, and hidden states if drafting continues on them, after several tokens, one, two siblings."""
-    static, generator, stopwatch = passes.static, torch.Generator().manual_seed(0), Stopwatch(passes.static.device)
-    fast, reference = StaticModel(static.original, stopwatch, passes, static.feature_layers), static.reference()
+    static, generator = passes.static, torch.Generator().manual_seed(0)
+    reference = static.reference()
     for seed in range(_COMPARISONS):
-        own = CachedModel(reference, stopwatch, static.feature_layers)
-        fast.rewind(0)
-        _clear(fast.buffers)
+        if static.shares_rows:
+            own, fast = _beside_target(passes, reference, target, generator)
+        else:
+            own, fast = _alone(passes, reference)
         for width in (*_TRIED_WIDTHS[::-1], *[2] * (not static.reads_chains_only)):
             width += (block := static.fewest - 1)
             inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
@@ -202,6 +204,32 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
                 yield static.dtype, own.features, fast.features, None
             for cached in (own, fast):
                 cached.rewind(cached.length - block)
+
+
+def _alone(passes: FastPasses, reference: HeadModel) -> tuple[CachedModel, CachedModel]:
+    """Readers with a head, by the reference and by these passes over rows of zeros."""
+    static, stopwatch = passes.static, Stopwatch(passes.static.device)
+    fast = StaticModel(static.original, stopwatch, passes, static.feature_layers)
+    _clear(fast.buffers)
+    return CachedModel(reference, stopwatch, static.feature_layers), fast
+
+
+def _beside_target(
+    passes: FastPasses, reference: HeadModel, target: FastPasses | None, generator: torch.Generator
+) -> tuple[CachedModel, CachedModel]:
+    """The same of an assistant, after a text of which the target has arbitrary keys and values."""
+    if target is None:
+        raise SpecvizError(
+            "The target has no fast passes, whose keys and values the {name} would read.",
+            "passes",
+            name=passes.static.name,
+        )
+    of_target = StaticModel(target.static.original, Stopwatch(target.static.device), target)
+    of_target.buffers.reserve(_TEXT)
+    of_target.length = _TEXT
+    for rows in passes.static.own_rows(of_target.buffers.tensors):
+        rows.copy_(torch.randn(rows.shape, generator=generator))
+    return assistant_reader(reference, of_target, None), assistant_reader(passes.static.original, of_target, passes)
 
 
 def _clear(buffers: KeyValueBuffers) -> None:

@@ -176,11 +176,11 @@ class _Work:
     def give(self, makers: Mapping[str, Callable[[FastPasses | None], FastPasses]]) -> None:
         """Makes passes by role, target first, and hands them to the pair together; notes why some cannot be made.
 
-        makers: are given the target's passes where they read on in its buffers, as an early exit does, else None.
+        makers: are given the target's passes, in whose buffers some read on.
         """
         ready: dict[str, FastPasses] = {}
         for role, make in makers.items():
-            whole = (self.pair.passes.fast | ready).get("target") if role.startswith("exit") else None
+            whole = (self.pair.passes.fast | ready).get("target")
             try:
                 with refusing_out_of_memory(_no_memory):
                     if not self.halt.is_set():

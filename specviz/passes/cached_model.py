@@ -326,8 +326,7 @@ class StaticModel(CachedModel):
 
     @property
     def _tensors(self) -> list[Tensor]:
-        """The rows of its own layers: in the buffers of another model, those of the first layers."""
-        return self.buffers.tensors[: len(self.passes.static.row_shapes)]
+        return self.passes.static.own_rows(self.buffers.tensors)
 
     def _read(
         self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None

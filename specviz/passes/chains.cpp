@@ -293,14 +293,15 @@ void few_rows_close(Program* program) { delete program; }
 
 // Reads `count` unread tokens after `length` others, then drafts `levels` levels of tokens, of which it reads all but the
 // last. features: a head's further input with the unread tokens, [count][width]; draft tokens it reads with its own states
-// after their parents. None for models.
+// after their parents. None for models. in_place: whether all of this is read at the place after the text, writes nothing
+// and sees the text alone; then one token is unread.
 //
 // Room is given for all that `levels` times `branches` tokens can be; returns how many were made, or -1 if a pass failed.
 // tokens, parents: of each. logits: [rows][vocab], after the text, then after each token that is continued. probs: [tokens]
 // [vocab], drawn from; none if the likeliest are taken. uniforms: one a token.
 int64_t few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
-    const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
+    bool in_place, const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
     float* probs, const double* uniforms, int64_t vocab) {
   Growing draft = {*choice, vocab, uniforms, tokens, parents, logits, probs};
   try {
@@ -316,10 +317,10 @@ int64_t few_rows_draft(
       if (level && features) chosen.resize(read * states.size() / (1 + draft.frontier[0]));
       for (int64_t i = 0; i < read; i++) {
         uint8_t* sees = &visible[i * text.room];
-        positions[i] = level ? start + level - 1 : length + i;
-        std::fill_n(sees, level ? start : positions[i] + 1, 1);
+        positions[i] = in_place ? length : level ? start + level - 1 : length + i;
+        std::fill_n(sees, in_place ? length : level ? start : positions[i] + 1, 1);
         if (!level) continue;
-        for (int64_t token = draft.frontier[i]; token >= 0; token = parents[token]) sees[start + token] = 1;
+        for (int64_t token = draft.frontier[i]; token >= 0 && !in_place; token = parents[token]) sees[start + token] = 1;
         if (!features) continue;
         const size_t bytes = chosen.size() / read, parent = parents[draft.frontier[i]] + 1;
         std::copy_n(&states[parent * bytes], bytes, &chosen[i * bytes]);

@@ -88,14 +88,14 @@ class DraftsInOneCall:
     ) -> Made:
         """Reads n tokens after `length` others, then drafts `levels` ≥ 1 levels, of which it reads all but the last.
 
-        unread: [n] int64. rows: the text's, with room for all that is read. uniforms: [levels · branches or more]
+        unread: [n] int64. rows: the text's, with room for all that is written. uniforms: [levels · branches or more]
         float64. features: [n, d], a head's further input with these tokens; None for a model.
         """
         made = _Room(levels, self.static.vocab_size, choice)
         counts = map(ctypes.c_int64, (unread.shape[0], length))
         given = (self.opened, ctypes.c_int64(len(rows)), _memories(rows), _pointer(unread), *counts)
         inputs = None if features is None else _memories([features])
-        count = self._draft(*given, inputs, *made.arguments(uniforms))
+        count = self._draft(*given, ctypes.c_bool(self.static.drafts_in_place), inputs, *made.arguments(uniforms))
         if count < 0:
             raise RuntimeError(f"A compiled pass of {self.static.name} failed.")
         return made.filled(count)

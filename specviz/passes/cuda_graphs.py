@@ -96,8 +96,8 @@ class KeptBuffers(KeyValueBuffers):
         return self.by_room[room]
 
     def has(self, room: int, rows: Sequence[Tensor]) -> bool:
-        """True if these are the first of that room's tensors."""
-        return room in self.by_room and self.by_room[room][1][0] is rows[0]
+        """True if these are some of that room's tensors."""
+        return room in self.by_room and any(rows[0] is one for one in self.by_room[room][1])
 
 
 class Shape(NamedTuple):
@@ -131,12 +131,13 @@ def draft_chain(
     uniforms: Tensor,
     temperature: float,
     rows: Sequence[Tensor],
+    in_place: bool = False,
 ) -> list[Tensor]:
     """Drafts a chain on the device, where nothing waits for the host.
 
     run: `StaticPass.forward` or the same faster. read: its arguments up to the rows, over the unread tokens. last: [1]
     int64, which of them ends the text. places: [steps − 1] int64, of the drafted tokens but the last. uniforms: [steps]
-    float64. temperature: 0 takes the likeliest tokens.
+    float64. temperature: 0 takes the likeliest tokens. in_place: see `StaticPass.drafts_in_place`.
 
     Returns the tokens [steps] int64, their logits [steps, vocab] float32, and, if drawn, the probabilities that they
     were drawn from, [steps, vocab] float32.
@@ -144,10 +145,12 @@ def draft_chain(
     cells, further = torch.arange(rows[0].shape[2], device=last.device), len(read) - 4
     made: list[tuple[Tensor, ...]] = []
     states: list[Tensor] = []
+    ending = [argument.index_select(0, last) for argument in read[1:4]]
     for step, u in enumerate(uniforms.unbind()):
         if step:
             place = places[step - 1 : step]
-            read = made[-1][0], place, place, place.unsqueeze(-1) >= cells, *states[:further]
+            where = ending if in_place else (place, place, place.unsqueeze(-1) >= cells)
+            read = made[-1][0], *where, *states[:further]
         outputs = run(*read, *rows)
         logits, *states = outputs if step else [output.index_select(0, last) for output in outputs]
         if temperature:
@@ -193,14 +196,14 @@ class GraphedPasses(FastPasses):
 
     @torch.inference_mode()
     def _record(self, shape: Shape) -> None:
-        rows = self.kept.by_room[shape.room][1][: len(self.static.row_shapes)]
-        padding = self._padding(shape)
+        rows = self.static.own_rows(self.kept.by_room[shape.room][1])
+        padding, in_place = self._padding(shape), self.static.drafts_in_place
 
         def function(*inputs: Tensor) -> Sequence[Tensor]:
             if not shape.steps:
                 return self.static(*inputs, *rows)
             *read, last, places, uniforms = inputs
-            return draft_chain(self.static, read, last, places, uniforms, shape.temperature, rows)
+            return draft_chain(self.static, read, last, places, uniforms, shape.temperature, rows, in_place)
 
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
@@ -260,7 +263,8 @@ class GraphedPasses(FastPasses):
         count, temperature = len(unread), choice.temperature
         where, places = torch.arange(length, length + count + steps - 1, device=unread.device).tensor_split([count])
         cells = torch.arange(rows[0].shape[2], device=unread.device)
-        read = [unread, where, where, where.unsqueeze(-1) >= cells]
+        seen = where.unsqueeze(-1) >= cells + int(self.static.drafts_in_place)
+        read = [unread, where, where, seen]
         if features is not None:
             read.append(features.to(self.static.dtype))
         rest = where[-1:] - length, places, uniforms[:steps]
@@ -268,7 +272,7 @@ class GraphedPasses(FastPasses):
         if least <= WIDTHS[-1] and self._works_on(rows[0]):
             graph = self._graph(Shape.holding(least, len(cells), steps, temperature), rows[0])
         if graph is None:
-            made = draft_chain(self.run, read, *rest, temperature, rows)
+            made = draft_chain(self.run, read, *rest, temperature, rows, self.static.drafts_in_place)
         else:
             made = graph.replay([*_padded(read, graph.padding[: len(read)]), *rest])
         tokens, logits, *probs = made
@@ -276,7 +280,7 @@ class GraphedPasses(FastPasses):
 
     def _works_on(self, first: Tensor) -> bool:
         """True if graphs work on the text whose first rows these are."""
-        return self.refusal is None and first is self.kept.tensors[0]
+        return self.refusal is None and first is self.static.own_rows(self.kept.tensors)[0]
 
     def _graph(self, shape: Shape, first: Tensor) -> Graph | None:
         """The graph for this shape, once it is recorded over the buffers that begin with `first`."""

@@ -47,6 +47,8 @@ class StaticPass(nn.Module):
 
     fewest = 1  # tokens of a pass
     rows = 1  # of logits, of each token
+    shares_rows = False  # whether it works on some of the target's rows
+    drafts_in_place = False  # whether all of a draft is read at the place after the text, and sees the text alone
 
     def __init__(
         self,
@@ -67,16 +69,20 @@ class StaticPass(nn.Module):
         self.input_widths: tuple[int, ...] = ()  # of further inputs [n, width] with the token ids
         # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
         whole = not any(weight.is_meta for weight in model.parameters())
-        layers = _cache_after_one_token(model if whole else self.model).layers
+        self._lay_out(model if whole else self.model)
+        self.reads_chains_only = any(self.slides)  # each token's position is its place, as sliding windows need it
+
+    def _lay_out(self, model: PreTrainedModel) -> None:
+        """Notes what rows this model's passes read and write."""
+        layers = _cache_after_one_token(model).layers
         # Some layers cache nothing, as they read the keys and values of earlier ones (Gemma 4).
         self.caching = [not isinstance(layer, DummyLayer) for layer in layers]
         layers = list(itertools.compress(layers, self.caching))
-        if (reason := _why_not_static(model, layers)) is not None:
+        if (reason := _why_not_static(self.original, layers)) is not None:
             raise reason
         # (heads, head size) of each tensor of rows
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
-        self.reads_chains_only = any(self.slides)  # each token's position is its place, as sliding windows need it
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
@@ -115,7 +121,13 @@ class StaticPass(nn.Module):
 
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
-        return StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
+        first = StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
+        first.shares_rows = True
+        return first
+
+    def own_rows(self, rows: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Those that it reads of the rows it is given or shares: of another model's, those of the first layers."""
+        return rows[: len(self.row_shapes)]
 
     def quantised(self, bits: int) -> StaticPass:
         """The pass with the weights of the model's linear layers in this many bits; by the kernels, if this one is."""

@@ -3,7 +3,10 @@ written here as they are published."""
 
 import dataclasses
 import math
+import pickle
 import re
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -18,6 +21,9 @@ from transformers import AutoModelForCausalLM
 
 import specviz
 from specviz.drafters.heads import Mtp
+from specviz.models import pass_checks
+from specviz.passes import compiler
+from specviz.passes.chains import drafting_in_one_call
 from specviz.records.settings import DraftParams, SamplingParams
 
 HOT = SamplingParams(temperature=3.0)
@@ -88,7 +94,9 @@ def row_in_transformers(assistant, target, text, branch):
         ("shared", "ordered", "kernels", None),
         ("whole", "ordered", "static", None),
         ("whole", "unified", "kernels", None),
+        ("shared", "ordered", "graphs", None),
         ("full", "all full", "plain", 3),
+        ("full", "all full", "kernels", 3),
     ],
 )
 def test_an_assistant_drafts_from_the_targets_own_keys_and_values_as_in_transformers(
@@ -101,6 +109,35 @@ def test_an_assistant_drafts_from_the_targets_own_keys_and_values_as_in_transfor
     assert len(looked[-1][0]) > 3 * 8, "far beyond the window"
     assert_rows(looked, partial(row_in_transformers, assistant, pair.target))
     assert all((draft.logits.isneginf().sum(-1) == (0 if drafter == "unified" else 10)).all() for _, draft in looked)
+
+
+@pytest.mark.parametrize("drafter", ["ordered", "unified"])
+def test_an_assistants_pass_is_right_and_can_be_compiled_in_another_process(gemma, drafter, tmp_path, monkeypatch):
+    monkeypatch.setattr(pass_checks, "_refuse_slower", lambda *given: None)
+    fast = prepared(loaded(gemma["whole"], gemma[drafter], "bfloat16"), "kernels").passes.fast
+    static = fast["mtp"].static
+    assert pass_checks.on_kernels(static, fast["target"]).by_kernels
+    with refused("passes", "The target has no fast passes"):
+        pass_checks.on_kernels(static, None)
+    (tmp_path / "pass").write_bytes(pickle.dumps(static))
+    run = "import pickle, sys; from specviz.passes.compiler import exported\n"
+    run += "exported(pickle.load(open(sys.argv[1], 'rb')))"
+    subprocess.run([sys.executable, "-c", run, tmp_path / "pass"], check=True)
+
+
+@pytest.mark.wide
+def test_an_assistants_program_drafts_chains_and_trees_in_one_call(gemma, tmp_path, monkeypatch):
+    pair = prepared(loaded(gemma["full"], gemma["all full"]), "kernels")
+    passes, (assistant, file) = pair.passes.fast["mtp"], (gemma["all full"], tmp_path / "program.pt2")
+    compiler.build(pickle.loads(pickle.dumps(passes.static)), file)
+    draft = drafting_in_one_call(passes.static, compiler.Program(passes.static, file))
+    calls = []
+    passes.draft = lambda *given: calls.append(given) or draft(*given)
+    for branches in (None, 3):
+        looked = drafts_of(monkeypatch, pair, branches)
+        assert_rows(looked, partial(row_in_transformers, AutoModelForCausalLM.from_pretrained(assistant), pair.target))
+        assert len(calls) == len(looked)
+        calls.clear()
 
 
 # Modules in files of their own

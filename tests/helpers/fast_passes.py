@@ -49,9 +49,9 @@ def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
 def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
     statics = {role: plain.static for role, plain in static_passes(pair).items() if plain.static.row_shapes}
     passes = {role: GraphedPasses(static, replayed) for role, static in statics.items()}
-    if "exit 1" in passes:
-        passes["exit 1"] = GraphedPasses(passes["exit 1"].static, replayed, passes["target"].kept)
-    return passes
+    kept = passes["target"].kept if "target" in passes else None
+    shared = {role: GraphedPasses(static, replayed, kept) for role, static in statics.items() if static.shares_rows}
+    return passes | shared
 
 
 #: Kind of passes -> what makes them for a pair.
