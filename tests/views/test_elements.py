@@ -179,6 +179,19 @@ def test_a_comparison_ranks_what_it_is_given_and_folds_what_loses_into_a_line(al
     assert page.evaluate("window.hit ?? null") is None
 
 
+@pytest.mark.parametrize(("name", "kind"), [("compare", "contest_phase"), ("lossless", "phase")])
+def test_work_that_begins_below_the_window_comes_into_sight_and_later_news_leaves_the_window_alone(alone, name, kind):
+    page = alone(name, reduced_motion="reduce")
+    page.evaluate("name => document.querySelector(`specviz-${name}`).style.marginTop = '2000px'", name)
+    began = {"kind": kind, "text": "Warming up", "fraction": 0}
+    give(page, name, [json.dumps(began)])
+    expect(page.get_by_text("Warming up")).to_be_in_viewport()
+    page.evaluate("scrollTo(0, 0)")
+    give(page, name, [json.dumps(began | {"text": "Half", "fraction": 0.5})])
+    expect(page.get_by_text("Half")).to_have_count(1)
+    assert page.evaluate("scrollY") == 0
+
+
 #: All that an element says to readers and to screen readers.
 SAID = """name => {
     const nodes = [...document.querySelector(`specviz-${name}`).shadowRoot.querySelectorAll("*:not(style)")];
