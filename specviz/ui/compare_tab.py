@@ -68,8 +68,9 @@ def create_compare_tab(desk: Desk) -> Tab:
         own["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
     own["prompts"] = _create_prompts(say)
     with gr.Row(elem_classes=["sv-actions"]):
-        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
-        go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
+        with gr.Row(elem_classes=["sv-either"]):
+            go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
+            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
     view = element_view("compare", say)
     button, offer = desk.kept("comparison")

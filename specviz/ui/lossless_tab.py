@@ -71,7 +71,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
             own["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
             told = {"label": say("lossless.support"), "info": say("lossless.support_info"), "min_width": 240}
             own["support"] = gr.Slider(2, MOST_SUPPORT, value=8, step=1, **told)
-    with gr.Row(elem_classes=["sv-actions"]):
+    with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
     texts = create_two_texts(desk)

@@ -82,9 +82,10 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     """Lays out the check of the pair in use and the advice on its drafters, with the places for their results."""
     runner, say = desk.runner, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
-        go = gr.Button(say("models.check"), elem_id="check-pair")
+        with gr.Row(elem_classes=["sv-either"]):
+            go = gr.Button(say("models.check"), elem_id="check-pair")
+            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
         ask = gr.Button(say("advice.go"), elem_id="advise")
-        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
     found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
     told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 

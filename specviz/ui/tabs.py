@@ -150,12 +150,13 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
         return [*(gr.Button(visible=True, interactive=True) for _ in starts), *(gr.Button(visible=False) for _ in ends)]
 
     def busy(action: Action, tab: Tab) -> list[gr.Button]:
-        """While a run is on, a visitor can stop it where it was started, and start no other. Nothing else moves."""
+        """While a run is on, a visitor can stop it where it was started, and start no other. Nothing else moves: in a
+        tab, Stop covers the first button (page.css)."""
         racing = action.button is controls.race
-        gone = {action.button, controls.race if racing else controls.go}
+        gone = controls.race if racing else controls.go
         come = {controls.stop_race if racing else controls.stop, tab.stop}
         return [
-            *(gr.Button(visible=button not in gone, interactive=False) for button in starts),
+            *(gr.Button(visible=button is not gone, interactive=False) for button in starts),
             *(gr.Button(visible=button in come) for button in ends),
         ]
 

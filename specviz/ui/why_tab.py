@@ -25,10 +25,11 @@ def create_why_tab(desk: Desk) -> Tab:
     """Lays out the buttons and the five cards; opening the tab brings the visitor's runs there."""
     runner, lab, say = desk.runner, desk.visitors.lab, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
-        go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
+        with gr.Row(elem_classes=["sv-either"]):
+            go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
+            stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
         many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
         pressed = gr.Button(say("why.forced_title"), elem_id="run-forced", elem_classes=["sv-unseen"])
-        stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
     view = element_view("why", say, value=why_message(story=_story(WAYS[0]), runs=[]))
     served_view(say)
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))

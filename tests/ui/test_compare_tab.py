@@ -388,7 +388,9 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
     open_tab(page, drafters=("Draft model", "Prompt lookup"), gammas=("2",))
     page.locator("#start-compare").click()
     page.locator("#stop-compare").wait_for()
+    at = [page.locator(button).bounding_box()["x"] for button in ("#stop-compare", "#start-replay")]
     page.locator("#start-compare").wait_for()
+    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("compare", "replay")] == at
     rows = compared(page, "rows")
     assert compared(page, "state") == "finished"
     assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [
@@ -412,7 +414,7 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
         set_control(page, label, value)
     page.locator("#start-replay").click()
     page.locator("#stop-compare").wait_for()
-    page.locator("#start-replay").wait_for()
+    page.locator("#start-replay:enabled").wait_for()
     replayed = compared(page, "replay")
     trace = order(Client(page_url, verbose=False), seed=3, max_new_tokens=48, temperature=1)
     counts = tally(Run.from_dict(trace).rounds)

@@ -3,7 +3,7 @@
 // Takes the messages of specviz/views/tab_messages.py: `contest` and `replay` hold all that their part shows;
 // `contest_phase`, `contest_error` and `replay_error` come in between. Its getters show what it holds.
 
-import { make, setText } from "../shared/dom.js";
+import { bringIntoSight, make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, written } from "../shared/numbers.js";
 import { tint } from "../shared/tint.js";
@@ -124,7 +124,7 @@ class SpecvizCompare extends SpecvizElement {
     parts.bar.style.width = `${100 * fraction}%`;
     parts.track.setAttribute("aria-valuenow", String(Math.round(100 * fraction)));
     parts.track.classList.toggle("idle", phase !== "running");
-    if (begins) this.comeIntoSight();
+    if (begins) bringIntoSight(this);
   }
 
   fail(section, parts, text) {

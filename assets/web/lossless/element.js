@@ -4,7 +4,7 @@
 // Takes the messages of specviz/views/lossless_messages.py: `trial` holds all that is shown; `phase` and `error` come in
 // between. Fires `specviz-tried` with a trial that is over. Its getters show what it holds.
 
-import { make, setText, svg } from "../shared/dom.js";
+import { bringIntoSight, make, setText, svg } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, written } from "../shared/numbers.js";
 
@@ -154,7 +154,7 @@ class SpecvizLossless extends SpecvizElement {
     this.ui.empty.classList.add("hidden");
     this.ui.progress.classList.remove("hidden");
     this.ui.note.classList.add("hidden");
-    if (phase === "running" && this.ui.view.dataset.state !== phase) this.comeIntoSight();
+    if (phase === "running" && this.ui.view.dataset.state !== phase) bringIntoSight(this);
     this.ui.view.dataset.state = phase;
     setText(this.ui.text, text);
     this.ui.bar.style.width = `${100 * Math.min(1, fraction)}%`;

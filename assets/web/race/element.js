@@ -4,7 +4,7 @@
 // server measures. Fires `specviz-press` with { settings, press } for a race to be run. Its getters show what it holds, and
 // `seek(seconds)` moves the clock.
 
-import { make, scrolling, setText, wantsStillness } from "../shared/dom.js";
+import { bringIntoSight, make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
@@ -44,6 +44,7 @@ class SpecvizRace extends SpecvizElement {
       phase: (message) => {
         this.pause();
         if (this.held.phase !== "measuring" && this.ui.view.hasAttribute("data-small")) this.scrollIntoView({ block: "start", behavior: scrolling() });
+        else if (this.held.phase !== "measuring") bringIntoSight(this);
         setText(this.ui.phaseText, message.text);
         this.ui.phaseBar.style.width = `${100 * (message.fraction ?? 0)}%`;
         this.show("measuring");

@@ -1,6 +1,6 @@
 // Brings the page up to the state: what arrived since the last drawing is appended.
 
-import { make, scrolling, setText } from "../shared/dom.js";
+import { make, setText } from "../shared/dom.js";
 import { showSomething } from "./choosing.js";
 import { drawFigures } from "./figures.js";
 import { CHUNK, ROW_GUESS, chunkOf, ensureTabStop, fill } from "./list.js";
@@ -82,10 +82,4 @@ function appendRounds(view) {
   }
   view.drawn = view.run.rounds.length;
   ensureTabStop(view);
-}
-
-/** On a phone the controls fill the screen: a run that starts below it is brought into view. @param {View} view */
-export function comeIntoView(view) {
-  if (view.host.getBoundingClientRect().top < 0.75 * window.innerHeight) return;
-  view.host.scrollIntoView({ behavior: scrolling(), block: "start" });
 }

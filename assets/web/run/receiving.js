@@ -1,8 +1,8 @@
 // What each message does to the view. A message carries only what is new (specviz/views/run_messages.py).
 
-import { scrolling } from "../shared/dom.js";
+import { bringIntoSight, scrolling } from "../shared/dom.js";
 import { keep } from "../shared/kept.js";
-import { comeIntoView, redraw } from "./drawing.js";
+import { redraw } from "./drawing.js";
 import { resetPlayback } from "./playback.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
@@ -88,6 +88,6 @@ function begin(view, key, recorded = "") {
   view.begin(key);
   keep("run", recorded ? null : key);
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
-  if (!recorded) comeIntoView(view); // a recorded run may open the page: nobody has asked for it yet
+  if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);
 }

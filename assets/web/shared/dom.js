@@ -51,3 +51,13 @@ export const wantsStillness = () => window.matchMedia("(prefers-reduced-motion: 
 
 /** How to scroll for this reader. @returns {ScrollBehavior} */
 export const scrolling = () => (wantsStillness() ? "auto" : "smooth");
+
+/**
+ * Shows an element in which something has begun, if it begins out of sight: a button may stand far from what it starts.
+ *
+ * @param {Element} node
+ */
+export function bringIntoSight(node) {
+  const place = node.getBoundingClientRect().top / window.innerHeight;
+  if (place < -0.25 || place > 0.75) node.scrollIntoView({ block: place < 0 ? "start" : "nearest", behavior: scrolling() });
+}

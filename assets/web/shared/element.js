@@ -11,7 +11,6 @@
 // are the --sv-… properties of colours.css. It knows nothing of the program that feeds it. Messages that come before the
 // words wait for them.
 
-import { scrolling } from "./dom.js";
 import { writeDecimals } from "./numbers.js";
 import { speaker, spoken } from "./words.js";
 
@@ -104,11 +103,6 @@ export class SpecvizElement extends HTMLElement {
    */
   tell(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { bubbles: true, composed: true, detail }));
-  }
-
-  /** Work has begun that is shown here, perhaps below the window's edge. */
-  comeIntoSight() {
-    this.scrollIntoView({ block: "nearest", behavior: scrolling() });
   }
 
   /**
