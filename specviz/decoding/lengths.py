@@ -3,8 +3,6 @@
 from collections.abc import Hashable
 from dataclasses import replace
 
-import numpy as np
-
 from specviz.decoding.request import Request
 from specviz.passes.devices import agreed
 from specviz.passes.static_passes import kind_of
@@ -12,6 +10,7 @@ from specviz.records.runs import Seconds
 from specviz.rules.draft import Verdict, depth
 from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE
 from specviz.theory.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
+from specviz.theory.roofline import pass_seconds
 
 #: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
 STEP = 1 / 8
@@ -70,11 +69,8 @@ def learn(length: DraftLength, request: Request, verdict: Verdict, seconds: Seco
 def _expected(request: Request) -> Experience:
     """Before any round was timed: target passes as they were measured, and draft steps that take `STEP` of one."""
     deep = range(request.num_draft_tokens + 1)
-    measured = sorted(request.pair.passes.seconds_by_width.items()) or [(1, 1.0)]
-    widths, seconds = map(list, zip(*measured))
-    # Wider ones go on as those did.
-    widths.append(2 * widths[-1] - widths[0])
-    seconds.append(2 * seconds[-1] - seconds[0])
-    target = np.interp([1 + request.drafter.largest_draft(depth, request.branches) for depth in deep], widths, seconds)
+    measured = request.pair.passes.seconds_by_width or {1: 1.0}
+    target = pass_seconds(measured, [1 + request.drafter.largest_draft(depth, request.branches) for depth in deep])
     at_once = request.drafter.at_once or request.drafter.copies
-    return Experience([STEP * seconds[0] * (min(depth, 1) if at_once else depth) for depth in deep], target.tolist())
+    step = STEP * measured[min(measured)]
+    return Experience([step * (min(depth, 1) if at_once else depth) for depth in deep], target)

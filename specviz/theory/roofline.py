@@ -3,6 +3,7 @@
 Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -10,6 +11,26 @@ import numpy
 
 #: A pass over K tokens is "about as fast as one" while it takes less than this many times as long.
 ABOUT_ONE = 1.5
+
+#: How many times as far as passes were timed they are taken to go on alike: beyond every tree.
+_FURTHER = 64
+
+
+def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[float]:
+    """T(K) for each width, interpolated linearly; passes wider than the widest one that was timed go on as those did.
+
+    measured: K -> seconds, for two widths or more.
+    """
+    known, seconds = map(list, zip(*sorted(measured.items())))
+    known.append(known[-1] + _FURTHER * (known[-1] - known[0]))
+    seconds.append(seconds[-1] + _FURTHER * max(0.0, seconds[-1] - seconds[0]))
+    return numpy.interp(widths, known, seconds).tolist()
+
+
+def tokens_to_match(made: float, taken: float, longer: float) -> float:
+    """Tokens that a round has to make to be worth as much as one that makes `made` in `taken` seconds, if it takes
+    `longer` seconds more: made · (1 + longer / taken)."""
+    return made * (1 + max(0.0, longer) / taken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 // Tells the page in the browser which pair is in use: the drafters that it lacks are listed, each with its reason; the
-// elements hear its name, and mark what comes from another pair.
+// elements hear its name, and mark what comes from another pair. Submits once the controls suit the pair.
 
 /**
  * @typedef {{ label: string, why: string }} Off a drafter, and what is missing
@@ -13,7 +13,7 @@ let told = null;
 export const pairInUse = () => told;
 
 /** @param {import("./view.js").Component} component */
-export function join({ element }) {
+export function join({ element, trigger }) {
   const box = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
   return (/** @type {string} */ value) => {
     const facts = /** @type {Facts} */ (JSON.parse(value));
@@ -25,6 +25,8 @@ export function join({ element }) {
       customElements.whenDefined(tag).then(() => view?.receive({ kind: "pair", pair: facts.pair }));
     }
     document.dispatchEvent(new CustomEvent("specviz-pair", { detail: facts }));
+    // The next frame: the controls take their values together with this one.
+    requestAnimationFrame(() => trigger("submit"));
   };
 }
 
