@@ -58,6 +58,9 @@ _REPOSITORY = "models--"
 _EXPORTED = ("*.onnx", "onnx/*.onnx", "openvino_model*.xml", "*.mlmodelc", "*.mlpackage", "*.engine", "*.tflite")
 _ORIGINAL = ("params.json", "consolidated*", "*.nemo")
 
+#: Of models that see or hear, those whose text model is the same as one that only reads, by another name.
+_WHOLES = ("gemma3", "gemma3n", "gemma4", "gemma4_unified")
+
 #: Weights that transformers reads, and those that only another library does.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _ELSEWHERE = ("tf_model*.h5", "flax_model*.msgpack", *_EXPORTED)
@@ -71,6 +74,7 @@ class ModelSource(Named):
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig | None = None
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
+    of_whole: bool = False  # True if the checkpoint holds more than this, which is its text model
     unpacks: bool = False  # True if quantised weights are unpacked, because this device cannot multiply them
     sampling: dict[str, Any] | None = None  # as the header of a GGUF file recommends it
 
@@ -155,7 +159,21 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         source.config._attn_implementation = None
         source.config.return_dict = True
         source.config.output_hidden_states = source.config.output_attentions = False
+        if not source.quantised:  # whose configuration names layers as the whole has them
+            _leave_eyes_and_ears(source)
     return source
+
+
+def _leave_eyes_and_ears(source: ModelSource) -> None:
+    """Leaves of a Gemma that also sees and hears the text model that transformers has for it, all that is run here."""
+    whole, text = source.config, source.config.get_text_config()
+    if whole.model_type not in _WHOLES or text is whole:
+        return
+    for name in ("architectures", "dtype", "eos_token_id", "tie_word_embeddings", "_commit_hash"):
+        if (value := getattr(whole, name, None)) is not None:
+            setattr(text, name, value)
+    text.return_dict, text._attn_implementation = True, None
+    source.config, source.of_whole = text, True
 
 
 def without_page(named: str | os.PathLike[str]) -> str | os.PathLike[str]:

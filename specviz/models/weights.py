@@ -97,6 +97,8 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
     # Only the end tokens of its own settings: `generate` would fill in the others.
     options["generation_config"] = GenerationConfig(eos_token_id=generation_settings(source).get("eos_token_id"))
+    if source.of_whole:
+        options["key_mapping"] = _OF_WHOLE
     if source.stored is not None:
         options["quantization_config"] = GgufConfig(dequantize=True)
     read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own
@@ -133,13 +135,16 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     return model.eval()
 
 
+#: How names of weights begin where a text model is one of several, and what they are called in it alone.
+_OF_WHOLE = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
+
 #: Weights without a place in the architecture whose absence does not change its results, and why.
 _HARMLESS = re.compile(
     r"(^|\.)rotary_emb\.(cos|sin)_cached$"  # computed from the configuration
     r"|(attn|attention)\.(bias|masked_bias|causal_mask)$"  # the causal mask, which some stored; a projection has a name
     # The parts for pictures and sounds of a model that is given none.
     r"|(^|\.)(vision_(tower|model|encoder)|visual|audio_(tower|model|encoder)|(multi_?modal|mm|vision|audio)_projector"
-    r"|embed_(vision|audio)|connector|image_newline)\."
+    r"|embed_(vision|audio)|vision_embedder|connector|image_newline)\."
     r"|(^|\.)mtp(_|\.)"  # multi-token-prediction modules, which are a drafter (`trained_parts`)
     r"|(^|\.)v_head\."  # the value of a state, for reinforcement learning
 )

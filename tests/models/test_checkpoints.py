@@ -10,10 +10,12 @@ from collections import Counter
 
 import pytest
 import torch
+from assistant_files import assistant_config, assistant_weights, saved
 from odd_checkpoints import ARCHITECTURES, Odd, shrunk, write
 from safetensors.torch import load_file, save_file
-from tiny import edit_config, generated, save_model, spread, tiny_model
-from transformers import AutoModelForImageTextToText, GenerationConfig
+from tiny import ARCHITECTURES as TINY
+from tiny import MORE_ARCHITECTURES, edit_config, generated, greedy_run, save_model, spread, tiny_model
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, GenerationConfig
 
 import specviz
 from specviz.models import placement
@@ -120,7 +122,7 @@ def assert_equal_texts(folder: pathlib.Path, least: int = 4) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["llava", "gemma3", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("qwen3_vl", "lfm2_vl"))]
+    "kind", ["llava", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("qwen3_vl", "lfm2_vl"))]
 )
 def test_a_model_that_also_sees_runs_on_text(kind, tmp_path):
     config = shrunk(kind)
@@ -129,6 +131,34 @@ def test_a_model_that_also_sees_runs_on_text(kind, tmp_path):
     model = AutoModelForImageTextToText.from_config(config)
     spread(model)
     assert_equal_texts(save_model(tmp_path, model))
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "gemma4_unified"])
+@torch.inference_mode()
+def test_of_a_gemma_that_also_sees_the_text_model_alone_is_run(kind, tmp_path):
+    text = (TINY | MORE_ARCHITECTURES)["gemma3" if kind == "gemma3" else "gemma4"][1]
+    text = text | {"vocab_size": 128, "num_hidden_layers": 2, "pad_token_id": 0}
+    text["layer_types"] = ["sliding_attention", "full_attention"]
+    seeing = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    seeing |= {"num_key_value_heads": 2, "head_dim": 16}
+    config = CONFIG_MAPPING[kind](text_config=text, vision_config=seeing, eos_token_id=[5, 7])
+    torch.manual_seed(3)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    spread(model)
+    folder = save_model(tmp_path, model)
+    (folder / "generation_config.json").unlink()
+    pair = load_pair(folder, folder, dtype="float32", device="cpu")
+    ids = torch.tensor([PROMPT * 4])
+    for loaded in (pair.target, pair.draft):
+        assert "vision" not in str(loaded) and loaded.num_parameters() < model.num_parameters()
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert pair.eos_ids >= {5, 7}
+    if kind != "gemma3":
+        unified = kind.removeprefix("gemma4")
+        config = assistant_config(f"gemma4{unified}", vocab=128)
+        assistant = saved(tmp_path / "assistant", config, assistant_weights(config))
+        pair = load_pair(folder, assistant, dtype="float32", device="cpu")
+        assert greedy_run(pair, PROMPT, 12, drafter="mtp").settings["modules"] == 1
 
 
 # --- places and memory ------------------------------------------------------------------------------------------------
