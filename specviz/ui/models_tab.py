@@ -249,7 +249,8 @@ def _wire_load(
     runner, say, controls = desk.runner, desk.say, desk.controls
     drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
 
-    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Changes:
+    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
+        yield own.show(None, say)  # what was wrong with the last one
         try:
             pair = name or named({field: form[component] for field, component in own.fields.items()})
             with runner.line.joined("load") as turn:
@@ -259,10 +260,11 @@ def _wire_load(
                 desk.visitors.pairs[request.session_hash] = pair
                 changes = _used(desk, pair, form[drafter], form[prompt])
         except SpecvizError as error:
-            return {shown: "", **own.show(error, say)}
+            yield {shown: "", **own.show(error, say)}
+            return
         found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
         loaded = say("models.loaded", pair=as_text(used.info().name))
-        return {shown: loaded, **own.show(None, say), **found, **changes}
+        yield {shown: loaded, **found, **changes}
 
     asked = {drafter, prompt, *own.fields.values()}
     changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
