@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
 import specviz
+from specviz.records.assets import ASSETS
 from specviz.records.runs import Run
 from specviz.records.settings import SamplingParams
 
@@ -67,6 +68,17 @@ def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, la
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.keyboard.press("Escape")
     expect(page.locator('[part="presentation"]')).not_to_be_visible()
+
+
+def test_the_probability_that_a_pass_gives_is_not_covered_by_its_bars(presented):
+    page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
+    cells = page.locator(".overview .passed:has(> .m:not(:empty))").all()
+    for cell in cells:
+        box, number = cell.bounding_box(), cell.locator("> .m").bounding_box()
+        bars = [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
+        assert number["y"] + number["height"] <= bars[0]["y"] + 1
+        assert bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
+    assert len(cells) == 3
 
 
 def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):

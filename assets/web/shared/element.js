@@ -28,11 +28,15 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
-/** In a narrow window whatever is tapped is 44 px high. */
-const FOR_FINGERS = new CSSStyleSheet();
-FOR_FINGERS.replaceSync(`@media (max-width: 900px) {
+/** In a narrow window whatever is tapped is 44 px high. Where the system forces its colours, what is drawn as a background keeps ours. */
+const COMMON = new CSSStyleSheet();
+COMMON.replaceSync(`@media (max-width: 900px) {
   button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
   label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
+}
+@media (forced-colors: active) {
+  input, .track, .bars, .coin, .line, .u, .t { forced-color-adjust: none; }
+  .icon, .go.play::before { forced-color-adjust: none; background: ButtonText; }
 }`);
 
 export class SpecvizElement extends HTMLElement {
@@ -47,7 +51,7 @@ export class SpecvizElement extends HTMLElement {
   constructor() {
     super();
     this.shadow = this.attachShadow({ mode: "open" });
-    this.shadow.adoptedStyleSheets = [...(/** @type {typeof SpecvizElement} */ (this.constructor).sheets), FOR_FINGERS];
+    this.shadow.adoptedStyleSheets = [...(/** @type {typeof SpecvizElement} */ (this.constructor).sheets), COMMON];
     /** @type {import("./words.js").Say} */
     this.say = () => "";
     this.built = false;
