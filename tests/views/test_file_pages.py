@@ -183,7 +183,7 @@ def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
     heads = page.locator("specviz-compare [part=table] tbody th")
     gammas = page.locator("specviz-compare tbody [data-column=num_draft_tokens]")
     expect(gammas).to_have_text(["4", "2", "—"])
-    assert heads.all_text_contents() == ["★ EAGLE", "EAGLE", HOSTILE]
+    assert heads.all_text_contents() == ["★ EAGLEr", "EAGLEr", f"{HOSTILE}r"]  # with the rule below the name
     expect(page.locator("specviz-compare [part=map] tbody td")).to_have_text(["1,50×", "★ 2,00×"])
     page.locator("specviz-compare [data-sort=num_draft_tokens]").click()
     page.locator("specviz-compare [data-sort=num_draft_tokens]").click()
