@@ -13,7 +13,7 @@ from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
-from specviz.models.preparation import read_by_kernels
+from specviz.models.quantised_targets import read_by_kernels
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
 from specviz.parts.medusa import MlpSpeculator

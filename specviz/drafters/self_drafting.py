@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.models.preparation import check_quantisable, quantised_target
+from specviz.models.quantised_targets import check_quantisable, quantised_target
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.static_passes import WIDEST, FastPasses

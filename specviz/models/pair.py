@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.placement import dtype_name, release_memory
@@ -63,8 +64,10 @@ class PairPasses:
     #: (`specviz.decoding.lengths`).
     experience: dict[Hashable, Experience] = field(default_factory=dict)
     lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
-    #: The target in few bits, by their number, as it last drafted (`specviz.models.preparation.quantised_target`).
+    #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
+    #: How large the inputs of the target's layers are (`specviz.passes.few_bits.input_squares`), once that was asked.
+    input_squares: dict[str, Tensor] | None = None
     #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
     tried: threading.Event = field(default_factory=threading.Event)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +19,16 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes import kernel_library
+from specviz.passes.few_bits import INPUT_GROUP, Codes, codes_of, quantised, rounded_inputs, words
 from specviz.passes.model_twins import (
-    INPUT_GROUP,
-    Codes,
     attending_by,
-    codes_of,
     is_linear,
     let_go,
     packed_of,
-    quantised,
-    rounded_inputs,
     shared_weights,
     sharing_twin,
     trim,
     weight_of,
-    words,
 )
 from specviz.records.errors import SpecvizError
 
@@ -54,29 +50,29 @@ class FewRowsLinear(nn.Module):
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
     word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
-    (`model_twins.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
+    (`few_bits.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
     scales: of codes, [outputs / panel, groups, panel]; in 4 bits int32 with the bfloat16s of a scale, above, and an
     offset. Other weights have them too, all 1 and never read, so that one program serves all of them.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
-        """weight: [outputs, inputs]."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows, squares: Tensor | None = None):
+        """weight: [outputs, inputs]. squares: of its inputs, by which codes are chosen (`few_bits.quantised`)."""
         super().__init__()
         self.outputs, self.inputs = weight.shape
         self.few_rows = few_rows
         self.half = few_rows.half or weight.dtype == torch.bfloat16
         self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
-        packed = zip(*map(self._packed, weight.detach().split(_SOME)), strict=True)
+        packed = zip(*(self._packed(rows, squares) for rows in weight.detach().split(_SOME)), strict=True)
         for name, parts in zip(("panels", "scales"), packed, strict=True):
             self.register_buffer(name, torch.cat(parts))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
-    def _packed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _packed(self, rows: Tensor, squares: Tensor | None) -> tuple[Tensor, Tensor]:
         """Panels and scales of some rows of the weight."""
         if self.few_rows.bits is not None:
-            return self._packed_codes(rows, self.few_rows.bits)
+            return self._packed_codes(quantised(rows, self.few_rows.bits, squares), self.few_rows.bits)
         whole = rows.to(torch.bfloat16 if self.half else torch.float32)
         inputs = 2 if self.half else 1  # of a word
         whole = functional.pad(whole, (0, -whole.shape[1] % inputs)).unflatten(1, (-1, inputs))
@@ -85,9 +81,8 @@ class FewRowsLinear(nn.Module):
             panels = panels.view(torch.int16)
         return panels, _in_panels(torch.ones(len(rows), 1), self.few_rows.panel)
 
-    def _packed_codes(self, rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-        """The same in few bits."""
-        coded = quantised(rows, bits)
+    def _packed_codes(self, coded: Codes, bits: int) -> tuple[Tensor, Tensor]:
+        """The same of codes."""
         codes = coded.codes.flatten(1)
         codes = functional.pad(codes, (0, -codes.shape[1] % INPUT_GROUP)).unflatten(1, (-1, 32 // bits))
         scales = coded.scales
@@ -215,28 +210,32 @@ class FewRows:
 
     def multiplied_in(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype to which inputs are rounded before weights of this dtype multiply them: beside weights in few bits
-        int8, as `model_twins.rounded_inputs` does it."""
+        int8, as `few_bits.rounded_inputs` does it."""
         if self.bits is not None:
             return torch.int8
         rounds = dtype == torch.bfloat16 and kernel_library.multiplies_bfloat16()
         return torch.bfloat16 if rounds else torch.float32
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> FewRowsLinear:
-        return FewRowsLinear(weight, bias, self)
+    def linear(self, weight: Tensor, bias: Tensor | None = None, squares: Tensor | None = None) -> FewRowsLinear:
+        return FewRowsLinear(weight, bias, self, squares)
 
-    def twin(self, model: PreTrainedModel, releasing: bool = False) -> PreTrainedModel:
+    def twin(
+        self, model: PreTrainedModel, releasing: bool = False, squares: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> PreTrainedModel:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.
 
         Tables of embeddings are shared with it. releasing: whether the model lets go of each weight as soon as it is
         packed (`model_twins.let_go`), but for those that it reads otherwise too; else nothing of it is changed.
+        squares: of `few_bits.input_squares`, for weights in few bits.
         """
         twin, kept = sharing_twin(model), shared_weights(model)
         unreturned: list[int] = []
+        counted = {part: squares.get(name) for name, part in model.named_modules()}
 
         def linear(part: nn.Module) -> FewRowsLinear:
             packed = packed_of(part)
             if packed is None or packed.few_rows != self:
-                packed = self.linear(weight_of(part), part.bias)
+                packed = self.linear(weight_of(part), part.bias, counted[part])
                 if self.bits is None and not part.weight.is_meta:  # whose weights are only described
                     _refuse_others(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.

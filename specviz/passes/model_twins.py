@@ -1,14 +1,13 @@
-"""Twins of a model, on the same weights; and these weights as our kernels keep them, in all their bits or in few.
+"""Twins of a model, on the same weights; and letting go of weights that our kernels keep.
 
-A twin is left early, or has rounded weights, a narrow head, shared attention. The original is never changed, since
-other runs may use it meanwhile; only weights that the kernels keep are let go of, and come back to the bit.
+A twin is left early, or has a narrow head, shared attention. The original is never changed, since other runs may use it
+meanwhile; only weights that the kernels keep are let go of, and come back to the bit.
 """
 
 import copy
 import ctypes
 import sys
 from collections import Counter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +20,6 @@ from specviz.records.errors import SpecvizError
 #: In a layer's attributes, what its weight is unpacked from (`FewRowsLinear`). Not one of its modules: a model's
 #: parameters and buffers stay those it was loaded with.
 _PACKED = "packed"
-
-#: Bits -> how many columns of a row share a scale; 0: all of them. Four bits are too coarse for a whole row, in which
-#: a single large weight would leave the others three or four values.
-GROUPS = {8: 0, 4: 32}
-
-#: How often scale and offset of a group in 4 bits are fitted to its codes, by least squares, and the codes to them.
-_FITTINGS = 3
-
-#: Inputs that the kernels round by one step (few_bits.h), and the least step that is one.
-INPUT_GROUP, _LEAST_STEP = 32, 1e-30
-
-#: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
-_ROUNDED_ROWS = 1024
 
 
 def is_linear(part: nn.Module) -> bool:
@@ -103,100 +89,6 @@ def trim() -> None:
         trimmed(0)
 
 
-class Codes(NamedTuple):
-    """Weights in few bits, each code · scale + offset."""
-
-    codes: Tensor  # uint8 [outputs, groups, group], the last group filled up
-    scales: Tensor  # float32 [outputs, groups]
-    offsets: Tensor  # the same
-
-    def weights(self) -> Tensor:
-        """[outputs, groups · group] float32."""
-        return (self.codes * self.scales.unsqueeze(-1) + self.offsets.unsqueeze(-1)).flatten(1)
-
-
-def quantised(weight: Tensor, bits: int) -> Codes:
-    """`weight` [outputs, inputs], of any float dtype, in 8 or 4 bits.
-
-    In 8 bits zero is code 128, and the scale of a row its largest weight over 127. In 4 bits scale and offset of a
-    group are those of the least squared error that was found, rounded to bfloat16 before the codes are chosen.
-    """
-    parts = [_quantised(part, bits) for part in weight.detach().split(_ROUNDED_ROWS)]
-    return Codes(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _quantised(weight: Tensor, bits: int) -> Codes:
-    whole = functional.pad(weight.float(), (0, -weight.shape[1] % (GROUPS[bits] or 1)))
-    groups = whole.unflatten(1, (-1, GROUPS[bits] or whole.shape[1]))
-    if bits == 8:
-        scales = groups.abs().amax(-1) / 127
-        return _coded(groups, scales, -128 * scales, bits)
-    low, high = groups.amin(-1), groups.amax(-1)
-    best = fitted = _coded(groups, *_in_half((high - low) / 15, low), bits)
-    for _ in range(_FITTINGS):
-        fitted = _coded(groups, *_in_half(*_least_squares(fitted, groups)), bits)
-        better = _squared_error(fitted, groups) < _squared_error(best, groups)
-        chosen = (better.unsqueeze(-1), better, better)
-        best = Codes(*(torch.where(*one) for one in zip(chosen, fitted, best, strict=True)))
-    return best
-
-
-def _in_half(scales: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    return scales.bfloat16().float(), offsets.bfloat16().float()
-
-
-def _coded(groups: Tensor, scales: Tensor, offsets: Tensor, bits: int) -> Codes:
-    """The codes nearest to the weights. A group of equal weights has no scale, and needs none."""
-    steps = scales.clamp_min(torch.finfo().tiny).unsqueeze(-1)
-    codes = ((groups - offsets.unsqueeze(-1)) / steps).round().clamp(0, 2**bits - 1)
-    return Codes(codes.to(torch.uint8), scales, offsets)
-
-
-def _squared_error(coded: Codes, groups: Tensor) -> Tensor:
-    return (coded.weights().view_as(groups) - groups).square().sum(-1)
-
-
-def _least_squares(coded: Codes, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and offsets [outputs, groups] of the line through each group's codes and weights."""
-    codes = coded.codes.float()
-    mean = codes.mean(-1, keepdim=True)
-    spread = (codes - mean).square().sum(-1)
-    scales = ((codes - mean) * groups).sum(-1) / spread.clamp_min(torch.finfo().tiny)
-    return scales, groups.mean(-1) - scales * mean.squeeze(-1)
-
-
-def rounded(weight: Tensor, bits: int) -> Tensor:
-    """`weight` [outputs, inputs] rounded to this many bits, in its own dtype."""
-    parts = [_quantised(part, bits).weights() for part in weight.detach().split(_ROUNDED_ROWS)]
-    return torch.cat([part[:, : weight.shape[1]].to(weight.dtype) for part in parts])
-
-
-def words(codes: Tensor, bits: int) -> Tensor:
-    """Codes uint8 [..., 32 / bits] of inputs that follow each other, side by side: uint8 [..., 4]; or int32 [...],
-    whose bytes have the first four in their lower halves."""
-    if bits == 8:
-        return codes.contiguous()
-    return (codes[..., :4] | codes[..., 4:] << 4).view(torch.int32).squeeze(-1)
-
-
-def codes_of(rows: Tensor, bits: int) -> Tensor:
-    """The codes uint8 [n, 32 / bits · m] of which `words` made rows of 32 bits, [n, m] int32."""
-    joined = rows.view(torch.uint8)
-    if bits == 8:
-        return joined
-    joined = joined.unflatten(1, (-1, 4))
-    return torch.cat([joined & 15, joined >> 4], -1).flatten(1)
-
-
-def rounded_inputs(x: Tensor) -> Tensor:
-    """`x` [..., inputs] in float32, as the kernels read it beside weights in few bits: in whole steps, of which the
-    largest of a group has 127."""
-    groups = functional.pad(x, (0, -x.shape[-1] % INPUT_GROUP)).unflatten(-1, (-1, INPUT_GROUP))
-    steps = groups.abs().amax(-1, keepdim=True) / 127
-    whole = torch.where(steps > _LEAST_STEP, groups * (1 / steps), 0).round()
-    return (whole * steps).flatten(-2)[..., : x.shape[-1]]
-
-
 #: The name of `grouped_attention` among transformers' attention functions.
 GROUPED = "specviz_grouped"
 
@@ -218,18 +110,6 @@ def attending_by(twin: PreTrainedModel, name: str) -> PreTrainedModel:
     for module in twin.modules():
         if hasattr(module, "config"):
             module.config._attn_implementation = name
-    return twin
-
-
-def rounded_twin(model: PreTrainedModel, bits: int) -> PreTrainedModel:
-    """`model` with the weights of its linear layers `rounded`, output head included, everything else shared with it.
-
-    It takes as much memory as these weights once more, and reads as many bytes in each pass.
-    """
-    twin = sharing_twin(model)
-    for part in filter(is_linear, twin.modules()):
-        weight = rounded(weight_of(part), bits)
-        part.weight = nn.Parameter(weight.T if isinstance(part, Conv1D) else weight, requires_grad=False)
     return twin
 
 

@@ -16,8 +16,9 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
+from specviz.passes.few_bits import rounded_twin
 from specviz.passes.few_rows import FewRows, in_float32
-from specviz.passes.model_twins import exit_after, narrow_like, rounded_twin, with_grouped_attention
+from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -129,11 +130,15 @@ class StaticPass(nn.Module):
         """Those that it reads of the rows it is given or shares: of another model's, those of the first layers."""
         return rows[: len(self.row_shapes)]
 
-    def quantised(self, bits: int) -> StaticPass:
-        """The pass with the weights of the model's linear layers in this many bits; by the kernels, if this one is."""
+    def quantised(self, bits: int, squares: Mapping[str, Tensor]) -> StaticPass:
+        """The pass with the weights of the model's linear layers in this many bits; by the kernels, if this one is.
+
+        squares: of `few_bits.input_squares`.
+        """
         if self.few_rows is None:
-            return StaticPass(rounded_twin(self.original, bits))
-        return StaticPass(self.original, self.feature_layers, replace(self.few_rows, bits=bits))
+            return StaticPass(rounded_twin(self.original, bits, squares))
+        few_rows = replace(self.few_rows, bits=bits)
+        return StaticPass(self.original, self.feature_layers, few_rows, few_rows.twin(self.original, squares=squares))
 
     def reference(self) -> PreTrainedModel:
         """A model that computes the same, in the same dtypes, by torch's own operations."""

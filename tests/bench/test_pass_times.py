@@ -62,7 +62,7 @@ def test_counted_bytes_are_those_of_the_tensors_that_a_pass_reads(way, tied):
     if way != "plain":
         few_rows = FewRows.ready()
         static = StaticPass(model, (), few_rows.fitting(model))
-        static = static if way == "kernels" else static.quantised(way)
+        static = static if way == "kernels" else static.quantised(way, {})
         passes = FastPasses(static, static, "kernels")
     module = model if passes is None else passes.static.model
     timer = PassTimer(model, [1], passes=passes)

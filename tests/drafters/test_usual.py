@@ -7,7 +7,7 @@ from tiny import tiny_model, tiny_pair, unprepared, with_heads
 
 from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import drafter_class, usual
-from specviz.models import preparation
+from specviz.models import quantised_targets
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.few_rows import FewRows
 from specviz.records.errors import SpecvizError
@@ -44,13 +44,13 @@ def test_without_a_compiler_or_memory_or_fitting_passes_it_is_prompt_lookup(pair
     hides = ModelPair.of(tiny_model("gpt_neo"), None, pair.tokenizer)
     assert usual(hides) == "prompt_lookup"
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "free_memory", lambda device: 1)
+        patch.setattr(quantised_targets, "free_memory", lambda device: 1)
         assert usual(with_parts(pair)) == "prompt_lookup"
 
     def none() -> str:
         raise SpecvizError("There is no C++ compiler.", "passes")
 
-    monkeypatch.setattr(preparation, "cxx", none)
+    monkeypatch.setattr(quantised_targets, "cxx", none)
     assert usual(with_parts(pair)) == "prompt_lookup"
 
 

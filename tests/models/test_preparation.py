@@ -14,7 +14,8 @@ from tiny import generated, save_model, tiny_model, tiny_pair, unprepared
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import PairPasses
-from specviz.models.preparation import prepare_passes, quantised_target
+from specviz.models.preparation import prepare_passes
+from specviz.models.quantised_targets import quantised_target
 from specviz.passes import compiler
 from specviz.passes.few_rows import FewRows
 from specviz.records.errors import SpecvizError

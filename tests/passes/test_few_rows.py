@@ -22,8 +22,9 @@ import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.passes import kernel_library
+from specviz.passes.few_bits import rounded, rounded_inputs
 from specviz.passes.few_rows import FewRows, _widen, attend
-from specviz.passes.model_twins import rounded, rounded_inputs, weight_of
+from specviz.passes.model_twins import weight_of
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
@@ -210,7 +211,7 @@ def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, 
 def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
     architecture, dtype, settings, bits, few_rows
 ):
-    static = StaticPass(tiny_model(architecture, **settings).to(dtype), (), few_rows).quantised(bits)
+    static = StaticPass(tiny_model(architecture, **settings).to(dtype), (), few_rows).quantised(bits, {})
     passes = FastPasses.unprepared(static)
     pass_checks.check(passes)
     assert rows_are_alike(passes)

@@ -10,17 +10,9 @@ from torch import nn
 
 import specviz
 from specviz.models import pass_checks, preparation
+from specviz.passes.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
 from specviz.passes.few_rows import FewRows, FewRowsLinear
-from specviz.passes.model_twins import (
-    GROUPS,
-    let_go_again,
-    packed_of,
-    quantised,
-    rounded,
-    rounded_twin,
-    take_back,
-    weight_of,
-)
+from specviz.passes.model_twins import is_linear, let_go_again, packed_of, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import BITS
@@ -68,8 +60,8 @@ def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkey
     model, packing = tiny_model("llama").float(), FewRowsLinear._packed
     before = {name: weight.clone() for name, weight in model.named_parameters()}
 
-    def wrong(self, rows):
-        panels, scales = packing(self, rows)
+    def wrong(self, rows, squares):
+        panels, scales = packing(self, rows, squares)
         panels.view(torch.int32).view(-1)[5] ^= 1 << 16  # one bit of one weight
         return panels, scales
 
@@ -127,7 +119,7 @@ def test_what_is_made_of_a_model_is_the_same_without_its_weights(few_rows, bits)
     model = tiny_model("llama")
     assert reads_trees(model)  # tried when a model is loaded, never again
     static, other = released(model, few_rows), StaticPass(copy.deepcopy(model), (), few_rows.fitting(model))
-    for one, two in [(static, other), (static.quantised(bits), other.quantised(bits))]:
+    for one, two in [(static, other), (static.quantised(bits, {}), other.quantised(bits, {}))]:
         assert all(torch.equal(*both) for both in zip(one.model.buffers(), two.model.buffers(), strict=True))
         pass_checks.check(FastPasses(one, one, "kernels"))
     first = static.first_layers(1)
@@ -183,6 +175,25 @@ def test_a_group_in_four_bits_has_less_squared_error_than_in_even_steps_between_
 @pytest.mark.parametrize("bits", BITS)
 def test_weights_of_zero_stay_zero(bits):
     assert not rounded(torch.zeros(3, 40), bits).any()
+    assert not rounded(torch.zeros(3, 40), bits, torch.zeros(40)).any()
+
+
+@torch.no_grad()
+def test_in_four_bits_an_error_counts_by_the_inputs_that_it_meets(few_rows):
+    """Layers that read unequal inputs, as real models' do, come nearer; those that no text reaches are as before."""
+    model, few = tiny_model("llama", hidden_size=64, intermediate_size=128), dataclasses.replace(few_rows, bits=4)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.copy_(8 ** drawn(len(weight)))
+    names = [name for name, part in model.named_modules() if is_linear(part)]
+    squares = input_squares(model, names, range(2, 40))
+    ids = torch.arange(40, 60)[None]
+    by_kernels = input_squares(StaticPass(model, (), few_rows).reference(), names, range(2, 40))
+    assert all(torch.allclose(squares[name], by_kernels[name], rtol=1e-3) for name in names)
+    expected = model(ids).logits
+    for made in (lambda counts: rounded_twin(model, 4, counts), lambda counts: few.twin(model, squares=counts)):
+        apart = [(made(counts)(ids).logits - expected).norm().item() for counts in ({}, squares)]
+        assert apart[1] < 0.8 * apart[0]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +204,10 @@ def test_a_rounded_twin_is_nearly_its_model_and_leaves_it_alone(architecture, se
     model = tiny_model(architecture, **settings)
     before, ids = {name: one.clone() for name, one in model.state_dict().items()}, torch.arange(1, 20)[None]
     expected = model(ids).logits
-    apart = {bits: (rounded_twin(model, bits)(ids).logits - expected).norm() / expected.norm() for bits in BITS}
+    apart = {bits: (rounded_twin(model, bits, {})(ids).logits - expected).norm() / expected.norm() for bits in BITS}
     assert 0 < apart[8] < 0.1 and apart[8] < apart[4] < 1
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-    twin = rounded_twin(model, 8)
+    twin = rounded_twin(model, 8, {})
     # Even where the head is tied to them: a row of a table is read as fast in any precision.
     assert twin.get_input_embeddings().weight is model.get_input_embeddings().weight
     assert not torch.equal(twin.get_output_embeddings().weight, model.get_output_embeddings().weight)
