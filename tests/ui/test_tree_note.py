@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from on_page import GAMMA, control, generate, set_control
+from on_page import GAMMA, generate, set_control
 from playwright.sync_api import expect
 from tiny import tiny_pair
 
@@ -17,6 +17,8 @@ from specviz.records.words import words
 from specviz.ui.runner import Visit
 from specviz.ui.shown_runs import LiveRun, LiveRuns
 from specviz.ui.tree_note import said_of_tree
+
+BRANCHES = words()("controls.branches")
 
 #: A plain step takes a second, and each further token half as long: also beyond the widths that were timed.
 TIMED = {1: 1.0, 5: 3.0, 9: 5.0}
@@ -98,16 +100,14 @@ def test_before_passes_were_timed_it_says_so_and_where_a_wide_pass_is_free_it_as
 def test_the_note_follows_the_controls_and_the_runs(page):
     note = page.locator("#tree-note")
     expect(note).to_be_hidden()
-    set_control(page, "Branches (1: chain, more: tree)", 3)
+    set_control(page, BRANCHES, 3)
     expect(note).to_contain_text("12 draft tokens")
     set_control(page, GAMMA, 2)
     expect(note).to_contain_text("6 draft tokens")
-    generate(page, new_tokens=64)
-    set_control(page, "Branches (1: chain, more: tree)", 1)
-    expect(note).to_be_hidden()
-    generate(page, new_tokens=64)
-    control(page, "Branches (1: chain, more: tree)").fill("3")
-    expect(note).to_contain_text("Run here with the same prompt and settings")
+    for branches, sentence in ((1, None), (3, "Run here with the same prompt and settings")):
+        set_control(page, BRANCHES, branches)
+        generate(page, new_tokens=64)
+        expect(note).to_contain_text(sentence) if sentence else expect(note).to_be_hidden()
     # Set by another part of the page.
     asked = {"settings": {"num_draft_tokens": AUTO}, "press": None, "measure": None}
     page.evaluate("detail => document.dispatchEvent(new CustomEvent('specviz-press', { detail }))", asked)
