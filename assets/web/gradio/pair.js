@@ -1,5 +1,6 @@
 // Tells the page in the browser which pair is in use: the drafters that it lacks are listed, each with its reason; the
-// elements hear its name, and mark what comes from another pair. Submits once the controls suit the pair.
+// elements hear its name, and mark what comes from another pair. Submits once the controls suit it, unless they are as the
+// page has opened them.
 
 /**
  * @typedef {{ label: string, why: string }} Off a drafter, and what is missing
@@ -9,6 +10,10 @@
 /** @type {Facts | null} the last that was told */
 let told = null;
 
+/** Whether the visitor has set anything. */
+let touched = false;
+document.addEventListener("input", () => { touched = true; }, { capture: true, once: true });
+
 /** The pair in use; null before there is one. */
 export const pairInUse = () => told;
 
@@ -16,7 +21,7 @@ export const pairInUse = () => told;
 export function join({ element, trigger }) {
   const box = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
   return (/** @type {string} */ value) => {
-    const facts = /** @type {Facts} */ (JSON.parse(value));
+    const facts = /** @type {Facts} */ (JSON.parse(value)), another = told !== null;
     told = facts;
     list(box, facts.off);
     // A link opens with the page's own pair, whatever is loaded beside it.
@@ -26,7 +31,7 @@ export function join({ element, trigger }) {
     }
     document.dispatchEvent(new CustomEvent("specviz-pair", { detail: facts }));
     // The next frame: the controls take their values together with this one.
-    requestAnimationFrame(() => trigger("submit"));
+    if (another || touched) requestAnimationFrame(() => trigger("submit"));
   };
 }
 
