@@ -63,7 +63,7 @@ class SpecvizQuiz extends SpecvizElement {
         this.forms = forms;
         const code = linkedLesson();
         if (code && this.state.seat?.code !== code) this.join(code);
-        if (code) this.open();
+        if (code && !this.ui.dialog.open) this.open(); // told once more, it would begin anew, under somebody's finger
       },
     };
   }
