@@ -119,8 +119,8 @@ class _Room:
         most = levels * choice.branches
         self.levels, self.choice = levels, _Choice(choice.branches, choice.temperature, choice.as_paths)
         self.tokens, self.parents = torch.empty(2, most, dtype=torch.long)
-        self.logits = torch.empty(most, vocab)
-        self.probs = torch.empty(most, vocab) if choice.temperature else None
+        self.logits = torch.empty(most, vocab, dtype=torch.float32)
+        self.probs = torch.empty(most, vocab, dtype=torch.float32) if choice.temperature else None
 
     def arguments(self, uniforms: Tensor) -> tuple[object, ...]:
         """From `levels` on, as both functions take them."""
@@ -167,7 +167,7 @@ class JudgedDraft:
         given = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr(), parents
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
-            self._made = torch.empty((n + 4) * vocab + 4 * n)
+            self._made = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
             probs = None if draft.probs is None else draft.probs.contiguous()
             drawn_from = None if probs is None else probs.data_ptr()
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()

@@ -64,7 +64,7 @@ def _quantised(weight: Tensor, bits: int, squares: Tensor | None) -> Codes:
     if bits == 8:
         scales = groups.abs().amax(-1) / 127
         return _coded(groups, scales, -128 * scales, bits)
-    counts = torch.ones(weight.shape[1], device=weight.device) if squares is None else squares.to(weight.device)
+    counts = whole.new_ones(weight.shape[1]) if squares is None else squares.to(weight.device)
     counts = functional.pad(counts, (0, whole.shape[1] - len(counts))).unflatten(0, (-1, GROUPS[bits]))
     low, high = groups.amin(-1), groups.amax(-1)
     best = fitted = _coded(groups, *_in_half((high - low) / 15, low), bits)

@@ -79,7 +79,7 @@ class FewRowsLinear(nn.Module):
         panels = _in_panels(whole, self.few_rows.panel)
         if self.half and not self.pairs:
             panels = panels.view(torch.int16)
-        return panels, _in_panels(torch.ones(len(rows), 1), self.few_rows.panel)
+        return panels, _in_panels(torch.ones(len(rows), 1, dtype=torch.float32), self.few_rows.panel)
 
     def _packed_codes(self, coded: Codes, bits: int) -> tuple[Tensor, Tensor]:
         """The same of codes."""
@@ -287,7 +287,7 @@ def _widen(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.
         for name, weight in list(module.named_parameters(recurse=False)):
             module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
     # A model takes its own dtype to be that of its first parameter, and some have none left.
-    twin.register_parameter("float32", nn.Parameter(torch.empty(0), requires_grad=False))
+    twin.register_parameter("float32", nn.Parameter(torch.empty(0, dtype=torch.float32), requires_grad=False))
 
 
 def _replace(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.Module]) -> None:

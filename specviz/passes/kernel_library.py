@@ -157,7 +157,7 @@ def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
 
 def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
     """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales: see `FewRowsLinear`."""
-    out = torch.empty(x.shape[0], outputs)
+    out = torch.empty(x.shape[0], outputs, dtype=torch.float32)  # loading a model changes the default of all threads
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
         ctypes.c_int32(dtype_number(weights.dtype)),
@@ -173,7 +173,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: f
     place, and it sees no other.
     """
     heads, count, size = query.shape[1:]
-    out = torch.empty(1, count, heads, size)
+    out = torch.empty(1, count, heads, size, dtype=torch.float32)
     _loaded[0].few_rows_attention(
         *map(_pointer, (query, key, value, mask, out)),
         *map(ctypes.c_int64, (heads, key.shape[1], count, key.shape[2], size, query.stride(1), query.stride(2))),

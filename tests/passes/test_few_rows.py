@@ -330,3 +330,17 @@ def test_the_source_is_understood_for_every_kind_of_register(processor, unbuilt,
     monkeypatch.setattr(kernel_library, "_FLAGS", flags)
     kernel_library._build(unbuilt / "library.so")
     assert (unbuilt / "library.so").stat().st_size > 0
+
+
+def test_a_model_that_is_loaded_meanwhile_changes_no_kernels_numbers(few_rows):
+    """While it loads, transformers sets the default dtype of all threads to its own."""
+    weight, x = drawn(48, 64), drawn(2, 64, seed=2)
+    layer = few_rows.linear(weight)
+    expected, default = layer(x), torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        given = layer(x)
+        packed = few_rows.linear(weight)
+    finally:
+        torch.set_default_dtype(default)
+    assert given.dtype == torch.float32 and torch.equal(given, expected) and torch.equal(packed.scales, layer.scales)
