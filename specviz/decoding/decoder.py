@@ -120,8 +120,8 @@ class Coins:
         uniforms = next(self.block, None)
         if uniforms is None:
             widths = [self.largest_draft, self.largest_draft, 1]
-            flat = to_device(torch.rand(self.BLOCK, sum(widths), generator=self.generator).double(), self.device)
-            columns = flat.split(widths, dim=-1)
+            flat = torch.rand(self.BLOCK, sum(widths), generator=self.generator, dtype=torch.float32).double()
+            columns = to_device(flat, self.device).split(widths, dim=-1)
             self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
             uniforms = next(self.block)
         for coin in self.by_hand:
@@ -133,7 +133,7 @@ class Coins:
 
 def _with(uniforms: Uniforms, coin: SetCoin) -> Uniforms:
     """The same but for one coin, which a round without that token does not use."""
-    u = torch.tensor(coin.u).item()  # as float32, like all coins
+    u = torch.tensor(coin.u, dtype=torch.float32).item()  # as float32, like all coins
     if coin.token is None:
         return replace(uniforms, next=torch.full_like(uniforms.next, u))
     accept = uniforms.accept.clone()

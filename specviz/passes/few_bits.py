@@ -28,7 +28,7 @@ _FITTINGS = 3
 INPUT_GROUP, _LEAST_STEP = 32, 1e-30
 
 #: Divides what may be zero.
-_TINY = torch.finfo().tiny
+_TINY = torch.finfo(torch.float32).tiny
 
 #: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
 _ROUNDED_ROWS = 1024

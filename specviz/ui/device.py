@@ -100,6 +100,9 @@ class Preparer:
 
     def __init__(self, deployment: Deployment):
         self.refusal = _refusal(deployment)
+        #: Held while a pair is loaded, and by each piece of this work: a load sets torch's default precision, which is
+        #: that of all threads.
+        self.loading = threading.Lock()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None  # while it is started
         self._early: list[ModelPair] = []  # added before that
@@ -165,6 +168,10 @@ class Preparer:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
+    def _turn(self, work: Callable[[], Made]) -> Made:
+        with self.loading:
+            return between_runs(work)
+
     def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
         from specviz.models.preparation import prepare_passes
 
@@ -172,7 +179,7 @@ class Preparer:
             self._stages[pair] = Stage(step)
 
         try:
-            done = apart(lambda: prepare_passes(pair, report, halt=halt, turn=between_runs))
+            done = apart(lambda: prepare_passes(pair, report, halt=halt, turn=self._turn))
             self._stages[pair] = Stage(reasons=done.reasons)
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
@@ -230,8 +237,6 @@ class PairStore:
         #: The current step of loading the starting pair.
         self.step = Sentence("Loading the models.")
         self._home = home
-        #: One load at a time: loading sets torch's default precision, which another load would take over.
-        self._loading = threading.Lock()
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
@@ -243,7 +248,7 @@ class PairStore:
             raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
         if self._home is not None:
             return self._home
-        with self._loading:
+        with self.preparer.loading:
             if self._home is None:
                 # All of torch and transformers is imported here, by one thread: two that import parts of transformers
                 # at once may each find the other's half done.
@@ -272,9 +277,7 @@ class PairStore:
         """
         if name.target is None:
             return self.home
-        with self.lock, self._loading:
-            from specviz.models.loading import load_pair
-
+        with self.lock:
             if name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps to the models it started with.", "target")
@@ -282,7 +285,11 @@ class PairStore:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                self.guest = apart(lambda: load_pair(**asdict(name), device=self.deployment.device, progress=progress))
+                where = {"device": self.deployment.device, "progress": progress}
+                with self.preparer.loading:
+                    from specviz.models.loading import load_pair
+
+                    self.guest = apart(lambda: load_pair(**asdict(name), **where))
                 self.guest_name = name
                 self.preparer.add(self.guest)
             return self.guest

@@ -1,6 +1,7 @@
 """Our own kernels: right to rounding, and the same bit by bit for a token whatever else is in its pass."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -335,12 +336,15 @@ def test_the_source_is_understood_for_every_kind_of_register(processor, unbuilt,
 def test_a_model_that_is_loaded_meanwhile_changes_no_kernels_numbers(few_rows):
     """While it loads, transformers sets the default dtype of all threads to its own."""
     weight, x = drawn(48, 64), drawn(2, 64, seed=2)
-    layer = few_rows.linear(weight)
-    expected, default = layer(x), torch.get_default_dtype()
+    layer, heads = few_rows.linear(weight), drawn(1, 2, 3, 8)
+    attend_to = functools.partial(attend, heads, heads, heads, torch.zeros(1, 1, 3, 3), 1.0)
+    expected, seen, default = layer(x), attend_to(), torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        given = layer(x)
+        given, seen_meanwhile = layer(x), attend_to()
         packed = few_rows.linear(weight)
     finally:
         torch.set_default_dtype(default)
-    assert given.dtype == torch.float32 and torch.equal(given, expected) and torch.equal(packed.scales, layer.scales)
+    for one, other in [(given, expected), (seen_meanwhile, seen)]:
+        assert one.dtype == torch.float32 and torch.equal(one, other)
+    assert torch.equal(packed.scales, layer.scales)

@@ -98,6 +98,23 @@ def test_a_pair_does_not_wait_for_another_ones_programs_once_it_is_started(prepa
         assert preparer.stage(one).step is None and list(one.passes.fast) == ["target", "draft"]
 
 
+def test_nothing_is_prepared_while_a_pair_is_loaded(preparer, monkeypatch, pair):
+    """Loading sets torch's default precision, by which a pass in another thread might be wrong."""
+    done, asked = threading.Event(), threading.Event()
+
+    def prepares(pair, progress, halt, turn) -> Preparation:
+        asked.set()
+        turn(done.set)
+        return Preparation()
+
+    monkeypatch.setattr("specviz.models.preparation.prepare_passes", prepares)
+    with preparer.loading:
+        preparer.add(pair)
+        preparer.start()
+        assert asked.wait(PATIENCE) and not done.wait(0.3)
+    assert done.wait(PATIENCE)
+
+
 def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
     preparer.add(pair)
     preparer.start()
