@@ -181,6 +181,7 @@ def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, ru
     page = presented(run, rule)
     page.evaluate(f"([round, index]) => {VIEW}.choose(round, index)", [one.index, index])
     page.keyboard.press("Escape")
+    expect(page.locator('.frame > [part="picture"]')).to_be_visible()  # back beside the list
     page.locator('[part="scrub"]').evaluate(
         "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
     )

@@ -62,8 +62,7 @@ class SpecvizQuiz extends SpecvizElement {
       quiz: ({ forms }) => {
         this.forms = forms;
         const code = linkedLesson();
-        if (code && this.state.seat?.code !== code) this.join(code);
-        if (code && !this.ui.dialog.open) this.open(); // told once more, it would begin anew, under somebody's finger
+        if (code && !this.ui.joining) this.ui.joining = this.join(code); // the page is told of them more than once
       },
     };
   }
@@ -196,10 +195,15 @@ class SpecvizQuiz extends SpecvizElement {
 
   // A class: a phone's side.
 
-  /** @param {string} code */
-  join(code) {
-    this.state = newState();
-    takeSeat(code).then((seat) => this.change({ seat: { code, seat } }), (status) => this.note(this.say(status === 404 ? "quiz.over" : "quiz.full")));
+  /** Opens once its seat is taken: one that came later would begin anew, under somebody's finger. @param {string} code */
+  async join(code) {
+    let refusal = "";
+    if (this.state.seat?.code !== code) {
+      this.state = newState();
+      await takeSeat(code).then((seat) => this.change({ seat: { code, seat } }), (status) => (refusal = status === 404 ? "quiz.over" : "quiz.full"));
+    }
+    this.open();
+    if (refusal) this.note(this.say(refusal));
   }
 
   /** @param {Phase} phase */
