@@ -24,6 +24,20 @@ constexpr int MOST_CODED = 3;
 // How many words ahead memory is asked for codes, and for scales, which are a quarter as many.
 constexpr int64_t CODES_AHEAD = 512, SCALES_AHEAD = CODES_AHEAD / 4;
 
+// How many panels one row is multiplied with at a time. Several streams are read faster from memory than one, but not
+// where scales are a stream of their own, nor by a Zen, which with short registers is asked for what follows later, too.
+#if defined(ZEN)
+constexpr int64_t STREAMS = 1, FAR_AHEAD = LANES < 16 ? 16 * CODES_AHEAD : 0;
+#else
+constexpr int64_t STREAMS = GROUP, FAR_AHEAD = 0;
+#endif
+
+template <int ROWS>
+inline void ask_for_codes(const int32_t* words) {
+  __builtin_prefetch(words + CODES_AHEAD);
+  if constexpr (ROWS == 1 && FAR_AHEAD > 0) __builtin_prefetch(words + FAR_AHEAD, 0, 2);
+}
+
 // A word holds the codes of four inputs in 8 bits, or of eight in 4 bits: of the first four in the lower half of each
 // byte, of the others in the upper.
 template <int BITS>
@@ -98,7 +112,7 @@ void multiply_codes(const Codes<BITS>& layer, const RoundedRows& rows, int64_t r
 #pragma GCC unroll 16
       for (int i = 0; i < WIDE; i++) {
         const int32_t* from = layer.words + (((panel + i / 2) * groups + g) * BITS + w) * PANEL + i % 2 * LANES;
-        if (i * LANES % LINE == 0) __builtin_prefetch(from + CODES_AHEAD);
+        if (i * LANES % LINE == 0) ask_for_codes<ROWS>(from);
         const Ints word = load_words(from);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
@@ -165,8 +179,7 @@ void linear(const Codes<BITS>& layer, const float* x, float* out, int64_t rows) 
   static thread_local RoundedRows kept;
   kept.read(x, rows, layer.inputs);
   const RoundedRows& rounded = kept;
-  // Several streams are read faster from memory than one, but where scales are a stream of their own.
-  constexpr int some = BITS == 8 ? GROUP : 1;
+  constexpr int some = BITS == 8 ? STREAMS : 1;
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
   const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)

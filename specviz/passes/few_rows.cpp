@@ -37,7 +37,7 @@ constexpr int64_t AHEAD = 1024;
 // asked for those of the next panels, into its second cache.
 template <int ROWS, int WORD>
 inline void ask_ahead(const int32_t* words) {
-#if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
+#if defined(ZEN)
   if constexpr (ROWS <= MOST_ROWS / 4)
     __builtin_prefetch(words + 128 / WORD);
   else

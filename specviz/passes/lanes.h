@@ -11,6 +11,11 @@
 #include <arm_neon.h>
 #endif
 
+// AMD's processors, whose memory wants other requests than Intel's. GCC may take a later Zen for the third.
+#if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
+#define ZEN
+#endif
+
 namespace {
 
 // Floats in a register.
@@ -71,8 +76,8 @@ inline Floats add_product(Floats sum, Floats a, Floats b) {
 // Two numbers in bfloat16, the first in the lower half.
 enum class Pair : int32_t {};
 
-// To multiply pairs takes a Xeon four times as long as to multiply floats. GCC may take a later Zen for the third.
-#if defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
+// To multiply pairs takes a Xeon four times as long as to multiply floats.
+#if defined(__AVX512BF16__) && defined(ZEN)
 constexpr bool MULTIPLIES_PAIRS = true;
 
 // Each sum, and the products of both numbers of its pair of weights with those of `inputs`, by one instruction.
