@@ -47,7 +47,7 @@ class Drafter(ABC):
     at_once: ClassVar[bool] = False  # one pass makes all of a draft, whose tokens do not see each other
     copies: ClassVar[bool] = False  # it copies from the text: a longer draft costs it nothing
     #: Measured by a benchmark besides chains judged token by token: ``block`` (chains judged as a block), ``tree``,
-    #: ``bits`` (with the fewest bits).
+    #: ``bits`` (with more bits).
     measured_as: ClassVar[frozenset[str]] = frozenset()
     servers: ClassVar[Servers] = Servers()
     #: The most that drafting a token costs, as a share of a target pass; None: a pass of the draft model.

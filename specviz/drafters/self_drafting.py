@@ -13,7 +13,7 @@ from specviz.models.quantised_targets import check_quantisable, quantised_target
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.static_passes import WIDEST, FastPasses
-from specviz.records.settings import DraftParams
+from specviz.records.settings import BITS, DraftParams
 from specviz.rules.draft import Draft
 
 
@@ -75,12 +75,8 @@ class EarlyExit(SelfDrafting):
         return f"layer {self.exit_layer}"
 
 
-#: By default 8: nearly the target's own distribution, for half the bytes of bfloat16.
-DEFAULT_BITS = 8
-
-
 class QuantisedSelf(SelfDrafting):
-    """Self-speculation: all of the target's layers, their weights rounded to 8 or 4 bits.
+    """Self-speculation: all of the target's layers, their weights rounded to 4 or 8 bits.
 
     A quantised copy as the draft: ML-SpecQD (Georganas et al., arXiv 2503.13565). In the target's own keys and values,
     which are better than the copy's own and are there already: QSpec (Zhao et al., arXiv 2410.11305). So the prompt is
@@ -98,17 +94,17 @@ class QuantisedSelf(SelfDrafting):
     reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
 
     def __init__(self, context: DraftContext):
-        self.bits = context.params.bits or DEFAULT_BITS
+        self.bits = context.params.bits or BITS[0]
         made = quantised_target(context.pair, self.bits, context.passes.get("target"))
         super().__init__(context, made.model, layer_count(made.model), made.passes)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"bits": params.bits or DEFAULT_BITS}
+        return super().settings(pair, params) | {"bits": params.bits or BITS[0]}
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        check_quantisable(pair, params.bits or DEFAULT_BITS)
+        check_quantisable(pair, params.bits or BITS[0])
 
     def source(self, depth: int) -> str:
         return f"{self.bits} bits"

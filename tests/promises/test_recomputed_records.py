@@ -162,7 +162,7 @@ def test_greedy_records_flip_no_coin_and_copied_drafts_are_point_masses():
     "drafter, source",
     [
         ("early_exit", "layer 1"),
-        ("quantised_self", "8 bits"),
+        ("quantised_self", "4 bits"),
         ("medusa", "head {}"),
         ("eagle", "step {}"),
         ("mtp", "step {}"),
