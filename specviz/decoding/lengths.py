@@ -15,10 +15,6 @@ from specviz.theory.roofline import pass_seconds
 #: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
 STEP = 1 / 8
 
-#: What drafting takes besides its steps, in steps: between half of one and three, measured. Were it left out, a drafter
-#: that drafts a single token would never learn that a second one costs less.
-START = 2
-
 #: The runs whose lengths are kept.
 KEPT_RUNS = 128
 
@@ -77,5 +73,4 @@ def _expected(request: Request) -> Experience:
     target = pass_seconds(measured, [1 + request.drafter.largest_draft(depth, request.branches) for depth in deep])
     at_once = request.drafter.at_once or request.drafter.copies
     step = STEP * measured[min(measured)]
-    steps = [0, *(START + (1 if at_once else depth) for depth in deep[1:])]
-    return Experience([step * count for count in steps], target)
+    return Experience([step * (min(depth, 1) if at_once else depth) for depth in deep], target)
