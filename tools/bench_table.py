@@ -52,6 +52,8 @@ def _cells(rows: Sequence[Values]) -> str:
 def _caption(report: Values, group: str) -> str:
     machine, pair, settings = report["machine"], report["pair"], report["settings"]
     device = machine["processor"] if machine["device"] == "cpu" else machine["device"]
+    if machine.get("march", "native") != "native":
+        device += f" as {machine['march']}"
     facts = [
         f"{device}, {machine['cores']} cores, {machine['threads']} threads" if machine["device"] == "cpu" else device,
         f"{pair['name']}, {machine['dtype']}, {pair['passes']} passes",

@@ -19,6 +19,7 @@ from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
 from specviz.passes.devices import devices_of, synchronise
 from specviz.passes.few_rows import FewRowsLinear
+from specviz.passes.kernel_library import MARCH
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 
@@ -34,6 +35,7 @@ def describe_machine(pair: ModelPair) -> Facts:
     clock = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return {
         "processor": _processor(),
+        "march": MARCH,  # what our kernels were built for
         "cores": len(_affinity()),  # available to this process
         "affinity": as_ranges(_affinity()),
         "threads": torch.get_num_threads(),  # set once, when the pair is loaded

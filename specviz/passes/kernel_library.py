@@ -28,8 +28,8 @@ SOURCES = [pathlib.Path(__file__).with_name(name) for name in _FILES]
 
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
 #: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
-_MARCH = f"-march={os.environ.get('SPECVIZ_MARCH', 'native')}"
-_FLAGS = ("-std=c++17", "-O3", _MARCH, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+MARCH = os.environ.get("SPECVIZ_MARCH", "native")
+_FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 _OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor")

@@ -30,7 +30,7 @@ LAB_RULES = (
 #: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
 LIKELIEST = 3
 
-#: The bits of a weight that a drafter may have. By default the first: half the time counts more than a better draft.
+#: The bits of a weight that a drafter may have. By default the first: less time counts more than a better draft.
 BITS = (4, 8)
 
 #: The γ that is chosen anew in every round (`specviz.theory.draft_length`), and the most it then is.

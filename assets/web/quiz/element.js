@@ -40,11 +40,13 @@ class SpecvizQuiz extends SpecvizElement {
   forms = [];
   /** @type {any} the nodes drawn into */
   ui = {};
+  /** @type {Promise<void> | undefined} of a phone: done once it has its seat, or is refused one */
+  joining;
 
   build() {
     const { ui, say } = this;
     ui.opener = make("button", { class: "opener", type: "button", part: "opener", "aria-haspopup": "dialog",
-      "aria-label": say("quiz.title"), title: say("quiz.title"), on: { click: () => this.open() } }, "? ", make("span", { text: say("quiz.title") }));
+      "aria-label": say("quiz.title"), title: say("quiz.title"), on: { click: () => this.press() } }, "? ", make("span", { text: say("quiz.title") }));
     ui.body = make("div", { part: "body" });
     ui.note = make("p", { class: "note", role: "status", part: "note" });
     ui.dialog = make("dialog", { part: "dialog", "aria-labelledby": "title" },
@@ -62,9 +64,14 @@ class SpecvizQuiz extends SpecvizElement {
       quiz: ({ forms }) => {
         this.forms = forms;
         const code = linkedLesson();
-        if (code && !this.ui.joining) this.ui.joining = this.join(code); // the page is told of them more than once
+        if (code) this.joining ??= this.join(code); // the page is told of them more than once
       },
     };
+  }
+
+  async press() {
+    await this.joining;
+    this.open();
   }
 
   open() {
