@@ -119,6 +119,11 @@ class Experience:
         plain = rest[0] if beside is None else beside._rest.seconds(beside._rounds)[0]
         return [(draft + other) / plain for draft, other in zip(drafting, rest)]
 
+    @property
+    def timed(self) -> bool:
+        """Whether a draft was."""
+        return self._drafting.level is not None
+
     def rate(self, hope: float = HOPE) -> float:
         """Of acceptance, at all depths together."""
         return (sum(self._accepted) + HOPED * hope) / (sum(self._judged) + HOPED)
@@ -131,6 +136,16 @@ class Experience:
             for accepted, judged in zip(self._accepted[1:], self._judged[1:])
         ]
         return list(accumulate(rates, lambda survived, rate: survived * rate, initial=1.0))
+
+
+def _rescued(rate: float) -> float:
+    """The acceptance rate of trees to hope for, of that of chains."""
+    return 1 - (1 - RESCUED) * (1 - rate)
+
+
+def _alone(rate: float) -> float:
+    """The inverse of `_rescued`."""
+    return max(0.0, 1 - (1 - rate) / (1 - RESCUED))
 
 
 class FixedLength:
@@ -191,11 +206,14 @@ class AdaptiveLength:
     def _best(self) -> ChosenLength:
         if self.chains is None:
             return self._deepest(self.trees.costs(), self.trees.survival()), False
-        chain = self._deepest(self.chains.costs(), self.chains.survival())
-        self._yardstick = chain.speed
+        # What trees have shown says what chains can be, and the other way round.
+        shown = self.trees.rate(_rescued(HOPE))
+        chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
+        # Until a chain was drafted its speed is a hope: plain decoding is what is known.
+        self._yardstick = chain.speed if self.chains.timed else 1.0
         if self.trees.lost > STAKE:
             return chain, True
-        hope = 1 - (1 - RESCUED) * (1 - self.chains.rate())
+        hope = _rescued(self.chains.rate())
         tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
         return (chain, True) if chain.speed >= tree.speed else (tree, False)
 
