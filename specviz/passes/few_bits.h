@@ -64,35 +64,36 @@ struct RoundedRows {
     words.resize(rows * groups * GROUP_WORDS);
     sums.resize(rows * groups);
     steps.resize(rows * groups);
-    for (int64_t at = 0; at < rows * groups; at++) {
-      const int64_t first = at % groups * GROUPED;
-      float group[GROUPED] = {};
-      std::copy_n(x + at / groups * inputs + first, std::min(GROUPED, inputs - first), group);
-      round(group, at);
+    const int64_t whole = inputs / GROUPED;
+    for (int64_t row = 0; row < rows; row++) {
+      const float* from = x + row * inputs;
+      for (int64_t g = 0; g < whole; g++) round(from + g * GROUPED, row * groups + g);
+      if (whole == groups) continue;
+      float last[GROUPED] = {};
+      std::copy(from + whole * GROUPED, from + inputs, last);
+      round(last, row * groups + whole);
     }
   }
 
  private:
+  // In plain loops over whole numbers: what adds or compares floats one after the other is not made into vectors.
   void round(const float* group, int64_t at) {
     constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added to a number, it leaves the nearest whole one in the last bits
-    Floats most = {};
-    for (int64_t k = 0; k < GROUPED; k += LANES) {
-      const Floats some = load(group + k), size = some > -some ? some : -some;
-      most = most > size ? most : size;
-    }
-    float largest = 0;
-    for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
+    int32_t bits[GROUPED], shift, most = 0, sum = 0;
+    std::memcpy(bits, group, sizeof bits);
+    for (int64_t k = 0; k < GROUPED; k++) most = std::max(most, bits[k] & 0x7fffffff);  // sizes of floats, in their order
+    float largest;
+    std::memcpy(&largest, &most, sizeof largest);
     const float step = largest / 127, inverse = step > 1e-30f ? 1 / step : 0;
-    Ints sum = {};
-    for (int64_t k = 0; k < GROUPED; k += LANES) {
-      const Floats shifted = load(group + k) * inverse + SHIFT;
-      const Ints whole = reinterpret_cast<Ints>(shifted) - reinterpret_cast<Ints>(broadcast(SHIFT));
-      const auto bytes = __builtin_convertvector(whole, Bytes);
-      std::memcpy(reinterpret_cast<int8_t*>(words.data() + at * GROUP_WORDS) + k, &bytes, sizeof bytes);
-      sum += whole;
-    }
-    sums[at] = 0;
-    for (int lane = 0; lane < LANES; lane++) sums[at] += sum[lane];
+    float shifted[GROUPED];
+    for (int64_t k = 0; k < GROUPED; k++) shifted[k] = group[k] * inverse + SHIFT;
+    std::memcpy(bits, shifted, sizeof bits);
+    std::memcpy(&shift, &SHIFT, sizeof shift);
+    int8_t bytes[GROUPED];
+    for (int64_t k = 0; k < GROUPED; k++) bytes[k] = static_cast<int8_t>(bits[k] - shift);
+    for (int64_t k = 0; k < GROUPED; k++) sum += bits[k] - shift;
+    std::memcpy(words.data() + at * GROUP_WORDS, bytes, sizeof bytes);
+    sums[at] = sum;
     steps[at] = step;
   }
 };

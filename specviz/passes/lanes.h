@@ -29,7 +29,6 @@ constexpr int LANES = 4;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
 // Outputs in a panel of weights: two registers. How many panels share a stretch of work, and the words that memory brings
 // at a time.
