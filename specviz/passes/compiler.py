@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import operator
 import os
 import pathlib
 import pickle
@@ -36,8 +37,9 @@ import torch
 import transformers
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
+from torch.fx import Graph, Node
 
-from specviz.passes.kernel_library import C_SHIMS, cache_folder, processor
+from specviz.passes.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
@@ -62,6 +64,9 @@ KEPT_BYTES = 1 << 30
 
 #: How many tokens the example inputs have from which programs are traced.
 _EXAMPLE_TOKENS = 5
+
+#: What `FewRowsLinear` does to its inputs, which then are rows.
+_IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.ops.aten.contiguous.default)
 
 _NICENESS = 10
 
@@ -117,7 +122,7 @@ def exported(static: StaticPass) -> ExportedProgram:
     room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
     others = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
     with torch.no_grad():
-        return torch.export.export(
+        program = torch.export.export(
             static,
             static.examples(_EXAMPLE_TOKENS),
             dynamic_shapes={
@@ -129,6 +134,38 @@ def exported(static: StaticPass) -> ExportedProgram:
             },
             strict=False,
         )
+    join_layers(program.graph)
+    program.graph_module.recompile()
+    return program
+
+
+def join_layers(graph: Graph) -> None:
+    """Has linear layers that read the same inputs computed together: inputs are made ready, and threads woken, once."""
+    beside: dict[Node, list[Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=LINEAR[0]):
+        beside.setdefault(_read(node), []).append(node)
+    for nodes in beside.values():
+        for first in range(0, len(nodes), len(LINEAR)):
+            some = nodes[first : first + len(LINEAR)]
+            if len(some) == 1:
+                continue
+            with graph.inserting_before(some[0]):
+                layers = itertools.chain.from_iterable(node.args[1:] for node in some)
+                joined = graph.call_function(LINEAR[len(some) - 1], (some[0].args[0], *layers))
+                outputs = [graph.call_function(operator.getitem, (joined, place)) for place in range(len(some))]
+            for node, output in zip(some, outputs, strict=True):
+                output.meta = dict(node.meta)
+                node.replace_all_uses_with(output)
+                graph.erase_node(node)
+            joined.meta["val"] = tuple(output.meta["val"] for output in outputs)
+
+
+def _read(node: Node) -> Node:
+    """What a linear layer reads, before it is put in rows."""
+    given = node.args[0]
+    while given.target in _IN_ROWS:
+        given = given.args[0]
+    return given
 
 
 def build(static: StaticPass, path: pathlib.Path) -> None:
@@ -158,7 +195,7 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         OPTIONS,
         described,
         inspect.getsource(inspect.getmodule(kind)),
-        inspect.getsource(exported),
+        *map(inspect.getsource, (exported, join_layers)),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
 

@@ -174,27 +174,32 @@ void write_coded(
   if constexpr (PANELS > 1) write_coded<ROWS, 1>(layer, rows, row, out, panel, end);
 }
 
-// x: [rows][inputs]. out: [rows][outputs].
+// A thread's share of a layer's outputs.
 template <int BITS>
-void linear(const Codes<BITS>& layer, const float* x, float* out, int64_t rows) {
-  static thread_local RoundedRows kept;
-  kept.read(x, rows, layer.inputs);
-  const RoundedRows& rounded = kept;
+[[gnu::noinline]] void write_share(
+    const Codes<BITS>& layer, const RoundedRows& rounded, float* out, int64_t rows, int thread, int threads) {
   constexpr int some = BITS == 8 ? STREAMS : 1;
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
+  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
+  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP) {
+    const int64_t end = std::min(panel + GROUP, last);
+    int64_t row = 0;
+    for (; row + MOST_CODED <= rows; row += MOST_CODED)
+      write_coded<MOST_CODED, 1>(layer, rounded, row, out, panel, end);
+    if (rows - row == 2) write_coded<2, 1>(layer, rounded, row, out, panel, end);
+    if (rows - row == 1) write_coded<1, some>(layer, rounded, row, out, panel, end);
+  }
+}
+
+// Layers of the same inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
+template <int BITS>
+void linear(const Codes<BITS>* layers, int count, const float* x, float* const* outs, int64_t rows) {
+  static thread_local RoundedRows kept;
+  kept.read(x, rows, layers[0].inputs);
+  const RoundedRows& rounded = kept;
   const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++) {
-    const int64_t last = panels * (thread + 1) / threads;
-    for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP) {
-      const int64_t end = std::min(panel + GROUP, last);
-      int64_t row = 0;
-      for (; row + MOST_CODED <= rows; row += MOST_CODED)
-        write_coded<MOST_CODED, 1>(layer, rounded, row, out, panel, end);
-      if (rows - row == 2) write_coded<2, 1>(layer, rounded, row, out, panel, end);
-      if (rows - row == 1) write_coded<1, some>(layer, rounded, row, out, panel, end);
-    }
-  }
+  for (int thread = 0; thread < threads; thread++)
+    for (int i = 0; i < count; i++) write_share(layers[i], rounded, outs[i], rows, thread, threads);
 }
 
 }  // namespace

@@ -27,6 +27,9 @@ namespace {
 // How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
 constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
 
+// How many layers are computed together at most.
+constexpr int MOST_BESIDE = 3;
+
 // How many rows are multiplied with several panels at a time.
 constexpr int MOST_STREAMED = 3;
 
@@ -188,32 +191,39 @@ const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows
   }
 }
 
-// x: [rows][inputs]. out: [rows][outputs].
+// A thread's share of a layer's outputs; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
+// sums are kept in memory, and five rows take a third longer.
 template <int WORD, class Input>
-void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t rows) {
+[[gnu::noinline]] void write_share(
+    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int thread, int threads) {
+  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
+  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+      const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, last);
+      write_rows<MOST_ROWS>(layer, count, beside + row * layer.wide(), out + row * layer.outputs, panel, end);
+    }
+}
+
+// Layers of the same kind and inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
+template <int WORD, class Input>
+void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* const* outs, int64_t rows) {
   static thread_local std::vector<Input> kept;
-  const int64_t wide = layer.wide();
+  const Layer<WORD, Input>& first = layers[0];
+  const int64_t wide = first.wide();
   kept.resize(rows * wide);
   Input* beside = kept.data();
-  const Input* apart = given(layer, x, rows);
-  const int64_t length = std::is_same_v<Input, Pair> ? wide : layer.inputs;
+  const Input* apart = given(first, x, rows);
+  const int64_t length = std::is_same_v<Input, Pair> ? wide : first.inputs;
   for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-    const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
+    const int64_t some = std::min<int64_t>(MOST_ROWS, rows - row);
     Input* block = beside + row * wide;
-    side_by_side<MOST_ROWS>(apart + row * length, count, length, block);
-    std::fill(block + count * length, block + count * wide, Input());
+    side_by_side<MOST_ROWS>(apart + row * length, some, length, block);
+    std::fill(block + some * length, block + some * wide, Input());
   }
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
   const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++) {
-    const int64_t last = panels * (thread + 1) / threads;
-    for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
-      for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-        const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, last);
-        write_rows<MOST_ROWS>(layer, count, beside + row * wide, out + row * layer.outputs, panel, end);
-      }
-  }
+  for (int thread = 0; thread < threads; thread++)
+    for (int i = 0; i < count; i++) write_share(layers[i], beside, outs[i], rows, thread, threads);
 }
 
 // ---------------------------------------------------------------------------------------------------------- attention
@@ -459,19 +469,44 @@ bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
 // weights in bfloat16 for inputs as they are; in uint8 codes of 8 bits, in int32 eight codes of 4 bits.
-void few_rows_linear(
-    const void* weights, const void* scales, const float* bias, const float* x, float* out, int32_t dtype, int64_t rows,
-    int64_t inputs, int64_t outputs) {
-  const auto words = static_cast<const int32_t*>(weights);
-  const auto run = [&](auto layer) {
-    layer = {words, bias, inputs, outputs};
-    linear(layer, x, out, rows);
+struct Given {
+  const void *weights, *scales;
+  const float* bias;
+  int64_t outputs;
+  float* out;
+  int32_t dtype;
+};
+
+// Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together.
+void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
+  int32_t next = 1;
+  while (next < count && given[next].dtype == given->dtype) next++;
+  const auto run = [&](auto layer_of) {
+    decltype(layer_of(*given)) layers[MOST_BESIDE];
+    float* outs[MOST_BESIDE];
+    for (int i = 0; i < next; i++) {
+      layers[i] = layer_of(given[i]);
+      outs[i] = given[i].out;
+    }
+    linear(layers, next, x, outs, rows);
   };
-  if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
-  if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
-  if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_uint8()) linear(Codes<8>{words, scales, bias, inputs, outputs}, x, out, rows);
-  if (dtype == aoti_torch_dtype_int32()) linear(Codes<4>{words, scales, bias, inputs, outputs}, x, out, rows);
+  const auto whole = [&](auto kind) {
+    run([&](const Given& one) -> decltype(kind) {
+      return {static_cast<const int32_t*>(one.weights), one.bias, inputs, one.outputs};
+    });
+  };
+  const auto coded = [&](auto kind) {
+    run([&](const Given& one) -> decltype(kind) {
+      return {static_cast<const int32_t*>(one.weights), one.scales, one.bias, inputs, one.outputs};
+    });
+  };
+  const int32_t dtype = given->dtype;
+  if (dtype == aoti_torch_dtype_float32()) whole(Layer<1, float>());
+  if (dtype == aoti_torch_dtype_bfloat16()) whole(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
+  if (dtype == aoti_torch_dtype_int16()) whole(Layer<2, float>());
+  if (dtype == aoti_torch_dtype_uint8()) coded(Codes<8>());
+  if (dtype == aoti_torch_dtype_int32()) coded(Codes<4>());
+  if (next < count) few_rows_linear(given + next, count - next, x, rows, inputs);
 }
 
 void few_rows_attention(
@@ -481,14 +516,56 @@ void few_rows_attention(
       {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale});
 }
 
+}  // extern "C"
+
+namespace {
+
+struct Handed {
+  AtenTensorHandle weights, scales, *bias;
+  int64_t outputs;
+  AtenTensorHandle* out;
+};
+
+template <int COUNT>
+AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
+  const int64_t rows = size(x, 0), inputs = size(x, 1);
+  Given given[COUNT];
+  for (int i = 0; i < COUNT; i++) {
+    const Handed& one = handed[i];
+    if (const auto error = make({rows, one.outputs}, one.out)) return error;
+    given[i] = {floats(one.weights), floats(one.scales), one.bias ? floats(*one.bias) : nullptr,
+                one.outputs,         floats(*one.out),   dtype(one.weights)};
+  }
+  few_rows_linear(given, COUNT, floats(x), rows, inputs);
+  return AOTI_TORCH_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
 AOTITorchError aoti_torch_cpu_few_rows_linear(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
     AtenTensorHandle* out) {
-  if (const auto error = make({size(x, 0), outputs}, out)) return error;
-  few_rows_linear(
-      floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), dtype(weights),
-      size(x, 0), size(x, 1), outputs);
-  return AOTI_TORCH_SUCCESS;
+  return linears(x, {{weights, scales, bias, outputs, out}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_linear_two(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle weights_1, AtenTensorHandle scales_1, AtenTensorHandle* bias_1, int64_t outputs_1,
+    AtenTensorHandle* out, AtenTensorHandle* out_1) {
+  return linears(x, {{weights, scales, bias, outputs, out}, {weights_1, scales_1, bias_1, outputs_1, out_1}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_linear_three(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle weights_1, AtenTensorHandle scales_1, AtenTensorHandle* bias_1, int64_t outputs_1,
+    AtenTensorHandle weights_2, AtenTensorHandle scales_2, AtenTensorHandle* bias_2, int64_t outputs_2,
+    AtenTensorHandle* out, AtenTensorHandle* out_1, AtenTensorHandle* out_2) {
+  return linears(
+      x, {{weights, scales, bias, outputs, out},
+          {weights_1, scales_1, bias_1, outputs_1, out_1},
+          {weights_2, scales_2, bias_2, outputs_2, out_2}});
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_attention(

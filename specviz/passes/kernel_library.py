@@ -33,14 +33,35 @@ _FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-fopenmp
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 _OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor")
+_OPERATIONS.define(
+    "few_rows_linear_two(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, "
+    "Tensor weights_1, Tensor scales_1, Tensor? bias_1, int outputs_1) -> (Tensor, Tensor)"
+)
+_OPERATIONS.define(
+    "few_rows_linear_three(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, "
+    "Tensor weights_1, Tensor scales_1, Tensor? bias_1, int outputs_1, "
+    "Tensor weights_2, Tensor scales_2, Tensor? bias_2, int outputs_2) -> (Tensor, Tensor, Tensor)"
+)
 _OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")
+
+#: Of one layer, of two, and of three that read the same inputs, which only compiled programs call.
+LINEAR = (
+    torch.ops.specviz.few_rows_linear.default,
+    torch.ops.specviz.few_rows_linear_two.default,
+    torch.ops.specviz.few_rows_linear_three.default,
+)
+
+_LAYER = "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, "
 
 #: How compiled programs call the operations, for AOTInductor.
 C_SHIMS = {
-    torch.ops.specviz.few_rows_linear.default: [
-        "AOTITorchError aoti_torch_cpu_few_rows_linear(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
-        "AtenTensorHandle*, int64_t, AtenTensorHandle*)"
-    ],
+    **{
+        operation: [
+            f"AOTITorchError aoti_torch_cpu_{operation._opname}(AtenTensorHandle, {count * _LAYER}"
+            f"{', '.join(count * ['AtenTensorHandle*'])})"
+        ]
+        for count, operation in enumerate(LINEAR, 1)
+    },
     torch.ops.specviz.few_rows_attention.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
         "AtenTensorHandle, double, AtenTensorHandle*)"
@@ -93,6 +114,8 @@ def load() -> int:
             library.few_rows_panel.restype = ctypes.c_int64
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
             _OPERATIONS.impl("few_rows_linear", _linear, "CPU")
+            for operation in LINEAR[1:]:
+                _OPERATIONS.impl(operation._opname, _linears, "CPU")
             _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
             _loaded.append(library)
     return _loaded[0].few_rows_panel()
@@ -150,20 +173,46 @@ def _linear_shape(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | Non
     return x.new_empty(x.shape[0], outputs)
 
 
+@torch.library.register_fake("specviz::few_rows_linear_two")
+@torch.library.register_fake("specviz::few_rows_linear_three")
+def _linear_shapes(x: Tensor, *layers: Tensor | int | None) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape[0], outputs) for outputs in layers[3::4])
+
+
 @torch.library.register_fake("specviz::few_rows_attention")
 def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
 
 
-def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales: see `FewRowsLinear`."""
-    out = torch.empty(x.shape[0], outputs, dtype=torch.float32)  # loading a model changes the default of all threads
-    _loaded[0].few_rows_linear(
-        *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
-        ctypes.c_int32(dtype_number(weights.dtype)),
-        *map(ctypes.c_int64, (*x.shape, outputs)),
-    )
-    return out
+class _Layer(ctypes.Structure):
+    """`Given` of few_rows.cpp."""
+
+    _fields_ = [
+        ("weights", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+    ]
+
+
+def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
+    """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs."""
+    return _linears(x, *layer)[0]
+
+
+def _linears(x: Tensor, *layers: Tensor | int | None) -> tuple[Tensor, ...]:
+    """The same of several layers, one after the other in `layers`."""
+    given, outs = (_Layer * (len(layers) // 4))(), []
+    for place in range(len(given)):
+        *tensors, outputs = layers[4 * place : 4 * place + 4]
+        # Loading a model changes the default of all threads.
+        outs.append(torch.empty(x.shape[0], outputs, dtype=torch.float32))
+        pointers = (None if tensor is None else _pointer(tensor) for tensor in tensors)
+        given[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
+    _loaded[0].few_rows_linear(given, ctypes.c_int32(len(given)), _pointer(x), *map(ctypes.c_int64, x.shape))
+    return tuple(outs)
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:

@@ -23,6 +23,7 @@ import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.passes import kernel_library
+from specviz.passes.compiler import join_layers
 from specviz.passes.few_bits import rounded, rounded_inputs
 from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
@@ -45,6 +46,35 @@ def few_rows() -> FewRows:
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Beside(nn.Module):
+    """Five layers over the same inputs, the second with a bias and other weights, and one over outputs of the first."""
+
+    def __init__(self, few_rows: FewRows, bits: int | None):
+        super().__init__()
+        kind = dataclasses.replace(few_rows, bits=bits)
+        made = [kind.linear(drawn(40, 37, seed=seed)) for seed in range(5)]
+        made[1] = few_rows.linear(drawn(9, 37, seed=7).bfloat16(), drawn(9, seed=8))
+        self.layers, self.last = nn.ModuleList(made), kind.linear(drawn(3, 40, seed=9))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = [layer(x) for layer in self.layers]
+        return *made, self.last(made[0])
+
+
+@pytest.mark.parametrize("bits", [None, *BITS])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_layers_that_read_the_same_are_computed_together_and_make_the_same(few_rows, bits, threads):
+    layers, x = Beside(few_rows, bits), drawn(3, 37)
+    alone = layers(x)
+    program = torch.export.export(layers, (x,), strict=False)
+    join_layers(program.graph)
+    program.graph_module.recompile()
+    counts = [len(program.graph.find_nodes(op="call_function", target=target)) for target in kernel_library.LINEAR]
+    assert counts == [1, 1, 1]
+    together = on_two_threads(lambda: program.module()(x)) if threads == 2 else program.module()(x)
+    assert all(torch.equal(*pair) for pair in zip(together, alone, strict=True))
 
 
 def on_two_threads(made: Callable[[], torch.Tensor]) -> torch.Tensor:
