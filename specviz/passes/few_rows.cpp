@@ -459,14 +459,6 @@ AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
       sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
 }
 
-}  // namespace
-
-extern "C" {
-
-int64_t few_rows_panel() { return PANEL; }
-
-bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
-
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
 // weights in bfloat16 for inputs as they are; in uint8 codes of 8 bits, in int32 eight codes of 4 bits.
 struct Given {
@@ -478,7 +470,7 @@ struct Given {
 };
 
 // Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together.
-void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
+void compute(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
   const auto run = [&](auto layer_of) {
@@ -506,19 +498,8 @@ void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t 
   if (dtype == aoti_torch_dtype_int16()) whole(Layer<2, float>());
   if (dtype == aoti_torch_dtype_uint8()) coded(Codes<8>());
   if (dtype == aoti_torch_dtype_int32()) coded(Codes<4>());
-  if (next < count) few_rows_linear(given + next, count - next, x, rows, inputs);
+  if (next < count) compute(given + next, count - next, x, rows, inputs);
 }
-
-void few_rows_attention(
-    const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
-    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale) {
-  attend(
-      {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale});
-}
-
-}  // extern "C"
-
-namespace {
 
 struct Handed {
   AtenTensorHandle weights, scales, *bias;
@@ -536,13 +517,28 @@ AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
     given[i] = {floats(one.weights), floats(one.scales), one.bias ? floats(*one.bias) : nullptr,
                 one.outputs,         floats(*one.out),   dtype(one.weights)};
   }
-  few_rows_linear(given, COUNT, floats(x), rows, inputs);
+  compute(given, COUNT, floats(x), rows, inputs);
   return AOTI_TORCH_SUCCESS;
 }
 
 }  // namespace
 
 extern "C" {
+
+int64_t few_rows_panel() { return PANEL; }
+
+bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
+
+void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
+  compute(given, count, x, rows, inputs);
+}
+
+void few_rows_attention(
+    const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
+    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale) {
+  attend(
+      {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale});
+}
 
 AOTITorchError aoti_torch_cpu_few_rows_linear(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,

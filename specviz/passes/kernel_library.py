@@ -32,35 +32,26 @@ MARCH = os.environ.get("SPECVIZ_MARCH", "native")
 _FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
-_OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor")
-_OPERATIONS.define(
-    "few_rows_linear_two(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, "
-    "Tensor weights_1, Tensor scales_1, Tensor? bias_1, int outputs_1) -> (Tensor, Tensor)"
-)
-_OPERATIONS.define(
-    "few_rows_linear_three(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, "
-    "Tensor weights_1, Tensor scales_1, Tensor? bias_1, int outputs_1, "
-    "Tensor weights_2, Tensor scales_2, Tensor? bias_2, int outputs_2) -> (Tensor, Tensor, Tensor)"
-)
-_OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")
 
 #: Of one layer, of two, and of three that read the same inputs, which only compiled programs call.
-LINEAR = (
-    torch.ops.specviz.few_rows_linear.default,
-    torch.ops.specviz.few_rows_linear_two.default,
-    torch.ops.specviz.few_rows_linear_three.default,
-)
+_LINEAR = ("few_rows_linear", "few_rows_linear_two", "few_rows_linear_three")
+for _count, _name in enumerate(_LINEAR, 1):
+    _layers = [f"Tensor weights_{i}, Tensor scales_{i}, Tensor? bias_{i}, int outputs_{i}" for i in range(_count)]
+    _OPERATIONS.define(f"{_name}(Tensor x, {', '.join(_layers)}) -> ({', '.join(_count * ['Tensor'])})")
+LINEAR = tuple(getattr(torch.ops.specviz, name).default for name in _LINEAR)
 
-_LAYER = "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, "
+_OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")
+
+_LAYER = "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t"
 
 #: How compiled programs call the operations, for AOTInductor.
 C_SHIMS = {
     **{
         operation: [
-            f"AOTITorchError aoti_torch_cpu_{operation._opname}(AtenTensorHandle, {count * _LAYER}"
-            f"{', '.join(count * ['AtenTensorHandle*'])})"
+            f"AOTITorchError aoti_torch_cpu_{name}"
+            f"({', '.join(['AtenTensorHandle', *count * [_LAYER], *count * ['AtenTensorHandle*']])})"
         ]
-        for count, operation in enumerate(LINEAR, 1)
+        for count, (name, operation) in enumerate(zip(_LINEAR, LINEAR, strict=True), 1)
     },
     torch.ops.specviz.few_rows_attention.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
@@ -113,9 +104,8 @@ def load() -> int:
                 raise SpecvizError("Our kernels cannot be loaded: {reason}", "passes", reason=str(error)) from error
             library.few_rows_panel.restype = ctypes.c_int64
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
-            _OPERATIONS.impl("few_rows_linear", _linear, "CPU")
-            for operation in LINEAR[1:]:
-                _OPERATIONS.impl(operation._opname, _linears, "CPU")
+            for name in _LINEAR:
+                _OPERATIONS.impl(name, _linear if name == _LINEAR[0] else _linears, "CPU")
             _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
             _loaded.append(library)
     return _loaded[0].few_rows_panel()
@@ -169,8 +159,8 @@ def _build(path: pathlib.Path) -> None:
 
 
 @torch.library.register_fake("specviz::few_rows_linear")
-def _linear_shape(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
-    return x.new_empty(x.shape[0], outputs)
+def _linear_shape(x: Tensor, *layer: Tensor | int | None) -> Tensor:
+    return _linear_shapes(x, *layer)[0]
 
 
 @torch.library.register_fake("specviz::few_rows_linear_two")
