@@ -3,11 +3,15 @@
 import gc
 import os
 import pathlib
+import signal
 
 import pytest
 
 # Two files run at a time, and the models are small: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a script starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["browser"]
 
