@@ -141,7 +141,7 @@ def exported(static: StaticPass) -> ExportedProgram:
 
 def join_layers(graph: Graph) -> None:
     """Has linear layers that read the same inputs computed together: inputs are made ready, and threads woken, once."""
-    beside: dict[Node, list[Node]] = {}
+    beside: dict[tuple[Node, int], list[Node]] = {}
     for node in graph.find_nodes(op="call_function", target=LINEAR[0]):
         beside.setdefault(_read(node), []).append(node)
     for nodes in beside.values():
@@ -160,12 +160,13 @@ def join_layers(graph: Graph) -> None:
             joined.meta["val"] = tuple(output.meta["val"] for output in outputs)
 
 
-def _read(node: Node) -> Node:
-    """What a linear layer reads, before it is put in rows."""
+def _read(node: Node) -> tuple[Node, int]:
+    """What a linear layer reads, before it is put in rows, and their length: both say what the rows are."""
     given = node.args[0]
+    length = int(given.meta["val"].shape[-1])
     while given.target in _IN_ROWS:
         given = given.args[0]
-    return given
+    return given, length
 
 
 def build(static: StaticPass, path: pathlib.Path) -> None:
@@ -195,7 +196,7 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         OPTIONS,
         described,
         inspect.getsource(inspect.getmodule(kind)),
-        *map(inspect.getsource, (exported, join_layers)),
+        *map(inspect.getsource, (exported, join_layers, _read)),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
 

@@ -49,18 +49,19 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 class Beside(nn.Module):
-    """Five layers over the same inputs, the second with a bias and other weights, and one over outputs of the first."""
+    """Five layers over the same inputs, the second with a bias and other weights, one over outputs of the first, and
+    one over the same numbers in other rows."""
 
     def __init__(self, few_rows: FewRows, bits: int | None):
         super().__init__()
         kind = dataclasses.replace(few_rows, bits=bits)
         made = [kind.linear(drawn(40, 37, seed=seed)) for seed in range(5)]
         made[1] = few_rows.linear(drawn(9, 37, seed=7).bfloat16(), drawn(9, seed=8))
-        self.layers, self.last = nn.ModuleList(made), kind.linear(drawn(3, 40, seed=9))
+        self.layers, self.last, self.each = nn.ModuleList(made), kind.linear(drawn(3, 40)), kind.linear(drawn(5, 1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made = [layer(x) for layer in self.layers]
-        return *made, self.last(made[0])
+        return *made, self.last(made[0]), self.each(x.reshape(-1, 1))
 
 
 @pytest.mark.parametrize("bits", [None, *BITS])
@@ -72,7 +73,7 @@ def test_layers_that_read_the_same_are_computed_together_and_make_the_same(few_r
     join_layers(program.graph)
     program.graph_module.recompile()
     counts = [len(program.graph.find_nodes(op="call_function", target=target)) for target in kernel_library.LINEAR]
-    assert counts == [1, 1, 1]
+    assert counts == [2, 1, 1]
     together = on_two_threads(lambda: program.module()(x)) if threads == 2 else program.module()(x)
     assert all(torch.equal(*pair) for pair in zip(together, alone, strict=True))
 
