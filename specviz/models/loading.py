@@ -74,8 +74,8 @@ def load_pair(
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
         the draft model, whose short passes would spend their time in exchanges, is whole in each of them.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA, bfloat16 on a CPU that
-        multiplies it, and float32 on other CPUs, if it fits. Both models get the same; a quantised checkpoint keeps
-        its own.
+        multiplies it, and float32 on other CPUs and for GGUF files in few bits, if it fits. Both models get the same;
+        a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     draft_vocabulary: how many frequent tokens to leave the draft model's head (`keep_frequent`); None: all.
     progress: called before each step with a fraction in [0, 1] and a sentence.

@@ -46,7 +46,7 @@ def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
         source.weight_bytes(torch.float32) if place.way == "spread" else _needed_at(place, source, torch.float32)
         for source in sources
     )
-    return automatic_dtype(place, sources[0].config.dtype, full)
+    return automatic_dtype(place, sources[0].config.dtype, full, sources[0].in_codes)
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:

@@ -1,8 +1,9 @@
 """Weights in few bits: codes of 8 or 4, with scales, as our kernels read them (few_bits.h); and models of such weights.
 
-In 4 bits an error counts by the inputs that it meets. Weighing it so costs nothing at run time, and is what keeps a
-copy close to its model: activation-aware quantisation (Lin et al., arXiv 2306.00978), with the weights in
-a least-squares fit rather than in scales of their own.
+Weights out of a file in few bits are codes already, and keep their values (`on_grids`); others are rounded. In 4 bits
+an error counts by the inputs that it meets. Weighing it so costs nothing at run time, and is what keeps a copy close to
+its model: activation-aware quantisation (Lin et al., arXiv 2306.00978), with the weights in a least-squares fit rather
+than in scales of their own.
 """
 
 import functools
@@ -20,6 +21,9 @@ from specviz.passes.model_twins import is_linear, sharing_twin, weight_of
 #: Bits -> how many columns of a row share a scale; 0: all of them. Four bits are too coarse for a whole row, in which
 #: a single large weight would leave the others three or four values.
 GROUPS = {8: 0, 4: 32}
+
+#: Bits -> how many columns of a row share a grid (`on_grids`): as in GGUF files, whose finer kinds are made of 16.
+GRIDS = {4: 32, 8: 16}
 
 #: How often scale and offset of a group in 4 bits are fitted to its codes, by least squares, and the codes to them.
 _FITTINGS = 3
@@ -44,6 +48,57 @@ class Codes(NamedTuple):
     def weights(self) -> Tensor:
         """[outputs, groups · group] float32."""
         return (self.codes * self.scales.unsqueeze(-1) + self.offsets.unsqueeze(-1)).flatten(1)
+
+
+def on_grids(weight: Tensor) -> tuple[int, list[Codes]] | None:
+    """`weight` [outputs, inputs], of any float dtype, in codes that change none of its numbers: how many bits they
+    have, 4 or 8, and the codes of a few rows at a time. None if there are none.
+
+    Weights out of a GGUF file have such codes, whatever its kind: products of whole numbers with numbers in float16,
+    and sums of such. They all are multiples of 2^-24. So here they are whole numbers, the step of a group is what
+    divides all differences in it, and nothing is rounded or guessed.
+    """
+    for bits, group in GRIDS.items():
+        parts = []
+        for rows in weight.detach().split(_ROUNDED_ROWS):
+            if (part := _on_grid(rows, bits, group)) is None:
+                break
+            parts.append(part)
+        else:
+            return bits, parts
+    return None
+
+
+def _on_grid(rows: Tensor, bits: int, group: int) -> Codes | None:
+    whole = rows.double() * 2**24
+    if not whole.round().equal(whole) or whole.abs().max() >= 2**53:  # where not all whole numbers are known
+        return None
+    # The last group is filled up with its last number, which changes no grid.
+    short = -rows.shape[1] % group
+    groups = torch.cat([whole, whole[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, group))
+    least = groups.amin(-1)
+    steps = groups - least.unsqueeze(-1)
+    if not steps.float().double().equal(steps):  # code · scale would be rounded
+        return None
+    step = steps.amax(-1)
+    while (left := steps.remainder(step.clamp_min(1).unsqueeze(-1)).amax(-1)).any():
+        step = torch.gcd(step.long(), left.long()).double()
+    codes = steps / step.clamp_min(1).unsqueeze(-1)
+    if codes.max() >= 2**bits:
+        return None
+    return Codes(codes.to(torch.uint8), (step / 2**24).float(), (least / 2**24).float())
+
+
+def grid_words(codes: Tensor, bits: int) -> Tensor:
+    """Codes uint8 [..., 32 / bits] in words, the first lowest: int32 [...]."""
+    places = torch.arange(0, 32, bits, device=codes.device)
+    return (codes.long() << places).sum(-1).to(torch.int32)
+
+
+def grid_codes(rows: Tensor, bits: int) -> Tensor:
+    """The codes uint8 [n, 32 / bits · m] of which `grid_words` made rows [n, m] int32."""
+    places = torch.arange(0, 32, bits, dtype=torch.int32, device=rows.device)
+    return (rows.unsqueeze(-1) >> places & 2**bits - 1).flatten(1).to(torch.uint8)
 
 
 def quantised(weight: Tensor, bits: int, squares: Tensor | None = None) -> Codes:

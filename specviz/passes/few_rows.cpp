@@ -1,5 +1,5 @@
-// Linear layers and attention over few tokens on a CPU: weights in float32 or bfloat16, or in few bits (few_bits.h);
-// inputs in float32, or rounded to bfloat16 where that is multiplied faster; everything else in float32.
+// Linear layers and attention over few tokens on a CPU: weights in float32 or bfloat16, on grids, or in few bits
+// (few_bits.h); inputs in float32, or rounded to bfloat16 where that is multiplied faster; everything else in float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
@@ -63,10 +63,29 @@ inline Floats unpack(Ints words, int place, Ints upper) {
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// rows [inputs][ROWS], or pairs of inputs, times panels [inputs / WORD][PANEL], which lie `stride` words apart.
-// sums: [ROWS][PANELS][PANEL].
+// WORD: weights in a word. Input: what the inputs are multiplied as, float or Pair.
+template <int WORD, class Input>
+struct Layer {
+  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last word, or group, filled up
+  const float* scales;   // of weights on a grid, [panels][groups][2][PANEL]: each is code · scale + offset
+  const float* bias;     // [outputs], or none
+  int64_t inputs, outputs;
+
+  static constexpr int GRID = WORD < 4 ? WORD : 4 * WORD;  // inputs whose weights share a grid
+
+  int64_t groups() const { return (inputs + GRID - 1) / GRID; }
+  int64_t filled_up() const { return groups() * GRID; }
+  int64_t stride() const { return filled_up() / WORD * PANEL; }  // words of a panel
+  int64_t wide() const {                                         // Inputs of a row
+    return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up() + (WORD < 4 ? 0 : groups());
+  }
+};
+
+// rows [inputs][ROWS], or pairs of inputs, times PANELS panels from `panel` on. sums: [ROWS][PANELS][PANEL].
 template <int ROWS, int PANELS, int WORD, class Input>
-void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t inputs, float* sums) {
+void multiply(const Layer<WORD, Input>& layer, const Input* rows, int64_t panel, float* sums) {
+  const int64_t inputs = layer.filled_up(), stride = layer.stride();
+  const int32_t* panels = layer.words + panel * stride;
   Floats sum[ROWS][2 * PANELS] = {};
   Ints upper = Ints{} + static_cast<int32_t>(0xffff0000);
   for (int64_t k = 0; k < inputs; k += WORD) {
@@ -120,24 +139,90 @@ void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t 
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-// WORD: weights in a word. Input: what the inputs are multiplied as, float or Pair.
-template <int WORD, class Input>
-struct Layer {
-  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last word filled up
-  const float* bias;     // [outputs], or none
-  int64_t inputs, outputs;
+// A row on its way to weights on grids: what codes lie at in a word is divided out of the inputs, and each group's sum
+// before that, which its offset is multiplied with, follows the row. rows: [inputs][count], then room for [groups][count].
+template <int WORD>
+void divide_places(const Layer<WORD, float>& layer, float* rows, int64_t count) {
+  constexpr int GRID = Layer<WORD, float>::GRID;
+  float* total = rows + layer.filled_up() * count;
+  for (int64_t g = 0; g < layer.groups(); g++, total += count)
+    for (int64_t k = 0; k < GRID; k++, rows += count)
+      for (int64_t r = 0; r < count; r++) {
+        total[r] = k ? total[r] + rows[r] : rows[r];
+        rows[r] *= k % WORD + 1 < WORD ? 1.f / (1 << k % WORD * (32 / WORD)) : 1;
+      }
+}
 
-  int64_t filled_up() const { return (inputs + WORD - 1) / WORD * WORD; }
-  int64_t wide() const { return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up(); }  // Inputs of a row
-};
+// The same of weights on grids. A code is converted where it lies in its word, the last of a word at the lowest place: see
+// `divide_places`.
+template <int ROWS, int PANELS, int WORD>
+void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t panel, float* sums) {
+  constexpr int GRID = Layer<WORD, float>::GRID, BITS = 32 / WORD, WIDE = 2 * PANELS;
+  const int64_t groups = layer.groups(), stride = layer.stride();
+  const float* totals = rows + layer.filled_up() * ROWS;
+  Ints masks[WORD];
+  for (int place = 0; place < WORD; place++) masks[place] = Ints{} + (((1 << BITS) - 1) << place * BITS);
+  std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
+  for (int64_t g = 0; g < groups; g++) {
+    Floats part[ROWS][WIDE] = {};
+#pragma GCC unroll 1
+    for (int w = 0; w < GRID / WORD; w++) {
+      Ints words[WIDE];
+#pragma GCC unroll 16
+      for (int i = 0; i < WIDE; i++) {
+        const int32_t* from = layer.words + (panel + i / 2) * stride + (g * (GRID / WORD) + w) * PANEL + i % 2 * LANES;
+        if (i * LANES % LINE == 0) {
+          __builtin_prefetch(from + AHEAD / 2);
+          __builtin_prefetch(from + 8 * AHEAD, 0, 2);
+        }
+        words[i] = load_words(from);
+      }
+#pragma GCC unroll 16
+      for (int place = 0; place < WORD; place++) {
+        // Masks and inputs are read where they are needed: or else sums live in memory, for want of registers.
+        asm volatile("" : "+m"(masks[place]) : : "memory");
+        Floats weight[WIDE];
+#pragma GCC unroll 16
+        for (int i = 0; i < WIDE; i++) {
+          const Ints code = place + 1 < WORD ? words[i] & masks[place] : words[i] >> place * BITS & masks[0];
+          weight[i] = __builtin_convertvector(code, Floats);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+          for (int i = 0; i < WIDE; i++)
+            part[r][i] = add_product(part[r][i], weight[i], broadcast(rows[(w * WORD + place) * ROWS + r]));
+      }
+    }
+    rows += GRID * ROWS;
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) {
+      const float* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
+      if (i * LANES % LINE == 0) {
+        __builtin_prefetch(scales + AHEAD / 4);
+        __builtin_prefetch(scales + PANEL + AHEAD / 4);
+        __builtin_prefetch(scales + 4 * AHEAD, 0, 2);
+        __builtin_prefetch(scales + PANEL + 4 * AHEAD, 0, 2);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        float* sum = sums + (r * WIDE + i) * LANES;
+        const Floats more = add_product(load(sum), part[r][i], load(scales));
+        store(sum, add_product(more, broadcast(totals[g * ROWS + r]), load(scales + PANEL)));
+      }
+    }
+  }
+}
 
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
 template <int ROWS, int PANELS, int WORD, class Input>
 void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
   const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
-  const int64_t stride = layer.filled_up() / WORD * PANEL;
-  multiply<ROWS, PANELS, WORD>(layer.words + panel * stride, stride, rows, layer.filled_up(), sums[0]);
+  if constexpr (WORD >= 4)
+    multiply_grids<ROWS, PANELS>(layer, rows, panel, sums[0]);
+  else
+    multiply<ROWS, PANELS>(layer, rows, panel, sums[0]);
   for (int r = 0; r < ROWS; r++)
     for (int64_t i = 0; i < count; i++)
       out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
@@ -147,7 +232,7 @@ void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out
 // streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= MOST_STREAMED ? 2 : 1;
+  constexpr int some = WORD >= 4 ? (ROWS == 1 ? 2 : 1) : ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= MOST_STREAMED ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
@@ -191,6 +276,12 @@ const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows
   }
 }
 
+// How many rows are multiplied at a time: as few times as can be, and each time about as many.
+inline int64_t at_once(int64_t rows) {
+  const int64_t times = (rows + MOST_ROWS - 1) / MOST_ROWS;
+  return (rows + times - 1) / times;
+}
+
 // A thread's share of a layer's outputs; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
 // sums are kept in memory, and five rows take a third longer.
 template <int WORD, class Input>
@@ -198,8 +289,8 @@ template <int WORD, class Input>
     const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int thread, int threads) {
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
   for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
-    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-      const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, last);
+    for (int64_t row = 0; row < rows; row += at_once(rows)) {
+      const int64_t count = std::min(at_once(rows), rows - row), end = std::min(panel + GROUP, last);
       write_rows<MOST_ROWS>(layer, count, beside + row * layer.wide(), out + row * layer.outputs, panel, end);
     }
 }
@@ -214,11 +305,12 @@ void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* 
   Input* beside = kept.data();
   const Input* apart = given(first, x, rows);
   const int64_t length = std::is_same_v<Input, Pair> ? wide : first.inputs;
-  for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-    const int64_t some = std::min<int64_t>(MOST_ROWS, rows - row);
+  for (int64_t row = 0; row < rows; row += at_once(rows)) {
+    const int64_t some = std::min(at_once(rows), rows - row);
     Input* block = beside + row * wide;
     side_by_side<MOST_ROWS>(apart + row * length, some, length, block);
     std::fill(block + some * length, block + some * wide, Input());
+    if constexpr (WORD >= 4) divide_places(first, block, some);
   }
   const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -460,7 +552,8 @@ AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
 }
 
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
-// weights in bfloat16 for inputs as they are; in uint8 codes of 8 bits, in int32 eight codes of 4 bits.
+// weights in bfloat16 for inputs as they are; on grids, in int8 codes of 8 bits, in int64 sixteen of 4 bits; in few bits, in
+// uint8 codes of 8 bits, in int32 eight of 4 bits.
 struct Given {
   const void *weights, *scales;
   const float* bias;
@@ -484,7 +577,7 @@ void compute(const Given* given, int32_t count, const float* x, int64_t rows, in
   };
   const auto whole = [&](auto kind) {
     run([&](const Given& one) -> decltype(kind) {
-      return {static_cast<const int32_t*>(one.weights), one.bias, inputs, one.outputs};
+      return {static_cast<const int32_t*>(one.weights), static_cast<const float*>(one.scales), one.bias, inputs, one.outputs};
     });
   };
   const auto coded = [&](auto kind) {
@@ -496,6 +589,8 @@ void compute(const Given* given, int32_t count, const float* x, int64_t rows, in
   if (dtype == aoti_torch_dtype_float32()) whole(Layer<1, float>());
   if (dtype == aoti_torch_dtype_bfloat16()) whole(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
   if (dtype == aoti_torch_dtype_int16()) whole(Layer<2, float>());
+  if (dtype == aoti_torch_dtype_int8()) whole(Layer<4, float>());
+  if (dtype == aoti_torch_dtype_int64()) whole(Layer<8, float>());
   if (dtype == aoti_torch_dtype_uint8()) coded(Codes<8>());
   if (dtype == aoti_torch_dtype_int32()) coded(Codes<4>());
   if (next < count) compute(given + next, count - next, x, rows, inputs);

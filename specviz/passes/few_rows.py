@@ -19,7 +19,17 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes import kernel_library
-from specviz.passes.few_bits import INPUT_GROUP, Codes, codes_of, quantised, rounded_inputs, words
+from specviz.passes.few_bits import (
+    INPUT_GROUP,
+    Codes,
+    codes_of,
+    grid_codes,
+    grid_words,
+    on_grids,
+    quantised,
+    rounded_inputs,
+    words,
+)
 from specviz.passes.model_twins import (
     attending_by,
     is_linear,
@@ -41,20 +51,25 @@ ATTENTION = "specviz_few_rows"
 #: as the head once more.
 _SOME = 256
 
+#: In which the kernels know codes on a grid, by their bits.
+_GRID_DTYPES = {4: torch.int64, 8: torch.int8}
+
 #: After packing this many bytes of weights, counted in float32, freed memory is returned to the system.
 _TRIMMED_BYTES = 16 << 20
 
 
 class FewRowsLinear(nn.Module):
-    """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, 8 or 4 bits; sums in float32.
+    """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, on a grid, or in 8 or 4 bits; sums in float32.
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
     word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
     (`few_bits.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
+    Weights on a grid (`few_bits.on_grids`) lie in codes, which stand for them to the bit: 8 bits in int8, 4 in int64.
     scales: of codes, [outputs / panel, groups, panel]; in 4 bits int32 with the bfloat16s of a scale, above, and an
-    offset. Other weights have them too, all 1 and never read, so that one program serves all of them.
+    offset; of a grid [outputs / panel, groups · 2, panel], both in float32. Other weights have them too, all 1 and
+    never read, so that one program serves all of them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows, squares: Tensor | None = None):
@@ -64,8 +79,13 @@ class FewRowsLinear(nn.Module):
         self.few_rows = few_rows
         self.half = few_rows.half or weight.dtype == torch.bfloat16
         self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
-        packed = zip(*(self._packed(rows, squares) for rows in weight.detach().split(_SOME)), strict=True)
-        for name, parts in zip(("panels", "scales"), packed, strict=True):
+        found = None if self.half or few_rows.bits is not None or weight.is_meta else on_grids(weight)
+        self.grid = None if found is None else found[0]  # bits of its codes
+        if found is None:
+            packed = [self._packed(rows, squares) for rows in weight.detach().split(_SOME)]
+        else:
+            packed = [self._packed_grids(part) for part in found[1]]
+        for name, parts in zip(("panels", "scales"), zip(*packed, strict=True), strict=True):
             self.register_buffer(name, torch.cat(parts))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
@@ -90,6 +110,13 @@ class FewRowsLinear(nn.Module):
             scales = torch.stack([coded.offsets, coded.scales], -1).bfloat16().view(torch.int32).squeeze(-1)
         return words(_in_panels(codes, self.few_rows.panel), bits), _in_panels(scales, self.few_rows.panel)
 
+    def _packed_grids(self, coded: Codes) -> tuple[Tensor, Tensor]:
+        """The same of weights on a grid."""
+        codes = grid_words(coded.codes.flatten(1).unflatten(1, (-1, 32 // self.grid)), self.grid)
+        scales = torch.stack([coded.scales, coded.offsets], -1).flatten(1)
+        panels = _in_panels(codes, self.few_rows.panel).view(_GRID_DTYPES[self.grid])
+        return panels, _in_panels(scales, self.few_rows.panel)
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
@@ -99,7 +126,7 @@ class FewRowsLinear(nn.Module):
     @property
     def read(self) -> list[Tensor]:
         """The tensors that a pass reads."""
-        scales = None if self.few_rows.bits is None else self.scales
+        scales = None if self.few_rows.bits is None and self.grid is None else self.scales
         return [part for part in (self.panels, scales, self.bias) if part is not None]
 
     def unpacked(self) -> Tensor:
@@ -116,8 +143,17 @@ class FewRowsLinear(nn.Module):
         for first in range(0, self.outputs, _SOME):
             some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
             rows = panels[some].transpose(1, 2).flatten(0, 1).contiguous()
-            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
+            if self.grid is not None:
+                rows = self._on_grid(rows, some).weights()
+            else:
+                rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
             yield rows[: self.outputs - first, : self.inputs]
+
+    def _on_grid(self, rows: Tensor, some: slice) -> Codes:
+        """The codes in rows [n, m] int32 of these panels, whose weights are on a grid."""
+        scales, offsets = self.scales[some].transpose(1, 2).flatten(0, 1).unflatten(1, (-1, 2)).unbind(-1)
+        codes = grid_codes(rows, self.grid).unflatten(1, (scales.shape[1], -1))
+        return Codes(codes, scales, offsets)
 
     def _coded(self, rows: Tensor, some: slice, bits: int) -> Codes:
         """What rows [n, m] int32 of these panels stand for."""

@@ -14,6 +14,7 @@ import specviz
 from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
+from specviz.passes.few_rows import FewRows, FewRowsLinear
 from specviz.records.settings import SamplingParams
 from specviz.training.heads import MedusaRecipe
 
@@ -50,6 +51,13 @@ def test_a_file_is_the_model_that_was_written_there(pair):
         torch.testing.assert_close(weight, original[name], rtol=0, atol=0.02 * original[name].abs().max().item())
     assert (pair.name, pair.stored, pair.info().dtype) == ("tiny.Q8_0", {"target": "Q8_0"}, "float32")
     assert getattr(pair.target.config, "quantization_config", None) is None
+
+
+def test_weights_in_few_bits_are_neither_rounded_once_more_nor_unpacked_for_our_kernels(pair, file, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert loaded(file, dtype="auto").target.dtype == torch.float32
+    layers = [part for part in FewRows.ready().twin(pair.target).modules() if isinstance(part, FewRowsLinear)]
+    assert layers and all(layer.grid == 8 for layer in layers)
 
 
 def test_its_tokenizer_and_chat_template_come_with_it(pair):

@@ -24,7 +24,7 @@ from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.passes import kernel_library
 from specviz.passes.compiler import join_layers
-from specviz.passes.few_bits import rounded, rounded_inputs
+from specviz.passes.few_bits import GRIDS, rounded, rounded_inputs
 from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
 from specviz.passes.reading_checks import rows_are_alike
@@ -131,6 +131,42 @@ def test_weights_in_float32_that_are_kept_in_bfloat16_are_multiplied_as_float32(
     assert kept.panels.element_size() == 2
     torch.testing.assert_close(kept(x), functional.linear(x.double(), weight.double()).float(), atol=1e-4, rtol=1e-5)
     assert torch.equal(kept(x[:1]), kept(x)[:1])
+
+
+def on_grids(outputs: int, inputs: int, bits: int) -> torch.Tensor:
+    """Weights as GGUF files hold them: products and sums of whole numbers and numbers in float16."""
+    groups = -(-inputs // GRIDS[bits])
+    codes = torch.randint(2**bits, (outputs, groups, GRIDS[bits]), generator=torch.Generator().manual_seed(0)).double()
+    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (bits + 3)).half().double()
+    return (codes * scales + offsets).flatten(1)[:, :inputs].float()
+
+
+@pytest.mark.parametrize("bits", GRIDS)
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_are(few_rows, outputs, inputs, bits):
+    weight, bias, x = on_grids(outputs, inputs, bits), drawn(outputs, seed=1), drawn(20, inputs, seed=2) + 3
+    layer = few_rows.linear(weight, bias)
+    assert layer.grid is not None and torch.equal(layer.unpacked(), weight)
+    if min(outputs, inputs) > 32:  # among few weights others do as well
+        assert layer.grid == bits
+        assert sum(part.nbytes for part in layer.read) < 0.8 * weight.nbytes
+    given = layer(x)
+    expected = functional.linear(x.double(), weight.double(), bias.double()).float()
+    torch.testing.assert_close(given, expected, atol=1e-4, rtol=1e-5)
+    for count in range(1, 18):
+        assert torch.equal(layer(x[:count]), given[:count])
+    assert torch.equal(on_two_threads(lambda: layer(x)), given)
+
+
+@pytest.mark.parametrize("row", [0, 47])
+def test_a_single_weight_off_its_grid_leaves_the_layer_as_it_is(few_rows, row):
+    weight = on_grids(48, 64, 8)
+    weight[row, 5] *= 1 + 2**-20
+    layer = few_rows.linear(weight)
+    assert layer.grid is None and torch.equal(layer.unpacked(), weight)
+    for odd in (torch.nan, torch.inf):
+        weight[row, 5] = odd
+        assert few_rows.linear(weight).grid is None
 
 
 @pytest.mark.parametrize("bits", BITS)
