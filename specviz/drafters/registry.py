@@ -13,7 +13,7 @@ from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
-from specviz.models.quantised_targets import read_by_kernels
+from specviz.models.quantised_targets import is_quicker
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
 from specviz.parts.medusa import MlpSpeculator
@@ -75,13 +75,13 @@ def servers_of(pair: ModelPair, names: Iterable[str]) -> dict[str, Servers]:
 def usual(pair: ModelPair, preparing: bool = True) -> str:
     """The drafter to start with for this pair: the fastest one that it can use.
 
-    Without a draft model or trained part that is the target in few bits, if kernels read it faster than the target
+    Without a draft model or trained part that is the target in few bits, if kernels read those faster than the target
     itself, else prompt lookup. preparing: missing passes are going to be prepared.
     """
     for drafter in _NAMED:
         if _can_draft(drafter, pair):
             return drafter.name
-    in_few_bits = _can_draft(QuantisedSelf, pair) and read_by_kernels(pair, preparing)
+    in_few_bits = _can_draft(QuantisedSelf, pair) and is_quicker(pair, preparing)
     return QuantisedSelf.name if in_few_bits else PromptLookup.name
 
 

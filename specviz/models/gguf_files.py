@@ -40,6 +40,15 @@ _SPLIT = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
 _PIECE = re.compile(r"\.gguf\.(part[-_]?)?(\d+|[a-z]{2})$")
 
 
+#: How files store weights in no fewer bits than models run in.
+_WHOLE = ("F32", "F16", "BF16")
+
+
+def in_few_bits(stored: str | None) -> bool:
+    """True if weights that are stored so (`read_header`) are codes of few bits. None: not in a GGUF file."""
+    return stored is not None and stored not in _WHOLE
+
+
 def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
     """The GGUF file at `path`, or the only one in that folder; None if there is none, or it is a folder in
     transformers' format.

@@ -130,17 +130,17 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
 
 
 def automatic_dtype(
-    place: Place, checkpoint: torch.dtype | None, full_bytes: int, in_codes: bool = False
+    place: Place, checkpoint: torch.dtype | None, full_bytes: int, in_few_bits: bool = False
 ) -> torch.dtype:
     """The dtype that ``auto`` stands for here: half precision where the device multiplies in it, else float32.
 
     The processor's instructions decide and never a stopwatch, so that every start on a machine decides alike. Other
     CPUs take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32, on
-    the place's own device in each process. in_codes: whether the checkpoint has them in codes of few bits, which half
-    precision would round, and which our kernels read as they are (`few_bits.on_grids`).
+    the place's own device in each process. in_few_bits: whether the checkpoint has them in codes, which half precision
+    would round, and which our kernels read as they are (`few_bits.on_grids`).
     """
     half = half_precision(place.device, checkpoint)
-    quicker = multiplies_in(half) and not in_codes
+    quicker = multiplies_in(half) and not in_few_bits
     if place.device.type == "cuda" or quicker or full_bytes > _FILLED * free_at(place):
         return half
     return torch.float32

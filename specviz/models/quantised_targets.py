@@ -1,8 +1,10 @@
 """The target with its weights in few bits, which drafts for itself; made when it first does."""
 
+import torch
 from torch import Tensor, nn
 
 from specviz.models import pass_checks
+from specviz.models.gguf_files import in_few_bits
 from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.passes import compiler
@@ -45,9 +47,11 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
         )
 
 
-def read_by_kernels(pair: ModelPair, preparing: bool) -> bool:
-    """True if our kernels read the target: they take less time where weights have fewer bits, torch's operations do
-    not. preparing: True if passes that are not there yet are going to be prepared."""
+def is_quicker(pair: ModelPair, preparing: bool) -> bool:
+    """True if our kernels read the target, and in more than few bits: they take less time where weights have fewer,
+    torch's operations do not. preparing: True if passes that are not there yet are going to be prepared."""
+    if pair.target.dtype == torch.float32 and in_few_bits(pair.stored.get("target")):
+        return False
     passes = pair.passes.fast.get("target")
     if passes is not None or not preparing or pair.device.type != "cpu":
         return passes is not None and passes.by_kernels

@@ -88,11 +88,6 @@ class ModelSource(Named):
         return quantisation_of(self.config) is not None
 
     @property
-    def in_codes(self) -> bool:
-        """Whether a GGUF file has most weights in few bits."""
-        return self.stored not in (None, "F32", "F16", "BF16")
-
-    @property
     def auto_class(self) -> type:
         """The class that loads it. A model that also sees pictures is a language model where it is given none."""
         sees = type(self.config) in AutoModelForImageTextToText._model_mapping

@@ -16,6 +16,7 @@ from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
 from specviz.models.checks import try_model
+from specviz.models.gguf_files import in_few_bits
 from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
@@ -46,7 +47,7 @@ def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
         source.weight_bytes(torch.float32) if place.way == "spread" else _needed_at(place, source, torch.float32)
         for source in sources
     )
-    return automatic_dtype(place, sources[0].config.dtype, full, sources[0].in_codes)
+    return automatic_dtype(place, sources[0].config.dtype, full, in_few_bits(sources[0].stored))
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
