@@ -139,29 +139,34 @@ void multiply(const Layer<WORD, Input>& layer, const Input* rows, int64_t panel,
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-// A row on its way to weights on grids: what codes lie at in a word is divided out of the inputs, and each group's sum
-// before that, which its offset is multiplied with, follows the row. rows: [inputs][count], then room for [groups][count].
+// Makes rows ready for weights on grids. Codes are converted where they lie in their words, which makes them larger by a
+// power of 2 that is taken off the inputs here; the last of a word, where a sign would be, is moved down. Offsets are
+// multiplied with the sums of groups of inputs, which follow the rows. rows: [inputs][count], then [groups][count].
 template <int WORD>
 void divide_places(const Layer<WORD, float>& layer, float* rows, int64_t count) {
-  constexpr int GRID = Layer<WORD, float>::GRID;
+  constexpr int BITS = 32 / WORD;
   float* total = rows + layer.filled_up() * count;
-  for (int64_t g = 0; g < layer.groups(); g++, total += count)
-    for (int64_t k = 0; k < GRID; k++, rows += count)
+  for (int64_t g = 0; g < layer.groups(); g++, total += count) {
+    std::fill_n(total, count, 0.f);
+#pragma GCC unroll 32
+    for (int k = 0; k < layer.GRID; k++, rows += count) {
+      const float share = k % WORD + 1 < WORD ? 1.f / (1 << k % WORD * BITS) : 1;
       for (int64_t r = 0; r < count; r++) {
-        total[r] = k ? total[r] + rows[r] : rows[r];
-        rows[r] *= k % WORD + 1 < WORD ? 1.f / (1 << k % WORD * (32 / WORD)) : 1;
+        total[r] += rows[r];
+        rows[r] *= share;
       }
+    }
+  }
 }
 
-// The same of weights on grids. A code is converted where it lies in its word, the last of a word at the lowest place: see
-// `divide_places`.
+// The same of weights on grids, with rows from `divide_places`.
 template <int ROWS, int PANELS, int WORD>
 void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t panel, float* sums) {
   constexpr int GRID = Layer<WORD, float>::GRID, BITS = 32 / WORD, WIDE = 2 * PANELS;
   const int64_t groups = layer.groups(), stride = layer.stride();
   const float* totals = rows + layer.filled_up() * ROWS;
-  Ints masks[WORD];
-  for (int place = 0; place < WORD; place++) masks[place] = Ints{} + (((1 << BITS) - 1) << place * BITS);
+  Ints masks[WORD - 1];
+  for (int place = 0; place + 1 < WORD; place++) masks[place] = Ints{} + (((1 << BITS) - 1) << place * BITS);
   std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
   for (int64_t g = 0; g < groups; g++) {
     Floats part[ROWS][WIDE] = {};
@@ -179,12 +184,14 @@ void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t 
       }
 #pragma GCC unroll 16
       for (int place = 0; place < WORD; place++) {
+        const bool last = place + 1 == WORD;
+        Ints& mask = masks[last ? 0 : place];
         // Masks and inputs are read where they are needed: or else sums live in memory, for want of registers.
-        asm volatile("" : "+m"(masks[place]) : : "memory");
+        asm volatile("" : "+m"(mask) : : "memory");
         Floats weight[WIDE];
 #pragma GCC unroll 16
         for (int i = 0; i < WIDE; i++) {
-          const Ints code = place + 1 < WORD ? words[i] & masks[place] : words[i] >> place * BITS & masks[0];
+          const Ints code = (last ? words[i] >> place * BITS : words[i]) & mask;
           weight[i] = __builtin_convertvector(code, Floats);
         }
 #pragma GCC unroll 16
@@ -232,7 +239,8 @@ void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out
 // streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = WORD >= 4 ? (ROWS == 1 ? 2 : 1) : ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= MOST_STREAMED ? 2 : 1;
+  constexpr int more = WORD >= 4 ? (ROWS == 1 ? 2 : 1) : ROWS <= MOST_STREAMED ? 2 : 1;
+  constexpr int some = WORD < 4 && ROWS <= MOST_ROWS / 4 ? GROUP : more;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
