@@ -34,8 +34,9 @@ INPUT_GROUP, _LEAST_STEP = 32, 1e-30
 #: Divides what may be zero.
 _TINY = torch.finfo(torch.float32).tiny
 
-#: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
-_ROUNDED_ROWS = 1024
+#: Rows that are rounded, or searched for grids in float64, at a time: more would only hold more copies of a large
+#: matrix at once.
+_ROUNDED_ROWS, _GRID_ROWS = 1024, 64
 
 
 class Codes(NamedTuple):
@@ -60,7 +61,7 @@ def on_grids(weight: Tensor) -> tuple[int, list[Codes]] | None:
     """
     for bits, group in GRIDS.items():
         parts = []
-        for rows in weight.detach().split(_ROUNDED_ROWS):
+        for rows in weight.detach().split(_GRID_ROWS):
             if (part := _on_grid(rows, bits, group)) is None:
                 break
             parts.append(part)
@@ -75,18 +76,28 @@ def _on_grid(rows: Tensor, bits: int, group: int) -> Codes | None:
         return None
     # The last group is filled up with its last number, which changes no grid.
     short = -rows.shape[1] % group
-    groups = torch.cat([whole, whole[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, group))
-    least = groups.amin(-1)
-    steps = groups - least.unsqueeze(-1)
+    groups = torch.cat([whole, whole[:, -1:].expand(-1, short)], 1).view(-1, group)
+    least = groups.amin(-1, keepdim=True)
+    steps = groups - least
     if not steps.float().double().equal(steps):  # code · scale would be rounded
         return None
-    step = steps.amax(-1)
-    while (left := steps.remainder(step.clamp_min(1).unsqueeze(-1)).amax(-1)).any():
-        step = torch.gcd(step.long(), left.long()).double()
-    codes = steps / step.clamp_min(1).unsqueeze(-1)
+    step = _common_divisors(steps)
+    codes = steps / step
     if codes.max() >= 2**bits:
         return None
-    return Codes(codes.to(torch.uint8), (step / 2**24).float(), (least / 2**24).float())
+    scales, offsets = ((part / 2**24).float().view(len(rows), -1) for part in (step, least))
+    return Codes(codes.to(torch.uint8).view(len(rows), -1, group), scales, offsets)
+
+
+def _common_divisors(numbers: Tensor) -> Tensor:
+    """The greatest of each row [n, m] of whole numbers from 0 on, as [n, 1]; 1 of zeros."""
+    divisors, rest = numbers.amax(-1, keepdim=True).clamp_min(1), torch.arange(len(numbers), device=numbers.device)
+    while len(rest):
+        some, found = numbers[rest], divisors[rest]
+        left = (some - (some / found).round() * found).abs().amax(-1, keepdim=True)
+        divisors[rest] = torch.gcd(found.long(), left.long()).double()
+        rest = rest[left.squeeze(-1) > 0]
+    return divisors
 
 
 def grid_words(codes: Tensor, bits: int) -> Tensor:
