@@ -55,9 +55,10 @@ def on_grids(weight: Tensor) -> tuple[int, list[Codes]] | None:
     """`weight` [outputs, inputs], of any float dtype, in codes that change none of its numbers: how many bits they
     have, 4 or 8, and the codes of a few rows at a time. None if there are none.
 
-    Weights out of a GGUF file have such codes, whatever its kind: products of whole numbers with numbers in float16,
-    and sums of such. They all are multiples of 2^-24. So here they are whole numbers, the step of a group is what
-    divides all differences in it, and nothing is rounded or guessed.
+    Weights out of GGUF files of the usual kinds (Q2_K to Q8_0) have such codes: they are products of whole numbers with
+    numbers in float16, and sums of two such, so all are multiples of 2^-24. Here they are whole numbers, the step of a
+    group is what divides all differences in it, and nothing is rounded or guessed. A sum above 1 that float32 has
+    rounded already may be off its grid.
     """
     for bits, group in GRIDS.items():
         parts = []
