@@ -235,7 +235,7 @@ def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(sampli
 def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):
     """SmolLM2-135M-Instruct as a GGUF file: unpacked, with its chat template, and with a speedup in the end."""
     load(page, str(smollm2()))
-    expect(page.locator(".block.sv-pair-status")).to_contain_text("unpacked from Q4_1", timeout=240_000)
+    expect(page.locator(".block.sv-pair-status")).to_contain_text("stored as Q4_1", timeout=240_000)
     open_tab(page, "generate")
     assert titles(["draft_model"])[0] in offered(page)
     expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
