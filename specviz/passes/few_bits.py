@@ -101,18 +101,6 @@ def _common_divisors(numbers: Tensor) -> Tensor:
     return divisors
 
 
-def grid_words(codes: Tensor, bits: int) -> Tensor:
-    """Codes uint8 [..., 32 / bits] in words, the first lowest: int32 [...]."""
-    places = torch.arange(0, 32, bits, device=codes.device)
-    return (codes.long() << places).sum(-1).to(torch.int32)
-
-
-def grid_codes(rows: Tensor, bits: int) -> Tensor:
-    """The codes uint8 [n, 32 / bits · m] of which `grid_words` made rows [n, m] int32."""
-    places = torch.arange(0, 32, bits, dtype=torch.int32, device=rows.device)
-    return (rows.unsqueeze(-1) >> places & 2**bits - 1).flatten(1).to(torch.uint8)
-
-
 def quantised(weight: Tensor, bits: int, squares: Tensor | None = None) -> Codes:
     """`weight` [outputs, inputs], of any float dtype, in 8 or 4 bits.
 

@@ -139,6 +139,12 @@ void multiply(const Layer<WORD, Input>& layer, const Input* rows, int64_t panel,
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
+// Which input of a word the code at a place belongs to: Codes (few_bits.h) lie in words alike.
+template <int WORD>
+constexpr int input_at(int place) {
+  return WORD == 8 ? place % 2 * 4 + place / 2 : place;
+}
+
 // Makes rows ready for weights on grids. Codes are converted where they lie in their words, which makes them larger by a
 // power of 2 that is taken off the inputs here; the last of a word, where a sign would be, is moved down. Offsets are
 // multiplied with the sums of groups of inputs, which follow the rows. rows: [inputs][count], then [groups][count].
@@ -148,14 +154,16 @@ void divide_places(const Layer<WORD, float>& layer, float* rows, int64_t count) 
   float* total = rows + layer.filled_up() * count;
   for (int64_t g = 0; g < layer.groups(); g++, total += count) {
     std::fill_n(total, count, 0.f);
-#pragma GCC unroll 32
-    for (int k = 0; k < layer.GRID; k++, rows += count) {
-      const float share = k % WORD + 1 < WORD ? 1.f / (1 << k % WORD * BITS) : 1;
-      for (int64_t r = 0; r < count; r++) {
-        total[r] += rows[r];
-        rows[r] *= share;
+    for (int w = 0; w < layer.GRID / WORD; w++, rows += WORD * count)
+#pragma GCC unroll 8
+      for (int place = 0; place < WORD; place++) {
+        const float share = place + 1 < WORD ? 1.f / (1 << place * BITS) : 1;
+        float* row = rows + input_at<WORD>(place) * count;
+        for (int64_t r = 0; r < count; r++) {
+          total[r] += row[r];
+          row[r] *= share;
+        }
       }
-    }
   }
 }
 
@@ -198,7 +206,7 @@ void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t 
         for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
           for (int i = 0; i < WIDE; i++)
-            part[r][i] = add_product(part[r][i], weight[i], broadcast(rows[(w * WORD + place) * ROWS + r]));
+            part[r][i] = add_product(part[r][i], weight[i], broadcast(rows[(w * WORD + input_at<WORD>(place)) * ROWS + r]));
       }
     }
     rows += GRID * ROWS;

@@ -19,17 +19,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes import kernel_library
-from specviz.passes.few_bits import (
-    INPUT_GROUP,
-    Codes,
-    codes_of,
-    grid_codes,
-    grid_words,
-    on_grids,
-    quantised,
-    rounded_inputs,
-    words,
-)
+from specviz.passes.few_bits import INPUT_GROUP, Codes, codes_of, on_grids, quantised, rounded_inputs, words
 from specviz.passes.model_twins import (
     attending_by,
     is_linear,
@@ -112,10 +102,9 @@ class FewRowsLinear(nn.Module):
 
     def _packed_grids(self, coded: Codes) -> tuple[Tensor, Tensor]:
         """The same of weights on a grid."""
-        codes = grid_words(coded.codes.flatten(1).unflatten(1, (-1, 32 // self.grid)), self.grid)
+        codes = _in_panels(coded.codes.flatten(1).unflatten(1, (-1, 32 // self.grid)), self.few_rows.panel)
         scales = torch.stack([coded.scales, coded.offsets], -1).flatten(1)
-        panels = _in_panels(codes, self.few_rows.panel).view(_GRID_DTYPES[self.grid])
-        return panels, _in_panels(scales, self.few_rows.panel)
+        return words(codes, self.grid).view(_GRID_DTYPES[self.grid]), _in_panels(scales, self.few_rows.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
@@ -124,9 +113,14 @@ class FewRowsLinear(nn.Module):
         return out.view(*x.shape[:-1], self.outputs)
 
     @property
+    def coded_bits(self) -> int | None:
+        """Bits of the codes in which weights lie, on a grid or rounded; None if they lie there themselves."""
+        return self.few_rows.bits or self.grid
+
+    @property
     def read(self) -> list[Tensor]:
         """The tensors that a pass reads."""
-        scales = None if self.few_rows.bits is None and self.grid is None else self.scales
+        scales = None if self.coded_bits is None else self.scales
         return [part for part in (self.panels, scales, self.bias) if part is not None]
 
     def unpacked(self) -> Tensor:
@@ -138,27 +132,20 @@ class FewRowsLinear(nn.Module):
 
     def unpacked_parts(self) -> Iterator[Tensor]:
         """The rows of `unpacked`, at most `_SOME` at a time."""
-        bits, count = self.few_rows.bits, len(self.panels)
+        bits, count = self.coded_bits, len(self.panels)
         panels = self.panels.view(torch.int32).view(count, -1, self.scales.shape[-1])
         for first in range(0, self.outputs, _SOME):
             some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
             rows = panels[some].transpose(1, 2).flatten(0, 1).contiguous()
-            if self.grid is not None:
-                rows = self._on_grid(rows, some).weights()
-            else:
-                rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
+            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
             yield rows[: self.outputs - first, : self.inputs]
-
-    def _on_grid(self, rows: Tensor, some: slice) -> Codes:
-        """The codes in rows [n, m] int32 of these panels, whose weights are on a grid."""
-        scales, offsets = self.scales[some].transpose(1, 2).flatten(0, 1).unflatten(1, (-1, 2)).unbind(-1)
-        codes = grid_codes(rows, self.grid).unflatten(1, (scales.shape[1], -1))
-        return Codes(codes, scales, offsets)
 
     def _coded(self, rows: Tensor, some: slice, bits: int) -> Codes:
         """What rows [n, m] int32 of these panels stand for."""
         scales = self.scales[some].transpose(1, 2).flatten(0, 1)
-        if bits == 4:
+        if self.grid is not None:
+            scales, offsets = scales.unflatten(1, (-1, 2)).unbind(-1)
+        elif bits == 4:
             offsets, scales = scales.contiguous().unsqueeze(-1).view(torch.bfloat16).float().unbind(-1)
         else:
             offsets = -128 * scales
