@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ class Coins:
         self.largest_draft = largest_draft
         self.device = device
         self.by_hand = by_hand
-        self.block: Iterator[Uniforms] = iter(())
+        self.block: Iterator[Tensor] = iter(())
         self.rounds = 0
 
     @classmethod
@@ -117,28 +117,30 @@ class Coins:
 
     def flip(self) -> Uniforms:
         """The next round's coins."""
-        uniforms = next(self.block, None)
-        if uniforms is None:
-            widths = [self.largest_draft, self.largest_draft, 1]
-            flat = torch.rand(self.BLOCK, sum(widths), generator=self.generator, dtype=torch.float32).double()
-            columns = to_device(flat, self.device).split(widths, dim=-1)
-            self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
-            uniforms = next(self.block)
+        return Uniforms.of(self.row())
+
+    def row(self) -> Tensor:
+        """The same in one row, see `Uniforms.of`: [2 · largest_draft + 1] float64."""
+        row = next(self.block, None)
+        if row is None:
+            width = 2 * self.largest_draft + 1
+            flat = torch.rand(self.BLOCK, width, generator=self.generator, dtype=torch.float32).double()
+            self.block = iter(to_device(flat, self.device).unbind())
+            row = next(self.block)
         for coin in self.by_hand:
             if coin.round == self.rounds:
-                uniforms = _with(uniforms, coin)
+                row = self._with(row, coin)
         self.rounds += 1
-        return uniforms
+        return row
 
-
-def _with(uniforms: Uniforms, coin: SetCoin) -> Uniforms:
-    """The same but for one coin, which a round without that token does not use."""
-    u = torch.tensor(coin.u, dtype=torch.float32).item()  # as float32, like all coins
-    if coin.token is None:
-        return replace(uniforms, next=torch.full_like(uniforms.next, u))
-    accept = uniforms.accept.clone()
-    accept[coin.token : coin.token + 1] = u
-    return replace(uniforms, accept=accept)
+    def _with(self, row: Tensor, coin: SetCoin) -> Tensor:
+        """The same but for one coin, which a round without that token does not use."""
+        place = 2 * self.largest_draft if coin.token is None else self.largest_draft + coin.token
+        if coin.token is not None and coin.token >= self.largest_draft:
+            return row
+        row = row.clone()
+        row[place] = torch.tensor(coin.u, dtype=torch.float32).item()  # as float32, like all coins
+        return row
 
 
 # Who judges

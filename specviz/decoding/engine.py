@@ -1,23 +1,24 @@
 """Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decoded` is the loop."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
-from specviz.decoding.decoder import BuildDrafter, Decoder, Judge, decoder_of
+from specviz.decoding.continuation import Continuation
+from specviz.decoding.decoder import BuildDrafter, Judge, decoder_of
+from specviz.decoding.device_rounds import DeviceRounds
+from specviz.decoding.host_rounds import HostRounds
 from specviz.decoding.lengths import learn, length_of
 from specviz.decoding.record import PendingRound, collect
 from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.token_texts import Detokenizer
 from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Round, Run, Seconds, StopReason
+from specviz.records.runs import Round, Run, Seconds
 from specviz.records.settings import RunSettings
 from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
@@ -58,31 +59,34 @@ def rounds(request: Request, build: BuildDrafter | None = None) -> Iterator[Roun
     return _refusing_long_texts(request, (one.record() for one in _decoded(request, build)))
 
 
-def pending_rounds(request: Request, build: BuildDrafter | None = None) -> Iterator[PendingRound]:
-    """The same rounds before their records are made, so that this can wait until no time is measured."""
-    return _refusing_long_texts(request, _decoded(request, build))
+def pending_rounds(
+    request: Request, build: BuildDrafter | None = None, details: bool = False
+) -> Iterator[PendingRound]:
+    """The same rounds before their records are made, so that this can wait until no time is measured.
+
+    details: their verdicts keep what they came from, for whoever judges a draft once more.
+    """
+    return _refusing_long_texts(request, _decoded(request, build, details))
 
 
 @torch.inference_mode()
-def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRound]:
+def _decoded(request: Request, build: BuildDrafter | None, details: bool = False) -> Iterator[PendingRound]:
     """The loop: clock and text around the decoder's rounds."""
     decoder, length, text = decoder_of(request, build), length_of(request), Continuation(request)
-    clock = decoder.target.stopwatch
-    prefill, index = _timed(clock, lambda: decoder.prefill(text.committed)), 0
+    prefill, index = _timed(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
+    by_host = details or build is not None
+    made_by = HostRounds(request, decoder, length) if by_host else DeviceRounds.of(request, decoder, length)
 
     while text.stop_reason is None:
         between_rounds(request.passes)
-        began = time.perf_counter()
         # 1–4. Draft, verify, judge, keep.
-        choice = length.choose()
-        decoder.drafter.narrow(1 if length.as_chain else request.branches)
-        verdict = decoder.round(text.committed, min(choice.depth, text.room))
+        made = made_by.next(text)
         # 5. Yield.
-        emitted, pieces = text.extend(verdict.tokens)
-        seconds = _seconds(decoder, began, prefill)
-        learn(length, request, verdict, seconds)
+        emitted, pieces = text.extend(made.verdict.tokens)
+        seconds = made.seconds(prefill)
+        learn(length, request, made.verdict, seconds)
         yield PendingRound(
-            verdict,
+            made.verdict,
             request.pair.texts,
             request.rule,
             index,
@@ -90,66 +94,12 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
             tuple(pieces),
             seconds,
             text.stop_reason,
-            None if choice.speed is None else choice,
+            None if made.choice.speed is None else made.choice,
             decoder.drafter.reachable,
             decoder.target.read_again,
+            made.fetched,
         )
         prefill, index = 0.0, index + 1
-
-
-class Continuation:
-    """A run's committed tokens and their text.
-
-    Acceptance is decided before anything is truncated here, so truncation cannot bias a count.
-    """
-
-    def __init__(self, request: Request):
-        self.settings, self.pair = request.settings, request.pair
-        self.prompt_length = len(request.prompt.ids)
-        self.committed = list(request.prompt.ids)
-        self.detokenizer = Detokenizer(request.pair.texts, request.prompt.ids)
-        self.tail = ""
-        self.stop_reason: StopReason | None = None
-
-    @property
-    def left(self) -> float:
-        """How many tokens can still be added."""
-        left = self.settings.max_new_tokens + self.prompt_length - len(self.committed)
-        if self.pair.context_length is not None:
-            left = min(left, self.pair.context_length - len(self.committed))
-        return left
-
-    @property
-    def room(self) -> int:
-        """How many draft tokens could be kept: the round adds one more, and nothing past the end is."""
-        return self.left - 1
-
-    def extend(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
-        """Commits a round's tokens, up to the run's end; returns those committed and their texts."""
-        emitted, pieces = [], []
-        for token in tokens:
-            self.committed.append(token)
-            emitted.append(token)
-            pieces.append(self.detokenizer.push(token))
-            self.stop_reason = self._reason_to_stop(token, pieces[-1])
-            if self.stop_reason:
-                pieces[-1] += self.detokenizer.flush()
-                break
-        return emitted, pieces
-
-    def _reason_to_stop(self, token: int, piece: str) -> StopReason | None:
-        if token in self.pair.eos_ids:
-            return "eos"
-        if self.settings.stop:
-            window = max(map(len, self.settings.stop)) - 1
-            text = self.tail + piece
-            # Bytes are held back that may be whole characters already: a line's end is one in some vocabularies.
-            if any(stop in text + self.detokenizer.held for stop in self.settings.stop):
-                return "stop_string"
-            self.tail = text[-window:] if window else ""
-        if len(self.committed) - self.prompt_length >= self.settings.max_new_tokens:
-            return "length"
-        return "context" if self.left <= 0 else None
 
 
 def _timed(clock: Stopwatch, work: Callable[[], None]) -> float:
@@ -160,14 +110,6 @@ def _timed(clock: Stopwatch, work: Callable[[], None]) -> float:
     clock.synchronize()
     clock.forget_spans()
     return clock.between(start, end)
-
-
-def _seconds(decoder: Decoder, began: float, prefill: float) -> Seconds:
-    """The times of the last round; its one transfer to the host has made all marks readable."""
-    clock, (start, drafted, verified) = decoder.target.stopwatch, decoder.marks
-    total = time.perf_counter() - began
-    draft, verify = clock.between(start, drafted), clock.between(drafted, verified)
-    return Seconds(draft, verify, total - draft - verify, total, clock.take_spans(), prefill)
 
 
 def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Iterator[Made]:
@@ -212,7 +154,7 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
 
 def _replayed(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
     judge = Judge(replace(request, rule=other).deciding_rule, request.warper)
-    for one in pending_rounds(request):
+    for one in pending_rounds(request, details=True):
         yield one.record(), _judged_again(one, other, judge).record()
 
 

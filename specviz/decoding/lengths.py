@@ -33,12 +33,12 @@ def length_of(request: Request) -> DraftLength:
         rule = {TREE: TOKEN, MULTI_PATH: BLOCK}.get(request.rule, request.rule)  # what it is to a chain
         chains = _experience(replace(request, branches=1, rule=rule))
     if settings.sampling.greedy:
-        return AdaptiveLength(experience, None, chains)
+        return AdaptiveLength(experience, None, chains, request.depths)
     run: Hashable = (*_way(request), settings.seed, tuple(request.prompt.ids))
     passes.lengths[run] = passes.lengths.pop(run, [])
     if len(passes.lengths) > KEPT_RUNS:
         del passes.lengths[next(iter(passes.lengths))]
-    return AdaptiveLength(experience, passes.lengths[run], chains)
+    return AdaptiveLength(experience, passes.lengths[run], chains, request.depths)
 
 
 def _way(request: Request) -> tuple[Hashable, ...]:

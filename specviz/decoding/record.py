@@ -4,7 +4,7 @@ The cost is in many small operations, not in arithmetic, so each part is fetched
 """
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -60,11 +60,12 @@ class PendingRound:
     choice: LengthChoice | None = None
     reachable: Tensor | None = None  # see `Drafter`
     read_again: int = 0  # see `Round`
+    fetched: Callable[[], Host] | None = None  # what the record is made of, where it is on the host already
 
     @torch.inference_mode()
     def record(self) -> Round:
         verdict, draft = self.verdict, self.verdict.draft
-        host = _host(verdict, self.reachable)
+        host = self.fetched() if self.fetched is not None else _host(verdict, self.reachable)
         for leading in host["leading_raw"]:
             require_numbers(leading[0])
         for listed in host.get("ids_q_raw", ()):
@@ -115,12 +116,18 @@ class Ledger:
 
 def _host(verdict: Verdict, reachable: Tensor | None) -> Host:
     """Everything that the record is made of, in one transfer."""
-    draft, (rows, decision) = verdict.draft, verdict.details()
+    return to_host(parts_of(verdict.draft, *verdict.details(), verdict.uniforms, reachable))
+
+
+def parts_of(
+    draft: Draft, rows: TargetRows, decision: Decision, uniforms: Uniforms, reachable: Tensor | None
+) -> dict[str, Tensor]:
+    """Everything that the record of a round is made of, on the device. reachable: see `Drafter`."""
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
-    parts = _decision_parts(draft, decision, verdict.uniforms) | _listed_parts(draft, rows, drawn_from)
+    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows, drawn_from)
     if reachable is not None:
         parts["reach"] = (rows.probs * reachable).sum(-1) if rows.choices is None else reachable[rows.choices].float()
-    return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
+    return parts | _line_parts(decision, parts.get("residual_ids", parts["leading"]))
 
 
 def _outcomes(parents: tuple[int, ...], kept: Sequence[float], weighed: Sequence[bool] | None) -> list[Outcome]:

@@ -9,7 +9,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.reading_checks import why_no_trees
-from specviz.passes.static_passes import FastPasses
+from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
@@ -17,6 +17,9 @@ from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
 from specviz.rules.exact import MATCH
 from specviz.rules.sampling import Warper
+
+#: The depths among which γ = auto chooses where every one has to be recorded.
+RECORDED_DEPTHS = (0, 1, 2, 3, 4, 6, 8)
 
 #: A larger tree costs more in the target pass than its last branches can gain.
 MAX_TREE_TOKENS = 256
@@ -47,10 +50,21 @@ class Request:
         return self.settings.drafter is not None and self.settings.num_draft_tokens == AUTO
 
     @property
+    def depths(self) -> tuple[int, ...]:
+        """How deep a round may draft, from 0 on if γ is chosen in each: only γ, or 0 in plain decoding.
+
+        Where rounds are recorded these are few, so that all can be recorded before one is timed."""
+        most = self.settings.deepest_draft
+        if not self.chooses_length:
+            return (most,)
+        most = min(most, self.longest)
+        every = range(most + 1)
+        return tuple(one for one in RECORDED_DEPTHS if one <= most) if kind_of(self.passes) == "graphs" else (*every,)
+
+    @property
     def num_draft_tokens(self) -> int:
         """γ, the most if it is chosen in each round; 0 in plain decoding."""
-        most = self.settings.deepest_draft
-        return min(most, self.longest) if self.chooses_length else most
+        return self.depths[-1]
 
     @property
     def largest_draft(self) -> int:

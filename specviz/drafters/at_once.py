@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from specviz.drafters.ahead import DraftAhead, MasksAhead
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
@@ -109,6 +110,13 @@ class Parallel(Masked, Headed):
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if self.choice is None or not self.reader.recordable:
+            return None
+        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.fuse}
+        mask = self.head.mask_id, self.head.mask_hidden[0]
+        return MasksAhead(**own, deepest=self.most, mask=mask, vocab_size=self.vocab_size)
 
 
 class ParallelDraftModel(Masked, DraftModel):

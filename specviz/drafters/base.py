@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from specviz.drafters.ahead import DraftAhead
 from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
 from specviz.parts.published import Servers
@@ -107,6 +108,20 @@ class Drafter(ABC):
 
     def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, most need not
         """Learns of a round in which it was not asked to propose anything."""
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        """How it drafts while the host does not know yet what became of the last draft, at most `deepest` deep; None
+        if it has to know."""
+        return None
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        """Reads on until `ahead` can draft after these tokens. Returns how many places it has read, and for heads the
+        hidden states [committed − 1 − read, width] that they read next."""
+        return 0, None
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:  # noqa: B027, most are never asked
+        """Goes on after rounds that were drafted ahead. read: the places that the drafter has read, where heads read
+        the hidden states of the others next: features, [committed − 1 − read, width]."""
 
 
 class Plain(Drafter):

@@ -2,11 +2,12 @@
 right: DSpark, Domino, DFlash2."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from specviz.drafters.ahead import BlockAhead, DraftAhead
 from specviz.drafters.at_once import Masked
 from specviz.drafters.base import DraftContext
 from specviz.drafters.heads import Headed
@@ -23,6 +24,8 @@ class Blocks(Masked, Headed):
 
     DFlash, Chen et al., arXiv 2602.06036.
     """
+
+    corrects: ClassVar[bool] = False  # whether a row depends on the tokens before it
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
@@ -55,6 +58,21 @@ class Blocks(Masked, Headed):
         rows = self.base_rows(committed, depths)
         return None if rows is None else self.head.for_target(rows)
 
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if self.choice is None or not self.reader.recordable:
+            return None
+        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "vocab_size": self.vocab_size}
+        masks = {"fuse": None, "mask": None, "head": self.head, "corrects": self.corrects}
+        return BlockAhead(**own, **masks, deepest=self.most)
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        behind = len(committed) - 2 - self.reader.length
+        if behind > 0:
+            tokens = to_device(committed[self.reader.length + 1 : -1], self.features.device)
+            read_block(self.reader, self.features[:behind], tokens)
+            self.features = self.features[behind:]
+        return self.reader.length, self.features
+
 
 class CorrectedBlocks(Blocks):
     """Fills in a block of masks, then corrects it from left to right: each row by the tokens drafted before its own.
@@ -65,9 +83,11 @@ class CorrectedBlocks(Blocks):
     drop a token for what it became would change the distribution of the text (App. A).
     """
 
+    corrects: ClassVar[bool] = True
+
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.spreads = False  # rows depend on the tokens before
+        self.spreads = False
         self.memory: Tensor | None = None  # [n, width], after each draft token; in a chain the last one's alone
 
     def source(self, depth: int) -> str:

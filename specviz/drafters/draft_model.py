@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specviz.drafters.ahead import DraftAhead, ModelAhead
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, logit_width, position_limit
@@ -95,6 +96,20 @@ class DraftModel(Stepwise):
         if fed < 0:  # its context is full
             return
         self.model.keep(committed, [index for index in verdict.path if index < fed])
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if not (self.in_one_call and self.model.recordable):
+            return None
+        # After a draft that was accepted whole its last token is unread, and the one after it.
+        return ModelAhead(**self._in_common(self.model.passes, deepest), unread=2, limit=self.limit)
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        if self.model.length < len(committed) - 2:
+            self.model.prefill(committed)
+        return self.model.length, None
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        self.model.length = read
 
 
 class TranslatedDraftModel(DraftModel):

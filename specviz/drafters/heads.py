@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from specviz.drafters.ahead import DraftAhead, HeadAhead
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
@@ -53,6 +54,17 @@ class Headed(Stepwise):
 
     def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self._features.append(features)
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        behind = len(committed) - 2 - self.reader.length
+        if behind > 0:
+            tokens = to_device(committed[self.reader.length + 1 : -1], self.features.device)
+            self.reader.forward(tokens, keep=1, inputs=self.fuse(self.features[:behind]))
+            self.features = self.features[behind:]
+        return self.reader.length, self.features
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        self.reader.length, self.features = read, features
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -109,6 +121,13 @@ class Eagle(Headed):
         self.text_rows = self.reader.length + unread
         made = self.reader.draft(tokens, budget, self.choice, uniforms, self.fused())
         return self.as_draft(made, uniforms)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if not (self.in_one_call and self.reader.recordable) or self.reader.passes.static.shares_rows:
+            return None
+        # Of the text, what the last round has committed.
+        own = self._in_common(self.reader.passes, deepest)
+        return HeadAhead(**own, unread=deepest + 1, fuse=self.fuse)
 
     def fused(self) -> Tensor:
         """What the head reads with the tokens whose features the target has computed."""
@@ -236,3 +255,7 @@ class Mtp(Eagle):
         for module, length in zip(self.readers, self.held):
             module.rewind(length)
         self.watch(committed, verdict, features)
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        super().leave(committed, read, features)
+        self.held = [read]

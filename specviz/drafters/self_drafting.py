@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specviz.drafters.ahead import DraftAhead, ModelAhead
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
@@ -45,6 +46,11 @@ class SelfDrafting(Stepwise):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self.model.extend(tokens, parents)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if not (self.in_one_call and self.model.recordable):
+            return None
+        return ModelAhead(**self._in_common(self.model.passes, deepest), unread=1, shares=True)
 
 
 class EarlyExit(SelfDrafting):

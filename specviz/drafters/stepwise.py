@@ -16,6 +16,7 @@ from specviz.drafters.choosers import Draws, Paths
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.chains import Choice, Made
+from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -113,7 +114,14 @@ class Stepwise(Drafter):
 
     def as_draft(self, made: Made, uniforms: Tensor) -> Draft:
         """The draft that was made in one call."""
-        return self._draft(made.tokens, made.parents, made.logits, made.probs, uniforms, None)
+        return self._draft(*made, uniforms, None)
+
+    def _in_common(self, passes: FastPasses, depths: int) -> dict[str, Any]:
+        """What `DraftAhead` needs to know of every drafter. depths: as deep as it drafts."""
+        warped = isinstance(self.chooser, Draws) and self.chooser.warper.changes_logits
+        sources = tuple(map(self.source, range(depths))) if self.source(0) else ()
+        given = {"temperature": self.choice.temperature, "changes_logits": warped, "sources": sources}
+        return {"passes": passes} | given
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
@@ -149,17 +157,9 @@ class Stepwise(Drafter):
         uniforms: Tensor,
         stopped: float | None,
     ) -> Draft:
-        drawn = probs is not None
-        own_softmax = drawn and not self.chooser.warper.changes_logits and self.width == 1
-        return Draft(
-            tokens=tokens,
-            parents=parents,
-            probs=probs,
-            logits=None if own_softmax else rows,
-            draws=uniforms[: len(parents)] if drawn else None,
-            sources=self._sources(parents),
-            confidence=stopped,
-        )
+        own_softmax = probs is not None and not self.chooser.warper.changes_logits and self.width == 1
+        made = Made(tokens, parents, rows, probs)
+        return replace(made.as_draft(uniforms, own_softmax, self._sources(parents)), confidence=stopped)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

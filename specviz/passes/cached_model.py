@@ -163,6 +163,11 @@ class CachedModel:
         """Of the logits from which it drafts that many tokens a level in one call (`draft`); None if it does not."""
         return None
 
+    @property
+    def recordable(self) -> bool:
+        """True if whole rounds can be recorded over the rows that hold this text."""
+        return False
+
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.
 
@@ -358,6 +363,10 @@ class StaticModel(CachedModel):
         positions = where if positions is None else positions
         given = () if inputs is None else (inputs,)
         return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, given)
+
+    @property
+    def recordable(self) -> bool:
+        return self.passes.recordable(self._tensors)
 
     def draft_width(self, branches: int) -> int | None:
         return self.passes.chain_width if branches == 1 or self.passes.by_kernels else None

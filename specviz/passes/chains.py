@@ -40,6 +40,11 @@ class Made(NamedTuple):
                 start = token
         return start
 
+    def as_draft(self, uniforms: Tensor, own_softmax: bool, sources: tuple[str, ...] = ()) -> Draft:
+        """The draft that a rule judges. own_softmax: `probs` are the softmax of `logits`."""
+        draws = None if self.probs is None else uniforms[: len(self.parents)]
+        return Draft(self.tokens, self.parents, self.probs, None if own_softmax else self.logits, draws, sources)
+
 
 class _Memory(ctypes.Structure):
     """A contiguous tensor of at most four dimensions, for C++."""

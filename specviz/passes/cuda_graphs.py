@@ -9,9 +9,9 @@ import bisect
 import contextlib
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -176,15 +176,22 @@ class GraphedPasses(FastPasses):
         self.met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
         self.text = 0
         self.kept = kept or KeptBuffers(static)
+        #: Whole rounds of which these passes are a part, by the way in which they are made; None if they cannot be
+        #: recorded (`specviz.decoding.device_rounds`).
+        self.whole_rounds: OrderedDict[Hashable, Any] | None = OrderedDict()
+        self.rounds_refusal: SpecvizError | None = None  # why not
 
     def free(self) -> None:
         super().free()
         self.graphs.clear()
-        self.kept = None
+        self.kept = self.whole_rounds = None
 
     def buffers(self, reader: object) -> KeyValueBuffers:
         """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
         return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
+
+    def recordable(self, rows: Sequence[Tensor]) -> bool:
+        return self._works_on(rows[0])
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
         for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.rows)]:
@@ -217,12 +224,17 @@ class GraphedPasses(FastPasses):
 
     def _refuse(self, error: RuntimeError) -> None:
         """From now on passes are plain ones."""
+        self.refuse_rounds(error)
+        self.graphs.clear()
+        self.kind = "plain"
+        self.refusal = self.rounds_refusal
+
+    def refuse_rounds(self, error: RuntimeError) -> None:
+        """From now on the host has a part in every round."""
         while error.__context__ is not None:
             # Ending a recording that failed raises a further error, which says less.
             error = error.__context__
-        self.graphs.clear()
-        self.kind = "plain"
-        self.refusal = _cannot_record(self.static, error)
+        self.whole_rounds, self.rounds_refusal = None, _cannot_record(self.static, error)
 
     def _padding(self, shape: Shape) -> tuple[Tensor, ...]:
         """Arguments of a pass, or of a chain, whose tokens all go to the spare place and see nothing else."""

@@ -175,6 +175,12 @@ class Stopwatch:
         return event
 
     @staticmethod
+    def wait_for(mark: Mark) -> None:
+        """Waits until the device has come to this moment, whatever it was given since."""
+        if not isinstance(mark, float):
+            mark.synchronize()
+
+    @staticmethod
     def between(start: Mark, end: Mark) -> float:
         """Seconds from one mark to the other; on CUDA both must have been reached."""
         if isinstance(start, float):

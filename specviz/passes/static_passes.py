@@ -381,6 +381,10 @@ class FastPasses:
         """Empty buffers to hold the text of `reader`."""
         return KeyValueBuffers(self.static)
 
+    def recordable(self, rows: Sequence[Tensor]) -> bool:
+        """True if whole rounds over these rows can be recorded."""
+        return False
+
     def between_rounds(self, meetings: int = 2) -> None:
         """Time, off the clock, to make later passes faster; needs none unless passes are recorded as they are met.
 

@@ -100,6 +100,12 @@ class Uniforms:
     accept: Tensor  # [most draft tokens], one for each decision
     next: Tensor  # [], for drawing the next token
 
+    @classmethod
+    def of(cls, row: Tensor) -> Uniforms:
+        """From one row of 2 · most + 1 coins."""
+        most = len(row) // 2
+        return cls(row[:most], row[most : 2 * most], row[2 * most])
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -128,8 +134,10 @@ class Verdict:
     tokens: tuple[int, ...]  # those tokens, then the recovered, bonus or plain one that ends the round
     choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
     draft: Draft
-    uniforms: Uniforms
-    details: Callable[[], tuple[TargetRows, Decision]]  # on the device; perhaps computed only when called
+    # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
+    # that, and the draft's tensors, are a later round's by now.
+    uniforms: Uniforms | None
+    details: Callable[[], tuple[TargetRows, Decision]] | None
     held_bytes: int  # of tensors as wide as the vocabulary that are kept for `details`
 
     @property
@@ -160,7 +168,7 @@ class Rule:
         """`verify`; with nothing drafted, the next token is the target's own under every rule."""
         if draft.parents:
             return self.verify(draft, rows, uniforms)
-        nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1)
+        nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1, dtype=torch.long)
         if rows.choices is not None:
             return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
         next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)

@@ -1,5 +1,7 @@
 """Between host and device: from the host without waiting for the device's earlier work; back in one transfer."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,10 +29,49 @@ def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
 
 
 def to_host(parts: Mapping[str, Tensor]) -> dict[str, list]:
-    """All parts as by `Tensor.tolist`. From another device they come in one copy, as float64, which holds every id and
-    float32 exactly; on a CPU each is read in place."""
+    """All parts as by `Tensor.tolist`. From another device they come in one copy; on a CPU each is read in place."""
     if not all(map(on_cpu, parts.values())):
-        flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
-        cells = flat.split([part.numel() for part in parts.values()])
-        parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}
+        return Layout.of(parts).read(packed(parts).cpu())
     return {name: part.tolist() for name, part in parts.items()}
+
+
+def packed(parts: Mapping[str, Tensor]) -> Tensor:
+    """All parts in one row of float64, which holds every id and float32 exactly; `Layout` finds them again.
+
+    One operation for all parts of a dtype, since many small ones would take longer than a round's decisions.
+    """
+    return torch.cat([torch.cat(some).double() for some in _flat(parts).values()])
+
+
+def _flat(parts: Mapping[str, Tensor]) -> dict[torch.dtype, list[Tensor]]:
+    """The parts by dtype, each as one row."""
+    found: dict[torch.dtype, list[Tensor]] = {}
+    for part in parts.values():
+        found.setdefault(part.dtype, []).append(part.reshape(-1))
+    return found
+
+
+class Layout:
+    """Where each part lies in a packed row, and what form it had.
+
+    forms: shape and dtype by name, in the order of `packed`: the parts of a dtype beside each other.
+    """
+
+    def __init__(self, forms: Mapping[str, tuple[torch.Size, torch.dtype]]):
+        self.forms = forms
+        self.sizes = [shape.numel() for shape, _ in forms.values()]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor]) -> Layout:
+        forms = {name: (part.shape, part.dtype) for name, part in parts.items()}
+        order = list(_flat(parts))
+        return cls(dict(sorted(forms.items(), key=lambda form: order.index(form[1][1]))))
+
+    def read(self, row: Tensor, *names: str) -> dict[str, list]:
+        """The parts of a row on the host, as by `Tensor.tolist`: those of these names, or all."""
+        cells = zip(self.forms.items(), row.split(self.sizes))
+        return {
+            name: cell.view(shape).to(dtype).tolist()
+            for (name, (shape, dtype)), cell in cells
+            if not names or name in names
+        }

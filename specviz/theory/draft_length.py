@@ -181,11 +181,16 @@ class AdaptiveLength:
     """
 
     def __init__(
-        self, experience: Experience, made: list[ChosenLength] | None = None, chains: Experience | None = None
+        self,
+        experience: Experience,
+        made: list[ChosenLength] | None = None,
+        chains: Experience | None = None,
+        depths: Sequence[int] | None = None,
     ):
         """experience: of earlier runs, goes on in this one. made: the choices of a run that is made once more, which
         begins with them: this one's follow them there. chains: the experience of chains, where drafts are trees that
-        can be chains as well."""
+        can be chains as well. depths: to choose from, 0 first; None for all."""
+        self.depths = depths
         self.experience, self.trees, self.chains = experience, experience, chains
         self.as_chain = False  # the chosen draft of trees
         self._made = [] if made is None else made
@@ -221,9 +226,10 @@ class AdaptiveLength:
         """As deep as pays most."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
         behind = (self.chains or self.trees).lost > STAKE
-        depth = 0 if behind else max(range(len(speeds)), key=speeds.__getitem__)
-        deeper = depth + 1
-        if deeper == len(speeds):
+        depths = range(len(speeds)) if self.depths is None else self.depths
+        depth = 0 if behind else max(depths, key=speeds.__getitem__)
+        deeper = next((one for one in depths if one > depth), None)
+        if deeper is None:
             return LengthChoice(depth, speeds[depth])
         more = costs[deeper] - costs[depth]
         return LengthChoice(depth, speeds[depth], kept=survival[deeper], cost=more, behind=behind)

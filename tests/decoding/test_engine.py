@@ -13,8 +13,8 @@ from tiny import byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model,
 
 import specviz
 from specviz.decoding import decoder, engine, record
+from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Judge
-from specviz.decoding.engine import Continuation
 from specviz.decoding.record import Ledger, PendingRound, collect
 from specviz.decoding.request import prepare
 from specviz.drafters.copying import PromptLookup

@@ -1,0 +1,341 @@
+"""Rounds that a device makes without waiting for the host, which reads each of them one round later.
+
+Draft, verdict and the text's new end stay on the device: the host launches the next round before it knows the last one.
+It finds out then whether the text ended; a round that was launched after the end is dropped. What decides is the same
+as on the host, function by function, with the same coins, only recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from specviz.decoding.continuation import Continuation
+from specviz.decoding.decoder import Decoder
+from specviz.decoding.host_rounds import HostRounds, MadeRound
+from specviz.decoding.record import parts_of
+from specviz.decoding.request import Request
+from specviz.drafters.ahead import DeviceText, DraftAhead
+from specviz.passes.cuda_graphs import MEETINGS, GraphedPasses, Replay
+from specviz.passes.devices import Mark
+from specviz.records.runs import LengthChoice, Seconds
+from specviz.rules.draft import Draft, Rule, TargetRows, Uniforms, Verdict
+from specviz.rules.exact import BLOCK, MATCH, TOKEN
+from specviz.rules.sampling import Warper
+from specviz.rules.transfer import Layout, on_cpu, packed, to_device
+from specviz.rules.typical import TYPICAL
+from specviz.theory.draft_length import DraftLength
+
+#: The rules that are functions of tensors on the device, for chains.
+RULES = (TOKEN, BLOCK, MATCH, TYPICAL)
+
+#: How many rounds may be under way.
+LEAD = 2
+
+#: The texts' ways of decoding whose recordings are kept; the least recently used goes first.
+KEPT_WAYS = 8
+
+#: A recording begins with runs that are no rounds, each of which moves the text's end.
+_RUNS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """How rounds are made: everything that a recording depends on, apart from the depth of its draft."""
+
+    target: GraphedPasses
+    ahead: DraftAhead | None  # None: nothing is ever drafted
+    deepest: int
+    rule: Rule
+    warper: Warper
+    feature_layers: tuple[int, ...]
+    reachable: Tensor | None  # see `Drafter`
+    coins: int  # of a round
+
+    @property
+    def passes(self) -> list[GraphedPasses]:
+        return [self.target] if self.ahead is None else [self.target, self.ahead.passes]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The first of the rows that its passes work on now."""
+        return [one.static.own_rows(one.kept.tensors)[0] for one in self.passes]
+
+    @property
+    def room(self) -> int:
+        """How many tokens a text may have that these rounds write."""
+        beyond = 0 if self.ahead is None else self.ahead.beyond
+        return min(one.kept.room for one in self.passes) - beyond
+
+    def reserve(self, length: int) -> None:
+        """Makes room for a text of so many tokens, and for the runs that a recording begins with."""
+        beyond = 0 if self.ahead is None else self.ahead.beyond
+        for passes in self.passes:
+            passes.kept.reserve(length + _RUNS * (self.deepest + 1) + beyond)
+
+
+class Recorded:
+    """The rounds of one way over the buffers that its passes have now, by depth, and the text on the device."""
+
+    def __init__(self, way: Way):
+        static, device = way.target.static, way.target.static.device
+        self.way, self.buffers, self.room = way, way.buffers, way.room
+        self.rows = static.own_rows(way.target.kept.tensors)
+        self.cells = torch.arange(way.target.kept.room, device=device)
+        width = len(way.feature_layers) * static.original.config.get_text_config().hidden_size
+        self.text = DeviceText(
+            ids=torch.zeros(len(self.cells), dtype=torch.long, device=device),
+            length=torch.ones(1, dtype=torch.long, device=device),
+            read=torch.zeros(1, dtype=torch.long, device=device),
+            features=torch.zeros(len(self.cells), width, dtype=static.dtype, device=device) if width else None,
+        )
+        self.coins = torch.zeros(way.coins, dtype=torch.float64, device=device)
+        self.rounds: dict[int, RecordedRound] = {}
+
+    def record(self, depth: int) -> None:
+        """Records a round that drafts so deep; the text stays as it is. Raises RuntimeError where that fails."""
+        state = self.text.ids, self.text.length, self.text.read
+        before = [part.clone() for part in state]
+        try:
+            self.rounds[depth] = RecordedRound(self, depth)
+        finally:
+            for part, was in zip(state, before):
+                part.copy_(was)
+
+
+class RecordedRound:
+    """A round in three parts, so that each can be timed. One finds the results of the last where that left them."""
+
+    def __init__(self, recorded: Recorded, depth: int):
+        self.way, self.text, self.recorded, self.depth = recorded.way, recorded.text, recorded, depth
+        self.draft = Draft.copied((), recorded.coins.device)
+        self.logits = self.record = torch.empty(0)
+        self.layout = Layout({})
+        self.replays: list[Replay] = []
+        for part in (*[self._draft] * bool(depth), self._verify, self._judge):
+            self.replays.append(self.way.target.record(part, ()))
+            # Now: the next part is tried on what this one gives, not on whatever lies in its memory.
+            self.replays[-1](())
+
+    def _draft(self) -> tuple[()]:
+        self.draft = self.way.ahead.draft(self.text, self.depth, Uniforms.of(self.recorded.coins).draft)
+        return ()
+
+    def _verify(self) -> tuple[()]:
+        text, static = self.text, self.way.target.static
+        tokens = torch.cat([text.ids.index_select(0, text.length - 1), self.draft.tokens])
+        where = text.length - 1 + torch.arange(len(tokens), device=tokens.device)
+        visible = where.unsqueeze(-1) >= self.recorded.cells
+        self.logits, *hidden = static(tokens, where, where, visible, *self.recorded.rows)
+        if text.features is not None:
+            by_layer = dict(zip(static.feature_layers, hidden, strict=True))
+            # By place: those of rejected tokens are overwritten before anybody reads them.
+            text.features.index_copy_(0, where, torch.cat([by_layer[layer] for layer in self.way.feature_layers], -1))
+        return ()
+
+    def _judge(self) -> tuple[()]:
+        text, draft, uniforms = self.text, self.draft, Uniforms.of(self.recorded.coins)
+        rows = TargetRows.of(self.logits, self.way.warper)
+        decision = self.way.rule.decide(draft, rows, uniforms)
+        places, following = torch.arange(self.depth + 1, device=decision.row.device), decision.next_token.view(1)
+        committed = following.where(places == decision.row, torch.cat([draft.tokens, following]))
+        text.ids.index_copy_(0, text.length + places, committed)
+        text.length.add_(decision.row + 1)
+        parts = parts_of(draft, rows, decision, uniforms, self.way.reachable) | {"likeliest": rows.likeliest}
+        self.record, self.layout = packed(parts), Layout.of(parts)
+        return ()
+
+
+@dataclass(slots=True)
+class Flight:
+    """A round under way."""
+
+    round: RecordedRound
+    choice: LengthChoice
+    marks: list[Mark]  # when it was begun, then after each part
+    row: Tensor  # its record, on the host once the last mark is reached
+
+
+class DeviceRounds(HostRounds):
+    """Makes the rounds of a run ahead of the host wherever they are recorded, and the others as the host does."""
+
+    def __init__(self, request: Request, decoder: Decoder, length: DraftLength, way: Way):
+        super().__init__(request, decoder, length)
+        self.way = way
+        self.flying: deque[Flight] = deque()
+        self.waiting: LengthChoice | None = None  # of a round that cannot begin yet
+        self.recorded: Recorded | None = None  # while the text is on the device
+        self.met: Counter[int] = Counter()  # depths that were not recorded
+        self.read = 0  # the places that the drafter has read, so far as is known
+        self.unread = 0  # the most that it may have to read next
+        self.last: Mark | None = None  # when the last round ended
+        self.slots: list[Tensor] = []  # page-locked, where records arrive
+
+    @classmethod
+    def of(cls, request: Request, decoder: Decoder, length: DraftLength) -> HostRounds:
+        """Without them where some part of the rounds cannot be recorded."""
+        drafter, rule, deepest = decoder.drafter, request.deciding_rule, request.num_draft_tokens
+        if request.branches > 1 or rule not in RULES or not decoder.target.recordable:
+            return HostRounds(request, decoder, length)
+        ahead = drafter.ahead(deepest)
+        if deepest and ahead is None:
+            return HostRounds(request, decoder, length)
+        layers, coins = tuple(drafter.feature_layers), 2 * request.largest_draft + 1
+        passes, warper = decoder.target.passes, request.warper
+        way = Way(passes, ahead, deepest, rule, warper, layers, drafter.reachable, coins)
+        return cls(request, decoder, length, way)
+
+    def next(self, text: Continuation) -> MadeRound:
+        while self._may_begin(text):
+            self.waiting = self.waiting or self.length.choose()
+            if not self._begun(text):
+                break
+        if self.flying:
+            return self._landed(text)
+        self._leave(text)
+        choice, self.waiting = self.waiting, None
+        return self._made(text, time.perf_counter(), choice)
+
+    @property
+    def _under_way(self) -> int:
+        """The most tokens that rounds under way may add."""
+        return sum(one.round.depth + 1 for one in self.flying)
+
+    def _may_begin(self, text: Continuation) -> bool:
+        """True if a next round is certain, and what it may draft."""
+        if not self.flying:
+            return True
+        certain = text.room - self._under_way >= self.way.deepest
+        return self.waiting is None and len(self.flying) < LEAD and certain
+
+    def _begun(self, text: Continuation) -> bool:
+        """Launches the round that is waiting; False if that has to wait, or is for the host to make."""
+        depth = min(self.waiting.depth, self.way.deepest, text.room)
+        if not self.flying:
+            self._prepare(text, depth)
+        if not self._takes(text, depth):
+            return False
+        self._launch(depth)
+        return True
+
+    def _takes(self, text: Continuation, depth: int) -> bool:
+        """True if a round that drafts so deep can be launched after those under way."""
+        ahead, length = self.way.ahead, len(text.committed) + self._under_way
+        if depth and (depth > ahead.deepest or length + depth > ahead.limit + 1 or self.unread > ahead.unread):
+            return False
+        recorded = self.recorded
+        return recorded is not None and depth in recorded.rounds and length + depth + 2 < recorded.room
+
+    # Off the clock: nothing is under way.
+
+    def _prepare(self, text: Continuation, depth: int) -> None:
+        """Puts the text on the device, and has a round recorded that drafts so deep, where that is worth it."""
+        if self._takes(text, depth) or len(text.committed) < 2 or self.way.target.whole_rounds is None:
+            return
+        self._leave(text)
+        self.way.reserve(len(text.committed) + self.way.deepest + 2)
+        if not self.decoder.target.recordable:
+            return
+        recorded = self._found()
+        asked = self.request.depths if depth in self.request.depths else [depth]
+        missing = [one for one in asked if one not in recorded.rounds]
+        if missing and depth not in self.request.depths:
+            self.met[depth] += 1
+            if self.met[depth] < MEETINGS:
+                return
+        self._enter(text, recorded)
+        try:
+            for one in missing:
+                recorded.record(one)
+        except RuntimeError as error:
+            self.way.target.refuse_rounds(error)
+            self._leave(text)
+
+    def _found(self) -> Recorded:
+        """What an earlier run has recorded in this way, if it is over the same buffers; else nothing yet."""
+        kept, settings = self.way.target.whole_rounds, self.request.settings
+        way: Hashable = (settings.drafter, settings.drafting, settings.sampling, self.way.rule.name, self.way.coins)
+        recorded = kept.pop(way, None)
+        if recorded is None or any(a is not b for a, b in zip(recorded.buffers, self.way.buffers)):
+            recorded = Recorded(self.way)
+        kept[way] = recorded
+        if len(kept) > KEPT_WAYS:
+            kept.popitem(last=False)
+        return recorded
+
+    def _enter(self, text: Continuation, recorded: Recorded) -> None:
+        """Hands the text to the device."""
+        committed, one = text.committed, recorded.text
+        self.read, features = self.decoder.drafter.enter(committed)
+        self.unread = len(committed) - self.read - (features is not None)
+        if self.way.ahead is not None and self.way.ahead.shares:
+            self.unread = 1
+        one.ids[: len(committed)] = to_device(committed, one.ids.device)
+        one.length.fill_(len(committed))
+        one.read.fill_(self.read)
+        if features is not None:
+            one.features[self.read : len(committed) - 1] = features
+        self.recorded, self.last = recorded, None
+
+    def _leave(self, text: Continuation) -> None:
+        """Takes the text back."""
+        if self.recorded is None:
+            return
+        committed, features = len(text.committed), self.recorded.text.features
+        self.decoder.target.length = committed - 1
+        unread = None if features is None else features[self.read : committed - 1].clone()
+        self.decoder.drafter.leave(committed, self.read, unread)
+        self.recorded = None
+
+    # On the clock
+
+    def _launch(self, depth: int) -> None:
+        one, clock = self.recorded.rounds[depth], self.decoder.target.stopwatch
+        self.recorded.coins.copy_(self.decoder.coins.row())
+        marks = [clock.mark()]
+        for replay in one.replays:
+            replay(())
+            marks.append(clock.mark())
+        row = self._slot(one.record)
+        row.copy_(one.record, non_blocking=True)
+        marks[-1] = clock.mark()
+        self.flying.append(Flight(one, self.waiting, marks, row))
+        self.waiting = None
+        if depth:
+            self.unread = min(self.way.ahead.unread, depth + 1)
+        elif self.way.ahead is not None and not self.way.ahead.shares:
+            self.unread += 1
+
+    def _slot(self, record: Tensor) -> Tensor:
+        """Room on the host for a record, until `LEAD` others have followed."""
+        slot = self.slots.pop(0) if len(self.slots) > LEAD else None
+        if slot is None or len(slot) < len(record):
+            slot = torch.empty(2 * len(record), dtype=record.dtype, pin_memory=not on_cpu(record))
+        self.slots.append(slot)
+        return slot[: len(record)]
+
+    def _landed(self, text: Continuation) -> MadeRound:
+        """Waits for the first of the rounds under way."""
+        one, clock = self.flying.popleft(), self.decoder.target.stopwatch
+        clock.wait_for(one.marks[-1])
+        row, layout, depth = one.row.clone(), one.round.layout, one.round.depth
+        host = layout.read(row, "kept", "token", "next_token", "likeliest")
+        path = tuple(place for place, kept in enumerate(host.get("kept", ())) if kept)
+        tokens = (*[host["token"][place] for place in path], host["next_token"])
+        if depth:
+            self.read = self.way.ahead.read_after(len(text.committed), len(path), depth)
+        # The tensors of its draft are the next round's by now.
+        verdict = Verdict(path, tokens, tuple(host["likeliest"]), one.round.draft, None, None, row.nbytes)
+        began, *_, verified, ended = one.marks
+        draft, verify = (clock.between(*ends) for ends in ((began, one.marks[-3]), (one.marks[-3], verified)))
+        total = clock.between(began if self.last is None else self.last, ended)
+        self.last = ended
+        seconds = Seconds(draft, verify, total - draft - verify, total, draft + verify)
+        timed = lambda prefill: replace(seconds, prefill=prefill)  # noqa: E731
+        return MadeRound(verdict, one.choice, timed, partial(layout.read, row))

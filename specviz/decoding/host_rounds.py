@@ -1,0 +1,47 @@
+"""Rounds that the host makes one after the other, each when it has heard of the last one."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from specviz.decoding.continuation import Continuation
+from specviz.decoding.decoder import Decoder
+from specviz.decoding.record import Host
+from specviz.decoding.request import Request
+from specviz.records.runs import LengthChoice, Seconds
+from specviz.rules.draft import Verdict
+from specviz.theory.draft_length import DraftLength
+
+
+class MadeRound(NamedTuple):
+    """A round whose outcome is known."""
+
+    verdict: Verdict
+    choice: LengthChoice  # of its depth
+    seconds: Callable[[float], Seconds]  # its times, given those of reading the prompt before it
+    fetched: Callable[[], Host] | None = None  # see `PendingRound`
+
+
+class HostRounds:
+    """Makes the rounds of a run with its decoder."""
+
+    def __init__(self, request: Request, decoder: Decoder, length: DraftLength):
+        self.request, self.decoder, self.length = request, decoder, length
+
+    def next(self, text: Continuation) -> MadeRound:
+        """The next round after the text, which is yet to be extended by it."""
+        return self._made(text, time.perf_counter(), self.length.choose())
+
+    def _made(self, text: Continuation, began: float, choice: LengthChoice) -> MadeRound:
+        """Makes a round at once. began: on the host's clock."""
+        self.decoder.drafter.narrow(1 if self.length.as_chain else self.request.branches)
+        verdict = self.decoder.round(text.committed, min(choice.depth, text.room))
+        return MadeRound(verdict, choice, partial(self._seconds, began))
+
+    def _seconds(self, began: float, prefill: float) -> Seconds:
+        """The times of the last round; its one transfer to the host has made all marks readable."""
+        clock, (start, drafted, verified) = self.decoder.target.stopwatch, self.decoder.marks
+        total = time.perf_counter() - began
+        draft, verify = clock.between(start, drafted), clock.between(drafted, verified)
+        return Seconds(draft, verify, total - draft - verify, total, clock.take_spans(), prefill)

@@ -1,0 +1,177 @@
+"""Rounds that the host reads one behind: the same decisions from the same coins, in texts that end as they should."""
+
+import dataclasses
+
+import pytest
+from fast_passes import graphed_passes, with_passes
+from matrix import PROMPT, pair_of
+
+import specviz
+from specviz.decoding import device_rounds, engine
+from specviz.decoding.device_rounds import DeviceRounds
+from specviz.decoding.host_rounds import HostRounds
+from specviz.decoding.record import collect
+from specviz.decoding.request import prepare
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.records.runs import Round, Run
+from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
+
+#: Drafters whose rounds can be recorded.
+AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel"]
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[int]:
+    """The depths of all rounds that were launched."""
+    depths, launch = [], DeviceRounds._launch
+
+    def noted(self, depth):
+        depths.append(depth)
+        launch(self, depth)
+
+    monkeypatch.setattr(DeviceRounds, "_launch", noted)
+    return depths
+
+
+def recorded_pair(**changed) -> ModelPair:
+    pair = dataclasses.replace(pair_of(), passes=PairPasses(), **changed)
+    return with_passes(pair, graphed_passes(pair))
+
+
+def run_of(pair: ModelPair, by_host: bool = False, **order) -> Run:
+    request = prepare(pair, RunSettings(**{"prompt": PROMPT, "seed": 3, "max_new_tokens": 40} | order))
+    done = engine.pending_rounds(request, details=by_host)
+    return collect(request, [one.record() for one in done])
+
+
+def plain_values(one: Round) -> dict:
+    """The record apart from its times, probabilities rounded: passes of other widths round differently."""
+
+    def rounded(value):
+        if isinstance(value, float):
+            return pytest.approx(value, abs=2e-4)
+        if isinstance(value, dict):
+            return {key: rounded(part) for key, part in value.items()}
+        return [rounded(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+    # Equal probabilities may be listed in any order.
+    return rounded({key: part for key, part in dataclasses.asdict(one).items() if key not in ("seconds", "top")})
+
+
+@pytest.mark.parametrize("rule", ["token", "block", "typical"])
+@pytest.mark.parametrize("sampling", [SamplingParams(0), SamplingParams(1.0), SamplingParams(0.7, top_k=6, top_p=0.9)])
+@pytest.mark.parametrize("drafter", AHEAD)
+def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampling, rule, launched):
+    order = {"drafter": drafter, "sampling": sampling, "rule": rule, "num_draft_tokens": 3}
+    host = run_of(recorded_pair(), by_host=True, **order)
+    assert not launched
+    device = run_of(recorded_pair(), **order)
+    # Filters are applied step by step, and typical acceptance takes top choices, which are drafted in one call.
+    drafts = sampling.top_k == 0 or rule == "typical" or drafter is None
+    assert bool(launched) == drafts
+    assert device.token_ids == host.token_ids and device.text == host.text
+    assert [plain_values(one) for one in device.rounds] == [plain_values(one) for one in host.rounds]
+    for one, other in zip(device.rounds, host.rounds, strict=True):
+        for row, expected in zip(one.top, other.top, strict=True):
+            assert [p for _, p in row.p] == pytest.approx([p for _, p in expected.p], abs=2e-4)
+            assert [q for _, q in row.q] == pytest.approx([q for _, q in expected.q], abs=2e-4)
+
+
+@pytest.mark.parametrize("drafter", AHEAD)
+def test_a_text_that_ends_ends_there_and_what_was_launched_after_it_is_dropped(drafter, launched):
+    order = {"drafter": drafter, "num_draft_tokens": 2, "sampling": SamplingParams(1.0)}
+    whole = run_of(recorded_pair(), **order)
+    launched.clear()
+    last = whole.rounds[len(whole.rounds) // 2].emitted[0]
+    first = whole.token_ids.index(last)
+    ended = run_of(recorded_pair(eos_ids=frozenset({last})), **order)
+    assert ended.stop_reason == "eos" and ended.token_ids == whole.token_ids[: first + 1]
+    assert len(ended.rounds) <= len(launched) <= len(ended.rounds) + 1
+    stopped = run_of(recorded_pair(), stop=[whole.rounds[1].pieces[0] + whole.rounds[1].pieces[-1]][:1], **order)
+    assert stopped.text == whole.text[: len(stopped.text)]
+
+
+@pytest.mark.parametrize("drafter", AHEAD[1:])
+def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
+    pair, order = recorded_pair(), {"drafter": drafter, "num_draft_tokens": 3, "sampling": SamplingParams(0)}
+    long = run_of(pair, max_new_tokens=300, **order)
+    assert long.token_ids == run_of(recorded_pair(), by_host=True, max_new_tokens=300, **order).token_ids
+    assert set(pair.passes.fast["target"].kept.by_room) == {256, 512}
+    assert len(launched) > 0.8 * len(long.rounds)
+
+
+@pytest.mark.parametrize("drafter", AHEAD[1:])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_rounds_of_any_depth_and_plain_ones_in_between_write_the_same_text(drafter, temperature, launched, monkeypatch):
+    depths = [2, 0, 0, 3, 1, 0, 0, 0, 0, 2, 3, 3, 0, 1]
+
+    class InTurn:
+        as_chain, turns = False, 0
+
+        def choose(self):
+            self.turns += 1
+            return specviz.records.runs.LengthChoice(depths[self.turns % len(depths)])
+
+        def observe(self, *outcome):
+            """Learns nothing."""
+
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    order = {"drafter": drafter, "num_draft_tokens": AUTO, "sampling": SamplingParams(temperature)}
+    device, host = (run_of(recorded_pair(), by_host, max_new_tokens=60, **order) for by_host in (False, True))
+    assert device.token_ids == host.token_ids
+    assert [len(one.drafted) for one in device.rounds] == [len(one.drafted) for one in host.rounds]
+    assert {0, 2, 3} <= set(launched)
+
+
+def test_a_later_run_finds_what_was_recorded(launched):
+    pair, recorded = recorded_pair(), []
+    for passes in pair.passes.fast.values():
+        record = passes.record
+        passes.record = lambda function, examples, record=record: (
+            recorded.append(function) or record(function, examples)
+        )
+    first = run_of(pair, sampling=SamplingParams(0.9))
+    before = len(recorded)
+    assert run_of(pair, sampling=SamplingParams(0.9)).token_ids == first.token_ids
+    assert before and len(recorded) <= before + 6, "the tail's depths at most"
+    third = len(recorded)
+    assert run_of(pair, sampling=SamplingParams(0.9)).token_ids == first.token_ids and len(recorded) == third
+
+
+def test_what_cannot_be_recorded_is_made_by_the_host_and_says_why(launched):
+    pair = recorded_pair()
+    expected = run_of(recorded_pair(), by_host=True).token_ids
+
+    def failing(function, examples):
+        raise RuntimeError("CUDA error: out of memory\nmore")
+
+    pair.passes.fast["target"].record = failing
+    assert run_of(pair).token_ids == expected and not launched
+    assert "out of memory" in pair.passes.fast["target"].rounds_refusal.message
+
+
+def test_two_texts_at_once_share_no_state(launched):
+    """The second reader gets other buffers, whose rounds are the host's."""
+    pair = recorded_pair()
+    alone = run_of(recorded_pair(), sampling=SamplingParams(1.0))
+    request = prepare(pair, RunSettings(PROMPT, seed=3, max_new_tokens=40, sampling=SamplingParams(1.0)))
+    first, second = engine.rounds(request), engine.rounds(request)
+    texts = [[], []]
+    for _ in range(60):
+        for text, rounds in zip(texts, (first, second)):
+            text += getattr(next(rounds, None), "emitted", ())
+    assert tuple(texts[0]) == tuple(texts[1]) == alone.token_ids
+
+
+def test_drafts_that_the_host_grows_are_not_launched(launched):
+    for order in (
+        {"drafter": "prompt_lookup"},
+        {"drafting": DraftParams(confidence=0.5)},
+        {"drafting": DraftParams(2)},
+    ):
+        run_of(recorded_pair(), **order)
+    assert not launched
+    request = prepare(recorded_pair(), RunSettings(PROMPT, "draft_model"))
+    made = DeviceRounds.of(request, engine.decoder_of(request), engine.length_of(request))
+    assert isinstance(made, DeviceRounds)
+    assert device_rounds.LEAD == 2 and issubclass(DeviceRounds, HostRounds)
