@@ -21,19 +21,14 @@ from specviz.decoding.decoder import Decoder
 from specviz.decoding.host_rounds import HostRounds, MadeRound
 from specviz.decoding.record import parts_of
 from specviz.decoding.request import Request
-from specviz.drafters.ahead import DeviceText, DraftAhead
+from specviz.drafters.ahead import DeviceText, DraftAhead, branches_see, move
 from specviz.passes.cuda_graphs import MEETINGS, GraphedPasses, Replay
 from specviz.passes.devices import Mark
 from specviz.records.runs import LengthChoice, Seconds
-from specviz.rules.draft import Draft, Rule, TargetRows, Uniforms, Verdict
-from specviz.rules.exact import BLOCK, MATCH, TOKEN
+from specviz.rules.draft import Draft, Rule, TargetRows, TreeShape, Uniforms, Verdict
 from specviz.rules.sampling import Warper
 from specviz.rules.transfer import Layout, on_cpu, packed, to_device
-from specviz.rules.typical import TYPICAL
 from specviz.theory.draft_length import DraftLength
-
-#: The rules that are functions of tensors on the device, for chains.
-RULES = (TOKEN, BLOCK, MATCH, TYPICAL)
 
 #: How many rounds may be under way.
 LEAD = 2
@@ -77,7 +72,11 @@ class Way:
         """Makes room for a text of so many tokens, and for the runs that a recording begins with."""
         beyond = 0 if self.ahead is None else self.ahead.beyond
         for passes in self.passes:
-            passes.kept.reserve(length + _RUNS * (self.deepest + 1) + beyond)
+            passes.kept.reserve(length + self.tokens(self.deepest) + _RUNS * (self.deepest + 1) + beyond)
+
+    def tokens(self, depth: int) -> int:
+        """Of a draft so deep."""
+        return 0 if self.ahead is None else depth * self.ahead.growing.branches
 
 
 class Recorded:
@@ -117,6 +116,7 @@ class RecordedRound:
         self.draft = Draft.copied((), recorded.coins.device)
         self.logits = self.record = torch.empty(0)
         self.layout = Layout({})
+        self.shape: TreeShape | None = None  # kept, since recordings work on its tensors
         self.replays: list[Replay] = []
         for part in (*[self._draft] * bool(depth), self._verify, self._judge):
             self.replays.append(self.way.target.record(part, ()))
@@ -128,11 +128,15 @@ class RecordedRound:
         return ()
 
     def _verify(self) -> tuple[()]:
-        text, static = self.text, self.way.target.static
-        tokens = torch.cat([text.ids.index_select(0, text.length - 1), self.draft.tokens])
+        text, static, draft = self.text, self.way.target.static, self.draft
+        tokens = torch.cat([text.ids.index_select(0, text.length - 1), draft.tokens])
         where = text.length - 1 + torch.arange(len(tokens), device=tokens.device)
-        visible = where.unsqueeze(-1) >= self.recorded.cells
-        self.logits, *hidden = static(tokens, where, where, visible, *self.recorded.rows)
+        positions, visible = where, where.unsqueeze(-1) >= self.recorded.cells
+        if draft.grown is not None:
+            branches = draft.grown.ancestors
+            positions = torch.cat([where[:1], text.length - 1 + branches.sum(-1)])
+            visible = torch.cat([visible[:1], branches_see(self.recorded.cells, text.length, branches)])
+        self.logits, *hidden = static(tokens, positions, where, visible, *self.recorded.rows)
         if text.features is not None:
             by_layer = dict(zip(static.feature_layers, hidden, strict=True))
             # By place: those of rejected tokens are overwritten before anybody reads them.
@@ -142,14 +146,39 @@ class RecordedRound:
     def _judge(self) -> tuple[()]:
         text, draft, uniforms = self.text, self.draft, Uniforms.of(self.recorded.coins)
         rows = TargetRows.of(self.logits, self.way.warper)
-        decision = self.way.rule.decide(draft, rows, uniforms)
-        places, following = torch.arange(self.depth + 1, device=decision.row.device), decision.next_token.view(1)
-        committed = following.where(places == decision.row, torch.cat([draft.tokens, following]))
-        text.ids.index_copy_(0, text.length + places, committed)
-        text.length.add_(decision.row + 1)
+        decision = self.way.rule.decided_on_device(draft, rows, uniforms)
+        kept, following = decision.kept.bool(), decision.next_token.view(1)
+        levels, path = torch.arange(self.depth + 1, device=following.device), self._path(kept)
+        if draft.grown is not None:
+            self._move(path)
+        tokens = torch.cat([draft.tokens.index_select(0, path), following])
+        committed = following.where(levels == kept.sum(), tokens)
+        text.ids.index_copy_(0, text.length + levels, committed)
+        text.length.add_(kept.sum() + 1)
         parts = parts_of(draft, rows, decision, uniforms, self.way.reachable) | {"likeliest": rows.likeliest}
-        self.record, self.layout = packed(parts), Layout.of(parts)
+        if draft.grown is not None:
+            parts["judged_by"] = draft.grown.rows
+        self.record, self.layout, self.shape = packed(parts), Layout.of(parts), draft.shape
         return ()
+
+    def _path(self, kept: Tensor) -> Tensor:
+        """[depth] int64: the kept tokens in order, then any."""
+        count = len(kept)
+        numbers = torch.arange(count, device=kept.device)
+        if self.draft.grown is None:
+            return numbers
+        # The last place takes all tokens that are not kept.
+        places = (kept.cumsum(0) - 1).where(kept, self.depth)
+        return numbers[: self.depth + 1].scatter(0, places, numbers)[: self.depth]
+
+    def _move(self, path: Tensor) -> None:
+        """Brings what was read of the kept tokens to where the text goes on."""
+        move(self.recorded.rows, self.text.length, path)
+        self.way.ahead.keep(self.text.length, path)
+        if self.text.features is not None:
+            places = self.text.length + torch.arange(self.depth, device=path.device)
+            moved = self.text.features.index_select(0, self.text.length + path)
+            self.text.features.index_copy_(0, places, moved)
 
 
 @dataclass(slots=True)
@@ -181,7 +210,7 @@ class DeviceRounds(HostRounds):
     def of(cls, request: Request, decoder: Decoder, length: DraftLength) -> HostRounds:
         """Without them where some part of the rounds cannot be recorded."""
         drafter, rule, deepest = decoder.drafter, request.deciding_rule, request.num_draft_tokens
-        if request.branches > 1 or rule not in RULES or not decoder.target.recordable:
+        if rule.on_device is None or not decoder.target.recordable:
             return HostRounds(request, decoder, length)
         ahead = drafter.ahead(deepest)
         if deepest and ahead is None:
@@ -217,6 +246,8 @@ class DeviceRounds(HostRounds):
     def _begun(self, text: Continuation) -> bool:
         """Launches the round that is waiting; False if that has to wait, or is for the host to make."""
         depth = min(self.waiting.depth, self.way.deepest, text.room)
+        if depth and self.length.as_chain and self.request.branches > 1:
+            return False
         if not self.flying:
             self._prepare(text, depth)
         if not self._takes(text, depth):
@@ -230,7 +261,9 @@ class DeviceRounds(HostRounds):
         if depth and (depth > ahead.deepest or length + depth > ahead.limit + 1 or self.unread > ahead.unread):
             return False
         recorded = self.recorded
-        return recorded is not None and depth in recorded.rounds and length + depth + 2 < recorded.room
+        if recorded is None or depth not in recorded.rounds:
+            return False
+        return length + max(depth, self.way.tokens(depth)) + 2 < recorded.room
 
     # Off the clock: nothing is under way.
 
@@ -260,7 +293,8 @@ class DeviceRounds(HostRounds):
     def _found(self) -> Recorded:
         """What an earlier run has recorded in this way, if it is over the same buffers; else nothing yet."""
         kept, settings = self.way.target.whole_rounds, self.request.settings
-        way: Hashable = (settings.drafter, settings.drafting, settings.sampling, self.way.rule.name, self.way.coins)
+        facts = settings.sampling, self.way.rule.name, self.way.deepest, self.way.coins
+        way: Hashable = (settings.drafter, settings.drafting, *facts)
         recorded = kept.pop(way, None)
         if recorded is None or any(a is not b for a, b in zip(recorded.buffers, self.way.buffers)):
             recorded = Recorded(self.way)
@@ -325,13 +359,16 @@ class DeviceRounds(HostRounds):
         one, clock = self.flying.popleft(), self.decoder.target.stopwatch
         clock.wait_for(one.marks[-1])
         row, layout, depth = one.row.clone(), one.round.layout, one.round.depth
-        host = layout.read(row, "kept", "token", "next_token", "likeliest")
+        host = layout.read(row, "kept", "token", "next_token", "likeliest", "judged_by")
         path = tuple(place for place, kept in enumerate(host.get("kept", ())) if kept)
         tokens = (*[host["token"][place] for place in path], host["next_token"])
         if depth:
             self.read = self.way.ahead.read_after(len(text.committed), len(path), depth)
         # The tensors of its draft are the next round's by now.
-        verdict = Verdict(path, tokens, tuple(host["likeliest"]), one.round.draft, None, None, row.nbytes)
+        draft = one.round.draft
+        if draft.grown is not None:
+            draft = replace(draft, parents=tuple([judge - 1 for judge in host["judged_by"]]))
+        verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft, None, None, row.nbytes)
         began, *_, verified, ended = one.marks
         draft, verify = (clock.between(*ends) for ends in ((began, one.marks[-3]), (one.marks[-3], verified)))
         total = clock.between(began if self.last is None else self.last, ended)

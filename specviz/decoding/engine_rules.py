@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Drafter
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain, tree_shape
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain
 from specviz.rules.exact import points_at, residual, verify_match, verify_token_by_token
 from specviz.rules.sampling import draw_with_sums
 
@@ -40,7 +40,7 @@ def accept_by_thresholds(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> 
     """
     if rows.choices is not None:
         return verify_match(draft, rows, uniforms)
-    shape = tree_shape(draft.parents, draft.tokens.device)
+    shape = draft.shape
     p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     so_far = ((p + (shape.elders * p).sum(-1)) / ACCUMULATED).clamp_max_(1)
     passed = (uniforms.accept.index_select(0, shape.families) < so_far) | (p >= SINGLE)

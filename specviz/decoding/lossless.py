@@ -35,7 +35,7 @@ from specviz.passes.states import crop_rows, keeps_state
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import LIKELIEST
-from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms, tree_shape
+from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 
 #: Where an emitted token came from.
@@ -68,14 +68,14 @@ def accept_likeliest(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Deci
 
     Tokens that are easy to guess come too often: once as the drafter's, once more as the target's.
     """
-    judging = rows.raw[tree_shape(draft.parents, draft.tokens.device).rows]
+    judging = rows.raw[draft.shape.rows]
     least = judging.topk(LIKELIEST).values[:, -1:]
     return _keep((judging.gather(-1, draft.tokens.unsqueeze(-1)) >= least).squeeze(-1), draft, rows, uniforms)
 
 
 def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
     """Keeps tokens while they pass, then continues from the target's own row: no residual, no coin."""
-    shape = tree_shape(draft.parents, draft.tokens.device)
+    shape = draft.shape
     kept = shape.path(passed)
     row = shape.row_after(kept)
     p = rows.raw[shape.rows, draft.tokens]

@@ -28,7 +28,7 @@ from specviz.records.runs import (
     StopReason,
 )
 from specviz.records.settings import AUTO
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, tree_shape
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.sampling import require_numbers
 from specviz.rules.transfer import to_host
 
@@ -179,7 +179,7 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
         parts["leading_p"] = rows.probs.gather(-1, leading)
     if not draft.parents:
         return parts
-    shape = tree_shape(draft.parents, leading.device)
+    shape = draft.shape
     lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = drawn_from if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specviz.drafters.growing import Growing, Level
 from specviz.parts.dflash import DFlashHead
-from specviz.passes.chains import Made
-from specviz.passes.cuda_graphs import GraphedPasses, draft_chain
-from specviz.rules.draft import Draft, chain
-from specviz.rules.sampling import draw, first_largest, fit_width
+from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.rules.draft import Draft
+from specviz.rules.sampling import fit_width
+
+#: Rows of logits [k, any width] for what follows each token of a level, which is sent once it is chosen.
+Rows = Generator[Tensor, Level, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +38,7 @@ class DeviceText:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DraftAhead(ABC):
-    """Drafts chains on the device, one round after the other.
+    """Drafts on the device, one round after the other.
 
     It begins by reading the text's last tokens, always the same number: reading a token once more changes nothing, and
     places past the text's end go to the buffers' spare place.
@@ -45,27 +48,36 @@ class DraftAhead(ABC):
     shift: ClassVar[int] = 0
 
     passes: GraphedPasses  # that it drafts with
-    temperature: float  # 0 takes the likeliest tokens
-    changes_logits: bool  # whether q is anything but the logits' own softmax
-    sources: tuple[str, ...]  # by depth, see `Draft`
+    growing: Growing  # how rows become tokens
+    vocab_size: int  # the width of the target's logits
+    sources: tuple[str, ...]  # by depth, see `Draft`; may be empty
     unread: int  # how many of the text's tokens it reads; no more may be unread
     deepest: float = math.inf  # it drafts no deeper
     limit: float = math.inf  # nor tokens at this place or later ones
     shares: bool = False  # whether it reads the target's own rows, so that nothing but the last token is ever unread
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
-        """A chain of `depth` ≥ 1 tokens after the text. uniforms: float64, at least one for each."""
-        made = self.made(text, depth, uniforms)
-        own_softmax = made.probs is not None and not self.changes_logits
-        return made.as_draft(uniforms, own_softmax, self.sources[:depth])
+        """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
+        levels, made = self.levels(text, depth), self.growing.begun(depth, text.length.device)
+        row = next(levels)
+        while True:
+            level = made.add(fit_width(row, self.vocab_size).float(), uniforms)
+            if level is None:
+                return made.draft(uniforms, self.sources)
+            row = levels.send(level)
+
+    @abstractmethod
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        """The rows of one level after another, `depth` of them."""
 
     def read_after(self, length: int, kept: int, depth: int) -> int:
         """How many places it has read, once `kept` tokens were kept of a draft after `length` tokens of text."""
         return length + min(kept, depth - 1)
 
     @abstractmethod
-    def made(self, text: DeviceText, depth: int, uniforms: Tensor) -> Made:
-        """The tokens of the draft and what they were chosen from."""
+    def keep(self, start: Tensor, path: Tensor) -> None:
+        """Moves what it has read of a tree's kept tokens to where the text goes on. start: [1] int64; path: [depth]
+        int64, the tokens that were kept, then any."""
 
     @property
     def beyond(self) -> int:
@@ -77,37 +89,54 @@ class DraftAhead(ABC):
         """Of keys and values, that its passes work on."""
         return self.passes.static.own_rows(self.passes.kept.tensors)
 
+    @property
+    def cells(self) -> Tensor:
+        return torch.arange(self.passes.kept.room, device=self.rows[0].device)
+
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         """The first place that it reads, and the one after the text's last: [1] int64 each."""
         return (text.length - self.unread).clamp_min(0), text.length
 
-    def text_part(self, text: DeviceText) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The arguments of a pass over the text's last tokens, as far as `where`; which of them is the last, [1]; and
-        the place after it, [1]."""
+    def text_part(self, text: DeviceText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The text's last tokens and their places, [unread] int64; which of them is the last, and the place after it,
+        [1] int64."""
         start, end = self.first(text)
         places = start + torch.arange(self.unread, device=start.device)
         tokens = text.ids.index_select(0, places + self.shift)
-        where = places.where(places < end, self.passes.kept.room - 1)
-        return [tokens, where, where], end - 1 - start, end
+        return tokens, places.where(places < end, self.passes.kept.room - 1), end - 1 - start, end
 
     def visible(self, where: Tensor) -> Tensor:
         """[n, room] bool: each token sees the places before its own, and that."""
-        return where.unsqueeze(-1) >= torch.arange(self.passes.kept.room, device=where.device)
+        return where.unsqueeze(-1) >= self.cells
 
 
 class ModelAhead(DraftAhead):
-    """A model draws or chooses token by token. A draft model reads the last two: it never read the last one of a draft
-    that was accepted whole. A target's first layers read one."""
+    """A model reads its own tokens, level by level. A draft model reads the text's last two tokens: it never read the
+    last one of a draft that was accepted whole. A target's first layers read one."""
 
-    def made(self, text: DeviceText, depth: int, uniforms: Tensor) -> Made:
-        read, last, end = self.text_part(text)
-        return self.chained([*read, self.visible(read[-1])], last, end, depth, uniforms)
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        tokens, where, last, end = self.text_part(text)
+        outputs = self.passes.static(tokens, where, where, self.visible(where), *self.inputs(text), *self.rows)
+        logits, *states = [output.index_select(0, last) for output in outputs]
+        for step in range(depth - 1):
+            level = yield logits[-self.growing.branches :]
+            read = [state.index_select(0, level.rows) for state in states]
+            where = end + level.first + torch.arange(len(level.tokens), device=end.device)
+            chain = level.ancestors is None
+            seen = self.visible(where) if chain else branches_see(self.cells, end, level.ancestors)
+            given = level.tokens, (end + step).expand_as(where), where, seen
+            logits, *more = self.passes.static(*given, *read, *self.rows)
+            # In a chain only the last state has a successor.
+            states = more if chain else [torch.cat(both) for both in zip(states, more)]
+        yield logits[-self.growing.branches :]
 
-    def chained(self, read: Sequence[Tensor], last: Tensor, end: Tensor, depth: int, uniforms: Tensor) -> Made:
-        places = end + torch.arange(depth - 1, device=end.device)
-        made = draft_chain(self.passes.static, read, last, places, uniforms[:depth], self.temperature, self.rows)
-        tokens, logits, *probs = made
-        return Made(tokens, chain(depth), logits, probs[0] if probs else None)
+    def inputs(self, text: DeviceText) -> tuple[Tensor, ...]:
+        """What else is read with the text's last tokens."""
+        return ()
+
+    def keep(self, start: Tensor, path: Tensor) -> None:
+        if not self.shares:
+            move(self.rows, start, path)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,19 +150,25 @@ class HeadAhead(ModelAhead):
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         return text.read, text.length - 1
 
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        levels = super().levels(text, depth)
+        row = next(levels)
+        # Only now: what it reads begins there.
+        text.read.copy_(text.length - 1)
+        for _ in range(depth - 1):
+            level = yield row
+            row = levels.send(level)
+        yield row
+
     def read_after(self, length: int, kept: int, depth: int) -> int:
         return length - 1
 
-    def made(self, text: DeviceText, depth: int, uniforms: Tensor) -> Made:
-        read, last, end = self.text_part(text)
-        fused = self.fused(text)
-        made = self.chained([*read, self.visible(read[-1]), fused], last, end, depth, uniforms)
-        text.read.copy_(end)
-        return made
+    def keep(self, start: Tensor, path: Tensor) -> None:
+        """Nothing to do: it reads the kept tokens once more, with the target's states."""
 
-    def fused(self, text: DeviceText, *more: Tensor) -> Tensor:
-        """What the head reads with the text's last tokens, and with `more` hidden states."""
-        return self.fuse(torch.cat([self.states(text), *more])).to(self.passes.static.dtype)
+    def inputs(self, text: DeviceText, *more: Tensor) -> tuple[Tensor, ...]:
+        """more: further hidden states to be fused."""
+        return (self.fuse(torch.cat([self.states(text), *more])).to(self.passes.static.dtype),)
 
     def states(self, text: DeviceText) -> Tensor:
         """The target's, of the text's last tokens: [unread, width]."""
@@ -145,30 +180,25 @@ class MasksAhead(HeadAhead):
     """A head that fills in masks after the text, all in the pass that reads the text's last tokens."""
 
     mask: tuple[int, Tensor]  # its id, and the hidden state in place of the target's, [1, width]
-    vocab_size: int  # the width of the target's logits
 
-    def made(self, text: DeviceText, depth: int, uniforms: Tensor) -> Made:
-        (tokens, where, _), last, end = self.text_part(text)
+    @property
+    def beyond(self) -> int:
+        return int(self.deepest)
+
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        tokens, where, last, end = self.text_part(text)
         masks = torch.arange(depth - 1, device=end.device)
         where = torch.cat([where, end + masks])
         tokens = torch.cat([tokens, torch.full_like(masks, self.mask[0])])
-        features = self.fused(text, self.mask[1].expand(depth - 1, -1))
-        logits, *_ = self.passes.static(tokens, where, where, self.visible(where), features, *self.rows)
+        inputs = self.inputs(text, self.mask[1].expand(depth - 1, -1))
+        logits, *_ = self.passes.static(tokens, where, where, self.visible(where), *inputs, *self.rows)
         text.read.copy_(end)
-        rows = logits.index_select(0, torch.cat([last, self.unread + masks]))
-        return self.chosen(fit_width(rows, self.vocab_size).float(), uniforms)
-
-    def chosen(self, rows: Tensor, uniforms: Tensor) -> Made:
-        """The draft that has these rows, [depth, vocab]."""
-        parents = chain(len(rows))
-        if not self.temperature:
-            return Made(first_largest(rows), parents, rows, None)
-        probs = (rows if self.temperature == 1 else rows / self.temperature).softmax(-1)
-        return Made(draw(probs, uniforms[: len(rows)].unsqueeze(-1)), parents, rows, probs)
+        for row in logits.index_select(0, torch.cat([last, self.unread + masks])).split(1):  # noqa: UP028, it is sent to
+            yield row
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BlockAhead(MasksAhead):
+class BlockAhead(HeadAhead):
     """A block of masks that see each other and the text; `head` may correct its rows from left to right."""
 
     head: DFlashHead
@@ -178,31 +208,44 @@ class BlockAhead(MasksAhead):
     def beyond(self) -> int:
         return self.head.sizes.block_size
 
-    def made(self, text: DeviceText, depth: int, uniforms: Tensor) -> Made:
-        (tokens, where, _), _, end = self.text_part(text)
-        sizes = self.head.sizes
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        rows, hidden, last = self._block(text)
+        if not self.corrects:
+            for row in self.head.for_target(rows[:depth]).split(1):
+                yield row
+            return
+        memory, tokens = self.head.first_memory(last, hidden), last
+        skipped = len(hidden) - len(rows)
+        for step in range(depth):
+            row, after = self.head.corrected(step, rows[step], tokens, hidden[skipped + step], memory)
+            level = yield self.head.for_target(row)
+            tokens, memory = level.tokens, after.index_select(0, level.places)
+
+    def _block(self, text: DeviceText) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows [slots that draft, rows] and hidden states [slots, d] of the block, and the text's last token, [1]."""
+        (tokens, where, _, end), sizes = self.text_part(text), self.head.sizes
         slots = torch.arange(sizes.block_size, device=end.device)
         last = text.ids.index_select(0, end)
-        block = torch.cat([last, torch.full_like(slots[1:], sizes.mask_id)])
         where = torch.cat([where, end + slots])
         inputs = functional.pad(self.states(text), (0, 0, 0, len(slots))).to(self.passes.static.dtype)
-        given = torch.cat([tokens, block]), where, where, self.visible(where), inputs
-        logits, hidden = self.passes.static(*given, *self.rows)
+        given = torch.cat([tokens, last, torch.full_like(slots[1:], sizes.mask_id)]), where, where
+        logits, hidden = self.passes.static(*given, self.visible(where), inputs, *self.rows)
         text.read.copy_(end)
-        first = 0 if sizes.predicts_next else 1
-        if not self.corrects:
-            rows = self.head.for_target(logits[first:][:depth])
-            return self.chosen(fit_width(rows, self.vocab_size).float(), uniforms)
-        return self.corrected(logits[first:], hidden.to(self.head.dtype), first, last, depth, uniforms)
+        return logits[0 if sizes.predicts_next else 1 :], hidden.to(self.head.dtype), last
 
-    def corrected(self, rows: Tensor, hidden: Tensor, first: int, last: Tensor, depth: int, uniforms: Tensor) -> Made:
-        """Row after row, each by the tokens drafted before it."""
-        memory, token, made = self.head.first_memory(last, hidden), last, []
-        for step in range(depth):
-            row, memory = self.head.corrected(step, rows[step], token, hidden[first + step], memory)
-            row = fit_width(self.head.for_target(row), self.vocab_size).float()
-            made.append(self.chosen(row, uniforms[step : step + 1]))
-            token = made[-1].tokens
-        tokens, logits = torch.cat([one.tokens for one in made]), torch.cat([one.logits for one in made])
-        probs = torch.cat([one.probs for one in made]) if self.temperature else None
-        return Made(tokens, chain(depth), logits, probs)
+
+def branches_see(cells: Tensor, end: Tensor, ancestors: Tensor) -> Tensor:
+    """[k, room] bool: each of a tree's tokens sees the text, which ends before the place `end` [1], and its own branch.
+
+    cells: [room] int64, all places. ancestors: [k, n] bool; the tree's n tokens follow the text.
+    """
+    places = end + torch.arange(ancestors.shape[1], device=end.device)
+    return (cells < end).expand(len(ancestors), -1).clone().index_copy_(1, places, ancestors)
+
+
+def move(rows: Sequence[Tensor], start: Tensor, path: Tensor) -> None:
+    """Copies rows from where a draft's tokens are to where a text goes on. start: [1] int64, the place of its first
+    token; path: [depth] int64, tokens of the draft."""
+    places = start + torch.arange(len(path), device=path.device)
+    for each in rows:
+        each.index_copy_(2, places, each.index_select(2, start + path))

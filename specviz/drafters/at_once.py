@@ -112,11 +112,10 @@ class Parallel(Masked, Headed):
         return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if self.choice is None or not self.reader.recordable:
+        if not self.grows_on(self.reader):
             return None
         own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.fuse}
-        mask = self.head.mask_id, self.head.mask_hidden[0]
-        return MasksAhead(**own, deepest=self.most, mask=mask, vocab_size=self.vocab_size)
+        return MasksAhead(**own, deepest=self.most, mask=(self.head.mask_id, self.head.mask_hidden[0]))
 
 
 class ParallelDraftModel(Masked, DraftModel):

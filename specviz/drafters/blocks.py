@@ -59,11 +59,10 @@ class Blocks(Masked, Headed):
         return None if rows is None else self.head.for_target(rows)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if self.choice is None or not self.reader.recordable:
+        if not self.grows_on(self.reader):
             return None
-        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "vocab_size": self.vocab_size}
-        masks = {"fuse": None, "mask": None, "head": self.head, "corrects": self.corrects}
-        return BlockAhead(**own, **masks, deepest=self.most)
+        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.head.fuse}
+        return BlockAhead(**own, deepest=self.most, head=self.head, corrects=self.corrects)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
         behind = len(committed) - 2 - self.reader.length

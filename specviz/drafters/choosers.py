@@ -80,19 +80,17 @@ class Draws:
         on its turn: a sibling counts only if its elders are refused.
         """
         probs = self.warper.probabilities(rows)
-        shares = deal(weights, branches, probs.count_nonzero(-1).tolist())
-        tokens, places, chances, drawn_from = [], [], [], []
+        dealt = turns(weights, branches, probs.count_nonzero(-1).tolist())
+        tokens, places, drawn_from = [], [], []
         left = probs.clone()
-        for turn in range(max(shares)):
-            served = [place for place, share in enumerate(shares) if share > turn]
+        for served, _ in dealt:
             q = left[served]
             q.div_(q.sum(-1, keepdim=True))
             tokens.append(draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1)))
-            chances += [ACCEPTED * (1 - ACCEPTED) ** turn] * len(served)
             places += served
             drawn_from.append(q)
             left[served, tokens[-1]] = 0
-        drawn = torch.cat(tokens)
+        drawn, chances = torch.cat(tokens), [chance for served, chance in dealt for _ in served]
         return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
 
@@ -109,6 +107,17 @@ class Paths(Draws):
 
 
 Chooser = TopChoices | Draws
+
+
+def turns(
+    weights: Sequence[float], branches: int, limits: Sequence[int] | None = None
+) -> list[tuple[list[int], float]]:
+    """The rows that draw a sibling in each turn, and its chance of being kept. limits: how many each row can draw."""
+    shares = deal(weights, branches, limits or [branches] * len(weights))
+    return [
+        ([place for place, share in enumerate(shares) if share > turn], ACCEPTED * (1 - ACCEPTED) ** turn)
+        for turn in range(max(shares))
+    ]
 
 
 def deal(weights: Sequence[float], parts: int, limits: Sequence[int]) -> list[int]:

@@ -43,8 +43,8 @@ class DraftModel(Stepwise):
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns
         self.reachable = None if self.columns is None else self.columns < logit_width(context.pair.draft)
-        whole = self.columns is None and self.known_ids >= self.vocab_size
-        self.in_one_call = whole and self.drafts_in_one_call(self.model)
+        self.whole = self.columns is None and self.known_ids >= self.vocab_size == logit_width(context.pair.draft)
+        self.in_one_call = self.whole and self.drafts_in_one_call(self.model)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -98,7 +98,7 @@ class DraftModel(Stepwise):
         self.model.keep(committed, [index for index in verdict.path if index < fed])
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if not (self.in_one_call and self.model.recordable):
+        if not (self.whole and self.grows_on(self.model)):
             return None
         # After a draft that was accepted whole its last token is unread, and the one after it.
         return ModelAhead(**self._in_common(self.model.passes, deepest), unread=2, limit=self.limit)
@@ -139,7 +139,8 @@ class TranslatedDraftModel(DraftModel):
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
         self.reachable = self.draft_of < width
-        self.in_one_call = False  # that would take the draft's ids for the target's, where there are as many
+        # That would take the draft's ids for the target's, where there are as many.
+        self.whole = self.in_one_call = False
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.reader = Reader(self.translation, prompt)

@@ -123,7 +123,7 @@ class Eagle(Headed):
         return self.as_draft(made, uniforms)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if not (self.in_one_call and self.reader.recordable) or self.reader.passes.static.shares_rows:
+        if not self.grows_on(self.reader) or self.reader.passes.static.shares_rows:
             return None
         # Of the text, what the last round has committed.
         own = self._in_common(self.reader.passes, deepest)
@@ -194,6 +194,9 @@ class Mtp(Eagle):
             model = AssistantModel(self.head, self.target)
             return assistant_reader(model, context.target, context.passes.get(self.name))
         return super().reader_of(context)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        return super().ahead(deepest) if len(self.readers) == 1 else None
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class SelfDrafting(Stepwise):
         return self.model.extend(tokens, parents)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if not (self.in_one_call and self.model.recordable):
+        if not self.grows_on(self.model):
             return None
         return ModelAhead(**self._in_common(self.model.passes, deepest), unread=1, shares=True)
 

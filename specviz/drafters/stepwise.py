@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws, Paths
+from specviz.drafters.growing import Growing
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.chains import Choice, Made
@@ -116,12 +117,15 @@ class Stepwise(Drafter):
         """The draft that was made in one call."""
         return self._draft(*made, uniforms, None)
 
-    def _in_common(self, passes: FastPasses, depths: int) -> dict[str, Any]:
-        """What `DraftAhead` needs to know of every drafter. depths: as deep as it drafts."""
-        warped = isinstance(self.chooser, Draws) and self.chooser.warper.changes_logits
-        sources = tuple(map(self.source, range(depths))) if self.source(0) else ()
-        given = {"temperature": self.choice.temperature, "changes_logits": warped, "sources": sources}
-        return {"passes": passes} | given
+    def grows_on(self, reader: CachedModel) -> bool:
+        """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices."""
+        return self.choice is not None and not self.choice.as_paths and reader.recordable
+
+    def _in_common(self, passes: FastPasses, deepest: int) -> dict[str, Any]:
+        """What `DraftAhead` needs to know of every drafter."""
+        growing = Growing(self.choice.temperature, self.width)
+        sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
+        return {"passes": passes, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""

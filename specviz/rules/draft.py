@@ -53,10 +53,17 @@ class Draft:
     draws: Tensor | None = None  # [n] the uniforms the tokens were drawn with; None where nothing was drawn
     sources: tuple[str, ...] = ()  # [n] the origin of each token, in a word or two; may be empty
     confidence: float | None = None  # the drafter's probability for its last token, where that ended drafting early
+    # A tree whose parents the host does not know: then `parents` says only how many tokens there are.
+    grown: GrownTree | None = None
 
     @property
     def is_chain(self) -> bool:
-        return self.parents == chain(len(self.parents))
+        return self.grown is None and self.parents == chain(len(self.parents))
+
+    @property
+    def shape(self) -> TreeShape:
+        """Which token continues which, on the tokens' device."""
+        return self.grown or tree_shape(self.parents, self.tokens.device)
 
     @classmethod
     def copied(cls, tokens: Sequence[int], device: torch.device) -> Draft:
@@ -162,17 +169,25 @@ class Rule:
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
     weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
     trees: bool = True  # can judge siblings; otherwise chains only
+    #: `verify` as a function of tensors alone, which can be recorded; often itself. None if the host has to look.
+    on_device: Callable[[Draft, TargetRows, Uniforms], Decision] | None = None
     paths: bool = False  # siblings must be whole paths, each drawn without regard to the others
 
     def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
         """`verify`; with nothing drafted, the next token is the target's own under every rule."""
-        if draft.parents:
-            return self.verify(draft, rows, uniforms)
-        nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1, dtype=torch.long)
-        if rows.choices is not None:
-            return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
-        next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
-        return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
+        return self.verify(draft, rows, uniforms) if draft.parents else _plain(rows, uniforms)
+
+    def decided_on_device(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+        """The same by `on_device`."""
+        return self.on_device(draft, rows, uniforms) if draft.parents else _plain(rows, uniforms)
+
+
+def _plain(rows: TargetRows, uniforms: Uniforms) -> Decision:
+    nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1, dtype=torch.long)
+    if rows.choices is not None:
+        return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
+    next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
+    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
 
 
 class TreeShape:
@@ -247,9 +262,42 @@ class TreeShape:
         chosen = passed & ~(passed & self.elders).any(-1)
         return (chosen | ~self.ancestors).all(-1)
 
+    @property
+    def levels(self) -> int:
+        """How deep it is."""
+        return depth(self.parents)
+
+    @property
+    def width(self) -> int:
+        """The most siblings that there may be."""
+        return max(map(self.parents.count, self.parents))
+
+    def children(self) -> Tensor:
+        """[n + 1, width] int64: by row, the tokens that it judges, in the order in which they are tried; −1 where there
+        are no more."""
+        count = len(self.parents)
+        table = self.rows.new_full((count + 1, self.width), -1)
+        table[self.rows, self.elders.sum(-1)] = torch.arange(count, device=self.device)
+        return table
+
     def row_after(self, kept: Tensor) -> Tensor:
         """[1] int64, the target row after the last kept token."""
         return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
+
+
+class GrownTree(TreeShape):
+    """A tree that was grown on a device, where its shape depends on what was drafted: `width` tokens at each level.
+
+    `Draft.logits` has a row for the text and one for each token that may be continued, so that what siblings have in
+    common is the number of the row that judges them. rows: [n] int64. ancestors: [n, n] bool.
+    """
+
+    levels = width = 0
+
+    def __init__(self, rows: Tensor, ancestors: Tensor, width: int):
+        super().__init__((-1,) * len(rows), rows.device)
+        self.is_chain, self.width, self.levels = False, width, len(rows) // width
+        self.rows, self.ancestors, self.families = rows, ancestors, rows
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ they all become at temperature 0.
 import torch
 from torch import Tensor
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, TreeShape, Uniforms, chain, tree_shape
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, TreeShape, Uniforms, chain
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.transfer import on_cpu, to_device
 
@@ -64,7 +64,7 @@ def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
     return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
 
 
-TOKEN = Rule("token", verify_token_by_token, trees=False)
+TOKEN = Rule("token", verify_token_by_token, trees=False, on_device=verify_token_by_token)
 
 
 def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -106,7 +106,7 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     return Decision(positions <= row, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
 
-BLOCK = Rule("block", verify_block, weighs_all=True, trees=False)
+BLOCK = Rule("block", verify_block, weighs_all=True, trees=False, on_device=verify_block)
 
 
 def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -122,7 +122,7 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
     For point masses the `p_left` of a sibling never tried is its p after all its elders were refused; for
     drawn tokens, its p.
     """
-    shape = tree_shape(draft.parents, draft.tokens.device)
+    shape = draft.shape
     coins = uniforms.accept[: len(draft.parents)]
     p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     if draft.probs is None:
@@ -176,7 +176,43 @@ def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tenso
     return p_left, path, left / left.sum() if at_a_leaf else left
 
 
-TREE = Rule("tree", verify_siblings)
+def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """`verify_siblings` as a function of tensors alone, which can be recorded.
+
+    It takes every step that a walk may need, level by level and sibling by sibling, and lets those without a token to
+    try change nothing. A token with q = 0 stands for one that could not be drawn, and never passes.
+    """
+    if draft.probs is None:
+        return verify_siblings(draft, rows, uniforms)
+    shape, n = draft.shape, len(draft.parents)
+    coins, column = uniforms.accept[:n], draft.tokens.unsqueeze(-1)
+    p = shape.judging_cells(rows.probs, column).squeeze(-1)
+    q = draft.probs.gather(-1, column).squeeze(-1)
+    children, p_left, kept = shape.children(), p.clone(), torch.zeros_like(p, dtype=torch.bool)
+    # The row that the walk has come to, and the one whose tokens it tries: none, once all of a row's were rejected.
+    row = here = shape.rows.new_zeros(1)
+    left, none = rows.probs[0], here.new_full((1,), n)
+    for _ in range(shape.levels):
+        moved = torch.zeros_like(row, dtype=torch.bool)
+        for turn in range(shape.width):
+            token = children.index_select(0, here)[:, turn]
+            tried, token = (token >= 0) & ~moved, token.clamp_min(0)
+            share, own = left.index_select(0, draft.tokens.index_select(0, token)), q.index_select(0, token)
+            p_left.index_copy_(0, token, share.where(tried, p_left.index_select(0, token)))
+            passed = tried & (own > 0) & (coins.index_select(0, token) < (share / own).double())
+            kept.index_copy_(0, token, kept.index_select(0, token) | passed)
+            refused = residual(left, draft.probs.index_select(0, token)[0])
+            after = rows.probs.index_select(0, token + 1)[0]
+            left = torch.where(passed, after, torch.where(tried, refused, left))
+            row, moved = torch.where(passed, token + 1, row), moved | passed
+        here = row.where(moved, none)
+    next_probs = left / left.sum()
+    accept_prob = torch.where(q > 0, p_left / q, 0.0).clamp_max_(1)
+    next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
+    return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
+
+
+TREE = Rule("tree", verify_siblings, on_device=verify_siblings_on_device)
 
 
 def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -195,7 +231,7 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     if paths < 2:
         return verify_block(draft, rows, uniforms)
     column = draft.tokens.unsqueeze(-1)
-    p = tree_shape(draft.parents, draft.tokens.device).judging_cells(rows.probs, column).squeeze(-1)
+    p = draft.shape.judging_cells(rows.probs, column).squeeze(-1)
     q = draft.probs.gather(-1, column).squeeze(-1)
     picked, alive = _pick(draft.tokens, p / q, paths)
     places = to_device(picked, draft.tokens.device)
@@ -254,7 +290,7 @@ def verify_match(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
 
     No coin is flipped: p and q are point masses, p/q is 0 or 1, and the residual is p itself.
     """
-    shape = tree_shape(draft.parents, draft.tokens.device)
+    shape = draft.shape
     match = draft.tokens == shape.judging(rows.choices)
     kept = shape.path(match)
     row = shape.row_after(kept)
@@ -264,4 +300,4 @@ def verify_match(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
 
 
 #: Not one of `RULES`: at temperature 0 they all become this.
-MATCH = Rule("match", verify_match)
+MATCH = Rule("match", verify_match, on_device=verify_match)

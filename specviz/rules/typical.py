@@ -2,7 +2,7 @@
 
 import torch
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, tree_shape
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 
 #: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
@@ -21,7 +21,7 @@ def verify_typical(
     accept_prob is 1 or 0. distance: acceptance is deterministic, so if a first token x is kept, the round's first
     token is always x, and the total variation to the target's row is 1 − p(x); otherwise it is 0.
     """
-    shape = tree_shape(draft.parents, draft.tokens.device)
+    shape = draft.shape
     p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     entropy = torch.special.entr(rows.probs).sum(-1)
     threshold = (delta * torch.exp(-entropy)).clamp_max_(epsilon)
@@ -37,4 +37,4 @@ def verify_typical(
     return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
 
 
-TYPICAL = Rule("typical", verify_typical, lossless=False)
+TYPICAL = Rule("typical", verify_typical, lossless=False, on_device=verify_typical)

@@ -77,6 +77,18 @@ def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampli
             assert [q for _, q in row.q] == pytest.approx([q for _, q in expected.q], abs=2e-4)
 
 
+@pytest.mark.parametrize("rule", ["tree", "typical"])
+@pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
+@pytest.mark.parametrize("drafter", AHEAD[1:])
+def test_trees_grow_on_the_device_as_on_the_host(drafter, temperature, rule, launched):
+    order = {"drafter": drafter, "sampling": SamplingParams(temperature), "rule": rule, "num_draft_tokens": 3}
+    order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 80}
+    host, device = (run_of(recorded_pair(), by_host, **order) for by_host in (True, False))
+    assert launched and device.token_ids == host.token_ids
+    assert [plain_values(one) for one in device.rounds] == [plain_values(one) for one in host.rounds]
+    assert max(one.accepted for one in device.rounds) > 1, "or else nothing had to be moved"
+
+
 @pytest.mark.parametrize("drafter", AHEAD)
 def test_a_text_that_ends_ends_there_and_what_was_launched_after_it_is_dropped(drafter, launched):
     order = {"drafter": drafter, "num_draft_tokens": 2, "sampling": SamplingParams(1.0)}
@@ -164,12 +176,9 @@ def test_two_texts_at_once_share_no_state(launched):
 
 
 def test_drafts_that_the_host_grows_are_not_launched(launched):
-    for order in (
-        {"drafter": "prompt_lookup"},
-        {"drafting": DraftParams(confidence=0.5)},
-        {"drafting": DraftParams(2)},
-    ):
+    for order in ({"drafter": "prompt_lookup"}, {"drafting": DraftParams(confidence=0.5)}):
         run_of(recorded_pair(), **order)
+    run_of(recorded_pair(), rule="multi_path", drafting=DraftParams(3))
     assert not launched
     request = prepare(recorded_pair(), RunSettings(PROMPT, "draft_model"))
     made = DeviceRounds.of(request, engine.decoder_of(request), engine.length_of(request))

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
-from specviz.rules.exact import verify_block, verify_match, verify_multi_path, verify_siblings, verify_token_by_token
+from specviz.rules.exact import (
+    verify_block,
+    verify_match,
+    verify_multi_path,
+    verify_siblings,
+    verify_siblings_on_device,
+    verify_token_by_token,
+)
 from specviz.rules.typical import verify_typical
 
 Verify = Callable[[Draft, TargetRows, Uniforms], Decision]
@@ -34,8 +41,9 @@ def judged(
     return verify(draft, rows, Uniforms(NOTHING, coins, next_u))
 
 
-by_token, by_block, by_tree, by_multi_path = (
-    partial(judged, rule) for rule in (verify_token_by_token, verify_block, verify_siblings, verify_multi_path)
+by_token, by_block, by_tree, by_multi_path, by_tree_on_device = (
+    partial(judged, rule)
+    for rule in (verify_token_by_token, verify_block, verify_siblings, verify_multi_path, verify_siblings_on_device)
 )
 
 

@@ -46,11 +46,11 @@ class Recorder:
     """Records as CUDA does: warms up, then replays over the very tensors that were recorded."""
 
     def __init__(self):
-        self.recorded = []  # widths
+        self.recorded = []  # widths, and 0 for each part of a whole round
         self.replays = 0
 
     def __call__(self, function, examples):
-        self.recorded.append(len(examples[0]))
+        self.recorded.append(len(examples[0]) if examples else 0)
         function(*examples)
         recorded = replayed(function, examples)
 
@@ -175,7 +175,7 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
     pair.passes = PairPasses({role: GraphedPasses(static, Watched()) for role, static in statics.items()})
     settings = RunSettings(IDS, sampling=SamplingParams(temperature=0), max_new_tokens=40)
     list(engine.rounds(prepare(pair, settings)))
-    assert set(record.recorded) >= {1, 5} and record.replays > 10
+    assert record.recorded.count(0) >= 3 and record.replays > 10
 
 
 def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):

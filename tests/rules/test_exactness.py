@@ -9,6 +9,7 @@ from enumeration import (
     by_multi_path,
     by_token,
     by_tree,
+    by_tree_on_device,
     distance,
     is_tried,
     mean_kept,
@@ -39,6 +40,7 @@ def off(rule, target, drafter, parents, how="without"):
 #: (rule, the draft's parents, how siblings are drawn, size of the vocabulary)
 EXACT = [(rule, chain(n), how, 3) for rule in (by_token, by_block) for n in (1, 2, 3) for how in ("without", "chosen")]
 EXACT += [(by_tree, shape, how, 3) for shape in SHAPES.values() for how in ("without", "chosen")]
+EXACT += [(by_tree_on_device, shape, "without", 3) for shape in SHAPES.values()]
 EXACT += [(by_tree, SHAPES[shape], "with", 3) for shape in ("(3,)", "(2, 1)")]
 EXACT += [(by_multi_path, paths(*size), "with", vocab) for *size, vocab in [(2, 1, 4), (3, 1, 3), (2, 2, 3), (3, 2, 2)]]
 

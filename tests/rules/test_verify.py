@@ -11,6 +11,7 @@ from enumeration import (
     by_multi_path,
     by_token,
     by_tree,
+    by_tree_on_device,
     distribution,
     drafts,
     outcomes,
@@ -92,6 +93,24 @@ def test_whatever_the_rule_the_kept_tokens_form_one_path(seed):
     assert_is_a_path(by_tree(tokens, parents, None, target_probs, coins, HALF), parents)
     assert_is_a_path(verify_by_typical(tokens, parents, target_probs, HALF), parents)
     assert_is_a_path(verify_by_match(tokens, parents, target_probs.argmax(-1)), parents)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_tree_is_judged_on_a_device_as_on_the_host(seed):
+    *given, coins = random_tree(seed)
+    host, device = (rule(*given, coins, HALF) for rule in (by_tree, by_tree_on_device))
+    assert torch.equal(host.kept.bool(), device.kept) and torch.equal(host.row, device.row)
+    assert host.next_token == device.next_token
+    for name in ("p_left", "accept_prob", "next_probs"):
+        torch.testing.assert_close(getattr(host, name), getattr(device, name), rtol=0, atol=1e-6)
+
+
+def test_a_token_that_could_not_be_drawn_never_passes_and_takes_nothing_from_its_siblings():
+    p = torch.tensor([[0.5, 0.3, 0.2]])
+    drawn = torch.tensor([[1.0, 0, 0], [0, 0, 0]])  # the only token there was, then one of no mass at all
+    coins = torch.tensor([0.9, 0.0]).double()
+    decision = by_tree_on_device(torch.tensor([0, 0]), (-1, -1), drawn, p.expand(3, 3), coins, HALF)
+    assert not decision.kept.any() and decision.next_probs.tolist() == pytest.approx([0, 0.6, 0.4])
 
 
 @pytest.mark.parametrize("seed", range(5))

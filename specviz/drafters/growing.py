@@ -1,0 +1,135 @@
+"""How a draft grows on a device: the choosers' decisions (`specviz.drafters.choosers`) as functions of tensors.
+
+A tree has the same number of tokens at every level. Where they belong may depend on what they are, and is not known on
+the host then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.choosers import turns
+from specviz.rules.draft import Draft, GrownTree, chain
+from specviz.rules.sampling import draw, first_largest
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The tokens of one level, k of a draft's n."""
+
+    tokens: Tensor  # [k] int64
+    first: int  # how many tokens the levels before have
+    places: Tensor  # [k] int64, among the tokens of the level before, their parents
+    rows: Tensor  # [k] int64, where a row was kept for the text's last token and each token after it: their own
+    ancestors: Tensor | None  # [k, n] bool, which tokens precede each on its branch, itself included; None in a chain
+
+
+@dataclass(frozen=True)
+class Growing:
+    """How tokens are chosen. drawn trees: every token's number of siblings is settled before anything is drawn."""
+
+    temperature: float  # 0 takes the likeliest tokens, else they are drawn
+    branches: int  # tokens of each level; 1 makes chains
+
+    def begun(self, depth: int, device: torch.device) -> Grown:
+        """A draft of `depth` levels, of which there is none yet."""
+        return Grown(self, depth, device)
+
+
+@dataclass
+class Grown:
+    """A draft in the making."""
+
+    growing: Growing
+    depth: int
+    device: torch.device
+    levels: list[Level] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
+    weights: Tensor | None = None  # [k] float64, the last level's chances; of likeliest tokens
+    chances: list[float] = field(default_factory=lambda: [1.0])  # the same of drawn ones
+
+    def add(self, rows: Tensor, uniforms: Tensor) -> Level | None:
+        """Chooses the next level from rows of logits [k or 1, vocab] float32; None if it was the last one."""
+        first, width = len(self.levels) * self.growing.branches, self.growing.branches
+        if self.levels and len(rows) == 1 and width > 1:
+            rows = rows.expand(width, -1)  # all tokens of the level before are followed by the same
+        self.logits.append(rows)
+        u = uniforms[first : first + width]
+        if width == 1:
+            tokens, places = self._one(rows, u), torch.zeros(1, dtype=torch.long, device=self.device)
+        else:
+            tokens, places = self._drawn(rows, u) if self.growing.temperature else self._likeliest(rows)
+        self.levels.append(Level(tokens, first, places, self._rows(first, places), self._ancestors(first, places)))
+        return None if len(self.levels) == self.depth else self.levels[-1]
+
+    def draft(self, uniforms: Tensor, sources: tuple[str, ...]) -> Draft:
+        """All of it. sources: by depth."""
+        tokens, width = torch.cat([level.tokens for level in self.levels]), self.growing.branches
+        n = len(tokens)
+        grown = None
+        if width > 1:
+            rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
+            grown = GrownTree(rows, ancestors, width)
+        probs = torch.cat(self.probs) if self.probs else None
+        own_softmax = probs is not None and width == 1 and self.growing.temperature == 1
+        return Draft(
+            tokens=tokens,
+            parents=chain(n) if grown is None else (-1,) * n,
+            probs=probs,
+            logits=None if own_softmax else torch.cat(self.logits),
+            draws=None if probs is None else uniforms[:n],
+            sources=tuple([sources[place // width] for place in range(n)]) if sources else (),
+            grown=grown,
+        )
+
+    def _one(self, row: Tensor, u: Tensor) -> Tensor:
+        if not self.growing.temperature:
+            return first_largest(row)
+        self.probs.append(self._probs(row))
+        return draw(self.probs[-1], u[0])
+
+    def _probs(self, rows: Tensor) -> Tensor:
+        return (rows if self.growing.temperature == 1 else rows / self.growing.temperature).softmax(-1)
+
+    def _likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """As `TopChoices.children`."""
+        probs, ids = rows.softmax(-1).topk(self.growing.branches)
+        before = torch.ones(1, dtype=torch.float64, device=self.device) if self.weights is None else self.weights
+        chances = (before.unsqueeze(-1) * probs.double()).flatten()
+        # Stable: of equal chances the first, as on the host.
+        best = chances.sort(descending=True, stable=True).indices[: self.growing.branches]
+        self.weights = chances.index_select(0, best)
+        return ids.flatten().index_select(0, best), best // self.growing.branches
+
+    def _drawn(self, rows: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
+        dealt, left = turns(self.chances, self.growing.branches), self._probs(rows).clone()
+        tokens, parents = [], []
+        for served, _ in dealt:
+            places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in served])
+            mass = left.index_select(0, places)
+            total = mass.sum(-1, keepdim=True)
+            q = torch.where(total > 0, mass / total, 0.0)
+            begun = sum(map(len, tokens))
+            tokens.append(draw(q, u[begun : begun + len(served)].unsqueeze(-1)))
+            self.probs.append(q)
+            parents.append(places)
+            left.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
+        self.chances = [self.chances[place] * chance for served, chance in dealt for place in served]
+        return torch.cat(tokens), torch.cat(parents)
+
+    def _rows(self, first: int, places: Tensor) -> Tensor:
+        """Of the states that a level reads: in a chain there is one."""
+        return places if self.growing.branches == 1 or not first else places + (first - self.growing.branches + 1)
+
+    def _ancestors(self, first: int, places: Tensor) -> Tensor | None:
+        width = self.growing.branches
+        if width == 1:
+            return None
+        numbers = torch.arange(self.depth * width, device=self.device)
+        own = numbers[first : first + width].unsqueeze(-1) == numbers
+        return self.levels[-1].ancestors.index_select(0, places) | own if first else own
