@@ -42,6 +42,7 @@ class Report:
 
     def __init__(self, path: pathlib.Path, budget: float):
         self.path, self.budget, self.began = path, budget, time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.values: dict[str, Any] = {"schema": SCHEMA, "settings": {}, "machine": None, "pairs": {}}
         self.values |= {"preparation": {}, "copy_bandwidth": None, "passes": [], "rows": [], "profile": []}
         self.values |= {"check": None, "skipped": [], "failed": [], "seconds": {}}
@@ -81,11 +82,21 @@ class Report:
         self.say(f"– {what}: {why}")
         self.save()
 
-    def row(self, part: str, contestant: Contestant, temperature: float, work: Callable[[], list[Timed]]) -> None:
-        """Measures a row, if there is time for it: `work` returns all of its runs so far."""
+    def row(
+        self,
+        part: str,
+        contestant: Contestant,
+        temperature: float,
+        work: Callable[[], list[Timed]],
+        reserve: float = 0.0,
+    ) -> None:
+        """Measures a row, if there is time for it: `work` returns all of its runs so far.
+
+        reserve: seconds that are to be left for later parts.
+        """
         what, rows = f"{part}, {contestant.title}, {at(temperature)}", self.values["rows"]
         known = [place for place, one in enumerate(rows) if one["what"] == what]
-        if self.left() <= 0:
+        if self.left() <= reserve:
             return None if known else self.skip(what, self._over)
         with self.telling(what):
             runs = work()
@@ -224,9 +235,13 @@ def _notes(values: dict[str, Any]) -> str:
     """How preparing went, what was left out or failed, and how long it all took."""
     notes = []
     for which, one in values["preparation"].items():
-        notes.append(f"Prepared in {one['seconds']:.1f} s, {which}: {', '.join(one['ready']) or 'nothing'}.")
+        if one["seconds"] is not None:
+            notes.append(f"Prepared in {one['seconds']:.1f} s, {which}: {', '.join(one['ready']) or 'nothing'}.")
         notes += [f"Not prepared, {which}, {role}: {reason}" for role, reason in one["reasons"].items()]
-    notes += [f"Left out: {one['what']}: {one['reason']}." for one in values["skipped"]]
+    reasons = dict.fromkeys(one["reason"] for one in values["skipped"])
+    for reason in reasons:
+        skipped = [one["what"] for one in values["skipped"] if one["reason"] == reason]
+        notes.append(f"Left out, since {reason}: {'; '.join(skipped)}.")
     notes += [f"Failed: {one['what']}: {one['reason'].rstrip('.')}." for one in values["failed"]]
     taken = ", ".join(f"{part} {seconds:.0f}" for part, seconds in values["seconds"].items())
     return "\n".join(f"- {note}" for note in [*notes, f"Seconds taken: {taken}."])
