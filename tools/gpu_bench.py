@@ -65,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--folder", type=pathlib.Path, default=EMBEDDED, help="where the embedded pair lies, or its tokenizer"
     )
-    parser.add_argument("--parts", default=",".join(part for part in PARTS if part != "profile"), help="by commas")
-    parser.add_argument("--budget", type=float, default=240.0, help="seconds after which nothing further begins")
+    usual = ",".join(part for part in PARTS if part != "profile")
+    parser.add_argument("--parts", default=usual, help=f"what to measure, all by default: {usual}")
+    parser.add_argument(
+        "--budget", type=float, default=240.0, help="seconds, 240 by default, after which nothing further begins"
+    )
     parser.add_argument("--profile", action="store_true", help="show the kernels of a round, too (CUDA only)")
     options = parser.parse_args(arguments)
     if options.table:

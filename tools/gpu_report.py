@@ -10,6 +10,7 @@ import pathlib
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from specviz.bench.lanes import reason_of
 from tools.gpu_figures import Timed
 
 SCHEMA = "specviz.gpu_bench/1"
+
+#: The last characters of a failure's traceback that the file keeps: the machine may be gone when somebody asks.
+TRACED = 2000
 
 #: A contestant's figures at one temperature, as in the file.
 Row = dict[str, Any]
@@ -123,7 +127,8 @@ class Report:
             yield
         except Exception as error:
             reason = str(reason_of(error))
-            self.values["failed"].append({"what": what, "reason": reason})
+            trace = traceback.format_exc()[-TRACED:]
+            self.values["failed"].append({"what": what, "reason": reason, "trace": trace})
             self.say(f"✗ {what}: {reason}")
         self.save()
 
