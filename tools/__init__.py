@@ -14,5 +14,6 @@ wider_target  trains further units of the embedded target
 bandwidth_limit  how near passes come to the memory's bandwidth
 bench_table   a table for documentation, of a report of the benchmark
 two_rules     token by token and block verification on the same drafts
+gpu_bench     what passes and rounds cost on a GPU, on a pair of a large one's shape that is made there
 trace_cost    the engine with its full trace against a bare loop
 """

@@ -6,17 +6,18 @@ What such a pair writes means nothing; an oracle drafts, which is right as often
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, replace
 
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from specviz.bench.forced import measure_forced
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.models.pass_timer import settle_threads
-from specviz.models.placement import Place, automatic_dtype, device_named, dtype_named
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
+from specviz.models.placement import Place, automatic_dtype, device_named, dtype_named, set_libraries_aside
 from specviz.models.preparation import prepare_passes
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
@@ -133,15 +134,72 @@ def make_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed
     embedding, and the head to look for the embedding of the token before: the text counts upwards or, where head and
     embedding are one, repeats itself, and always by a wide margin.
     """
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype)
+    model = _random_model(shape, device, dtype, seed)
     for layer in model.model.layers:
         for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
             last.weight.mul_((2 * shape.layers * shape.hidden) ** -0.5)
     if not shape.tied:
         model.lm_head.weight.copy_(model.model.embed_tokens.weight.roll(1, 0))
-    return model.eval()
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLayers:
+    """A target whose later layers say little, and its first ones as a draft model: usually right, yet not always."""
+
+    target: ModelShape
+    draft_layers: int
+    dtype: torch.dtype
+
+
+#: By the name of the shape. The tiny one shows that things work, where there is no GPU.
+FIRST_LAYERS = {
+    "8b": FirstLayers(LLAMA_3_8B, 4, torch.bfloat16),
+    "tiny": FirstLayers(ModelShape("tiny Llama", 6, 64, 4, 2, 16, 128, 4096, tied=False), 2, torch.float32),
+}
+
+#: The factors of the matrices with which a later layer adds to the hidden state, and of the head, whose likeliest
+#: tokens would lie too close together.
+QUIET, LOUD = 0.02, 6.0
+
+
+def first_layers_pair(made: FirstLayers, tokenizer_folder: pathlib.Path) -> ModelPair:
+    """Such a pair, made where `load_pair` would load it, and set up as it does.
+
+    tokenizer_folder: a tokenizer whose ids are among the target's. No token ends a text.
+    """
+    set_libraries_aside()
+    device = device_named("auto")
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # see `load_pair`
+    target, draft = (
+        _random_model(replace(made.target, layers=layers), device, made.dtype)
+        for layers in (made.target.layers, made.draft_layers)
+    )
+    with torch.no_grad():
+        target.lm_head.weight.mul_(LOUD)
+        for layer in target.model.layers[made.draft_layers :]:
+            for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                last.weight.mul_(QUIET)
+        draft.load_state_dict(target.state_dict(), strict=False)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer.eos_token = None
+    threads = settle_threads(target) if device.type == "cpu" else None
+    return ModelPair.of(
+        target,
+        draft,
+        tokenizer,
+        target_name=f"{made.target.name} (random weights)",
+        draft_name=f"its first {made.draft_layers} layers",
+        passes=PairPasses(seconds_by_width=time_passes(target, SHOWN_WIDTHS, budget=0.5), threads=threads),
+    )
+
+
+def _random_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
+    """A model with transformers' initial weights, made on the device and in the dtype it is to run in."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(shape.config, dtype=dtype).eval()
 
 
 def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
