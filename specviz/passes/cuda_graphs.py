@@ -1,5 +1,5 @@
-"""Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once; or all passes of
-a chain, with the choice of each token.
+"""Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once; and whole rounds
+(`specviz.decoding.device_rounds`).
 
 A graph works on the very buffers it was recorded over. So a model's passes keep their buffers from text to text, and
 each shape that a text needs again and again gets a graph of its own, between two rounds.
@@ -17,12 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.chains import Choice, Made
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, PassFunction, StaticPass
+from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import collector_at_rest
-from specviz.rules.draft import chain
-from specviz.rules.sampling import draw, first_largest
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
@@ -101,68 +98,28 @@ class KeptBuffers(KeyValueBuffers):
 
 
 class Shape(NamedTuple):
-    """What a graph is recorded for: a pass, or a chain that is drafted after it."""
+    """What a graph is recorded for."""
 
     width: int  # tokens that the pass reads
     room: int
-    steps: int = 0  # tokens drafted; 0 for a pass alone
-    temperature: float = 0.0  # that they are drawn at; 0 takes the likeliest
 
     @classmethod
-    def holding(cls, least: int, *others: int | float) -> "Shape":
+    def holding(cls, least: int, room: int) -> "Shape":
         """The shape of the next of `WIDTHS`, at least that wide."""
-        return cls(WIDTHS[bisect.bisect_left(WIDTHS, least)], *others)
+        return cls(WIDTHS[bisect.bisect_left(WIDTHS, least)], room)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A recorded pass or chain."""
+    """A recorded pass."""
 
     rows: Sequence[Tensor]  # the buffers that it works on
     padding: tuple[Tensor, ...]  # the other arguments of a pass that reads nothing, see `GraphedPasses._padding`
     replay: Replay
 
 
-def draft_chain(
-    run: PassFunction,
-    read: Sequence[Tensor],
-    last: Tensor,
-    places: Tensor,
-    uniforms: Tensor,
-    temperature: float,
-    rows: Sequence[Tensor],
-    in_place: bool = False,
-) -> list[Tensor]:
-    """Drafts a chain on the device, where nothing waits for the host.
-
-    run: `StaticPass.forward` or the same faster. read: its arguments up to the rows, over the unread tokens. last: [1]
-    int64, which of them ends the text. places: [steps − 1] int64, of the drafted tokens but the last. uniforms: [steps]
-    float64. temperature: 0 takes the likeliest tokens. in_place: see `StaticPass.drafts_in_place`.
-
-    Returns the tokens [steps] int64, their logits [steps, vocab] float32, and, if drawn, the probabilities that they
-    were drawn from, [steps, vocab] float32.
-    """
-    cells, further = torch.arange(rows[0].shape[2], device=last.device), len(read) - 4
-    made: list[tuple[Tensor, ...]] = []
-    states: list[Tensor] = []
-    ending = [argument.index_select(0, last) for argument in read[1:4]]
-    for step, u in enumerate(uniforms.unbind()):
-        if step:
-            place = places[step - 1 : step]
-            where = ending if in_place else (place, place, place.unsqueeze(-1) >= cells)
-            read = made[-1][0], *where, *states[:further]
-        outputs = run(*read, *rows)
-        logits, *states = outputs if step else [output.index_select(0, last) for output in outputs]
-        if temperature:
-            probs = (logits if temperature == 1 else logits / temperature).softmax(-1)
-            made.append((draw(probs, u), logits, probs))
-        else:
-            made.append((first_largest(logits), logits))
-    return [torch.cat(parts) for parts in zip(*made)]
-
-
 class GraphedPasses(FastPasses):
-    """The passes of one model as graphs, and the chains that it drafts, one graph for each `Shape`.
+    """The passes of one model as graphs, one for each `Shape`.
 
     A model whose passes cannot be recorded goes on with plain ones; `refusal` says why.
     record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
@@ -170,7 +127,6 @@ class GraphedPasses(FastPasses):
 
     def __init__(self, static: StaticPass, record: Recorder, kept: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
-        self.draft = None if static.fewest > 1 else self._draft
         self.record = record
         self.graphs: OrderedDict[Shape, Graph] = OrderedDict()
         self.met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
@@ -203,18 +159,10 @@ class GraphedPasses(FastPasses):
 
     @torch.inference_mode()
     def _record(self, shape: Shape) -> None:
-        rows = self.static.own_rows(self.kept.by_room[shape.room][1])
-        padding, in_place = self._padding(shape), self.static.drafts_in_place
-
-        def function(*inputs: Tensor) -> Sequence[Tensor]:
-            if not shape.steps:
-                return self.static(*inputs, *rows)
-            *read, last, places, uniforms = inputs
-            return draft_chain(self.static, read, last, places, uniforms, shape.temperature, rows, in_place)
-
+        rows, padding = self.static.own_rows(self.kept.by_room[shape.room][1]), self._padding(shape)
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
-            replay = self.record(function, padding)
+            replay = self.record(lambda *inputs: self.static(*inputs, *rows), padding)
         except RuntimeError as error:
             self._refuse(error)
             return
@@ -237,17 +185,13 @@ class GraphedPasses(FastPasses):
         self.whole_rounds, self.rounds_refusal = None, _cannot_record(self.static, error)
 
     def _padding(self, shape: Shape) -> tuple[Tensor, ...]:
-        """Arguments of a pass, or of a chain, whose tokens all go to the spare place and see nothing else."""
+        """Arguments of a pass whose tokens all go to the spare place and see nothing else."""
         device, spare = self.static.device, shape.room - 1
         tokens = torch.zeros(shape.width, dtype=torch.long, device=device)
         alone = (torch.arange(shape.room, device=device) == spare).repeat(shape.width, 1)
         sizes = self.static.input_widths
         inputs = [torch.zeros(shape.width, size, dtype=self.static.dtype, device=device) for size in sizes]
-        read = tokens, tokens.clone(), tokens + spare, alone, *inputs
-        if not shape.steps:
-            return read
-        uniforms = torch.zeros(shape.steps, dtype=torch.float64, device=device)
-        return *read, tokens[:1].clone(), uniforms[1:].long() + spare, uniforms
+        return tokens, tokens.clone(), tokens + spare, alone, *inputs
 
     def _run(self, *arguments: Tensor) -> Sequence[Tensor]:
         count, room = arguments[3].shape
@@ -259,36 +203,6 @@ class GraphedPasses(FastPasses):
         if graph is None:
             return self.static(*arguments)
         return [output[:count] for output in graph.replay(_padded(changing, graph.padding))]
-
-    def _draft(
-        self,
-        unread: Tensor,
-        length: int,
-        rows: Sequence[Tensor],
-        steps: int,
-        choice: Choice,
-        uniforms: Tensor,
-        features: Tensor | None = None,
-    ) -> Made:
-        """As `DraftsInOneCall.draft`, for chains. One shape for each number of steps: after most rounds no more tokens
-        are unread."""
-        count, temperature = len(unread), choice.temperature
-        where, places = torch.arange(length, length + count + steps - 1, device=unread.device).tensor_split([count])
-        cells = torch.arange(rows[0].shape[2], device=unread.device)
-        seen = where.unsqueeze(-1) >= cells + int(self.static.drafts_in_place)
-        read = [unread, where, where, seen]
-        if features is not None:
-            read.append(features.to(self.static.dtype))
-        rest = where[-1:] - length, places, uniforms[:steps]
-        graph, least = None, max(count, steps + 1)
-        if least <= WIDTHS[-1] and self._works_on(rows[0]):
-            graph = self._graph(Shape.holding(least, len(cells), steps, temperature), rows[0])
-        if graph is None:
-            made = draft_chain(self.run, read, *rest, temperature, rows, self.static.drafts_in_place)
-        else:
-            made = graph.replay([*_padded(read, graph.padding[: len(read)]), *rest])
-        tokens, logits, *probs = made
-        return Made(tokens, chain(steps), logits, probs[0] if probs else None)
 
     def _works_on(self, first: Tensor) -> bool:
         """True if graphs work on the text whose first rows these are."""

@@ -10,11 +10,9 @@ import types
 
 import pytest
 import torch
-from fast_passes import graphed_passes, replayed, with_passes
-from matrix import PROMPT, pair_of
+from fast_passes import replayed
 from tiny import assert_same_rows, tiny_model, tiny_pair
 
-import specviz
 from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding import decoder, engine
 from specviz.decoding.request import prepare
@@ -35,8 +33,7 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.model_twins import exit_after
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Run
-from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.records.settings import RunSettings, SamplingParams
 
 CPU = torch.device("cpu")
 IDS = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -188,28 +185,6 @@ def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
     lanes = [lane_of(prepare(pair, dataclasses.replace(plain, drafter=drafter))) for drafter in (None, "draft_model")]
     assert list(take_turns([dataclasses.replace(lane, divisible=False) for lane in lanes], Plan(40, repeats=2)))
     assert len(lent) > 6 and all(lent)
-
-
-@pytest.mark.parametrize("temperature", [0, 0.7])
-@pytest.mark.parametrize("drafter", ["draft_model", "eagle", "early_exit"])
-def test_a_chain_that_was_recorded_whole_is_that_of_single_steps(drafter, temperature):
-    def drafted(in_one_call: bool) -> tuple[Run, int]:
-        pair = dataclasses.replace(pair_of(), passes=PairPasses())
-        fast = graphed_passes(pair)
-        if not in_one_call:
-            for passes in fast.values():
-                passes.draft = None
-        params, sampling = DraftParams(exit_layer=1), SamplingParams(temperature=temperature)
-        order = {"drafter": drafter, "drafting": params, "sampling": sampling, "seed": 3, "max_new_tokens": 60}
-        run = specviz.run(with_passes(pair, fast), PROMPT, **order)
-        return run, sum(shape.steps > 0 for passes in fast.values() for shape in passes.graphs)
-
-    (whole, recorded), (steps, none) = drafted(True), drafted(False)
-    assert recorded and not none
-    assert whole.token_ids == steps.token_ids
-    for one, other in zip(whole.rounds, steps.rounds, strict=True):
-        assert [(each.id, each.u) for each in one.drafted] == [(each.id, each.u) for each in other.drafted]
-        assert [each.q for each in one.drafted] == pytest.approx([each.q for each in other.drafted], abs=1e-5)
 
 
 # What cannot be recorded.
