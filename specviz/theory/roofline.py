@@ -105,7 +105,7 @@ class MemoryShare:
 
     @property
     def sentence(self) -> Sentence:
-        """The share and the numbers behind it; on a GPU with those of others, from the sources in docs/performance.md."""
+        """The share and the numbers behind it; on a GPU with those of others (sources: docs/performance.md)."""
         percent = 100 * self.share
         facts = {"size": Bytes(self.weight_bytes), "ms": float(f"{1000 * self.seconds:.2f}"), "rate": self.rate}
         facts |= {"percent": round(percent) if percent >= 10 else float(f"{percent:.2g}"), "bandwidth": self.bandwidth}
