@@ -130,7 +130,7 @@ def measured_memory(device: torch.device) -> Memory | None:
     """The bandwidth of the device's memory, measured in a fifth of a second; None where too little of it is free.
 
     On a GPU by a copy, of which bytes read and bytes written count, as is usual; on a CPU, where writing can be slower,
-    by reading, with as many threads as passes have.
+    by reading, with torch's threads as they are set.
     """
     on_gpu = device.type == "cuda"
     wanted = _GPU_BYTES if on_gpu else min(_MOST_BYTES, max(_CPU_BYTES, _BYTES_PER_CORE * (os.cpu_count() or 1)))
@@ -138,12 +138,12 @@ def measured_memory(device: torch.device) -> Memory | None:
     if size < _LEAST_BYTES:
         return None
     measure = copy_bandwidth if on_gpu else read_bandwidth
-    memory = Memory(measure(size, device, _REPEATS[device.type]), size, device.type)
+    bandwidth = measure(size, device, _REPEATS[device.type])
     if on_gpu:
         # These buffers are no part of what the models need, and a recording cannot take back what torch keeps of them.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    return memory
+    return Memory(bandwidth, size, None if on_gpu else torch.get_num_threads())
 
 
 def read_bandwidth(size: int, device: torch.device, repeats: int = 8) -> float:

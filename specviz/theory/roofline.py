@@ -73,7 +73,7 @@ class Memory:
 
     bandwidth: float  # bytes a second
     buffer_bytes: int  # of the buffer by which it was measured, larger than the cache
-    device: str  # ``cpu`` or ``cuda``
+    threads: int | None  # that read it; None on a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +100,26 @@ class MemoryShare:
 
     @property
     def from_cache(self) -> bool:
-        """True if weights were faster than memory, and so few that the cache can hold them, or most of them."""
+        """True if weights were faster than memory, and so few that the cache can hold them, or some of them."""
         return self.share > 1 and self.weight_bytes < self.memory.buffer_bytes
 
     @property
     def sentence(self) -> Sentence:
         """The share and the numbers behind it; on a GPU with those of others (sources: docs/performance.md)."""
-        percent = 100 * self.share
+        percent, on_gpu = 100 * self.share, self.memory.threads is None
         facts = {"size": Bytes(self.weight_bytes), "ms": float(f"{1000 * self.seconds:.2f}"), "rate": self.rate}
         facts |= {"percent": round(percent) if percent >= 10 else float(f"{percent:.2g}"), "bandwidth": self.bandwidth}
-        if self.from_cache:
-            return Sentence(
-                "{size} of weights in {ms} ms: {rate}/s, {percent} % of the {bandwidth}/s that memory gives here, "
-                "because so few weights fit in the processor's cache",
-                **facts,
-            )
         found = Sentence(
             "{size} of weights in {ms} ms: {rate}/s, {percent} % of the {bandwidth}/s that memory gives here", **facts
         )
-        if self.memory.device == "cpu":
+        if not on_gpu:
+            found = Sentence("{found} (threads: {threads})", found=found, threads=self.memory.threads)
+        if self.from_cache:
+            return Sentence(
+                "{found}, so weights come from the processor's cache (or memory was busy while it was measured)",
+                found=found,
+            )
+        if not on_gpu:
             return found
         return Sentence(
             "{found} (elsewhere: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "

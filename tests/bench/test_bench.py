@@ -387,7 +387,7 @@ def test_reading_a_buffer_as_large_as_the_weights_takes_a_fraction_of_the_memory
 
 
 def test_the_report_says_how_near_a_pass_comes_to_the_memorys_bandwidth_or_why_that_is_not_known(pair):
-    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, "cpu"))
+    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, threads=2))
     pairs = replace(pair, passes=timed), replace(tiny_pair("mixtral"), passes=timed), tiny_pair("llama")
     rows = [a_row("plain", "story", 100.0)]
     known, unknown, untimed = (replace(benchmark.Benchmark.of(one).report(), rows=rows) for one in pairs)

@@ -21,7 +21,7 @@ from specviz.theory.roofline import Memory, MemoryShare
 CPU = torch.device("cpu")
 
 #: One gigabyte a second.
-MEMORY = Memory(1e9, 2**27, "cpu")
+MEMORY = Memory(1e9, 2**27, threads=2)
 
 
 # Bytes
@@ -86,17 +86,18 @@ def test_of_a_model_on_several_devices_the_share_is_not_known(monkeypatch):
 def test_the_share_is_bytes_over_seconds_over_bandwidth():
     share = MemoryShare(500_000_000, 1.0, MEMORY)
     assert share.share == pytest.approx(0.5) and not share.from_cache
-    assert share.sentence == "500 MB of weights in 1000.0 ms: 500 MB/s, 50 % of the 1.0 GB/s that memory gives here"
+    said = "500 MB of weights in 1000.0 ms: 500 MB/s, 50 % of the 1.0 GB/s that memory gives here"
+    assert share.sentence == f"{said} (threads: 2)"
     assert "1.4 % of" in replace(share, weight_bytes=14_000_000).sentence
-    on_gpu = replace(share, memory=replace(MEMORY, device="cuda")).sentence
-    assert on_gpu.startswith(share.sentence) and "megakernel 78 %" in on_gpu and "gpt-fast 82 %" in on_gpu
+    on_gpu = replace(share, memory=replace(MEMORY, threads=None)).sentence
+    assert on_gpu.startswith(f"{said} (elsewhere") and "megakernel 78 %" in on_gpu and "gpt-fast 82 %" in on_gpu
     assert "gpt-fast 82 %" in words("de").step(on_gpu) and "liefert (anderswo" in words("de").step(on_gpu)
 
 
 def test_more_than_all_of_it_comes_from_the_cache_or_was_measured_wrongly():
     pair = tiny_pair("llama")
     small = share_of(pair, 1e-5, MEMORY)
-    assert small.share > 1 and "because so few weights fit in the processor's cache" in small.sentence
+    assert small.share > 1 and "(threads: 2), so weights come from the processor's cache" in small.sentence
     large = share_of(pair, 1e-5, replace(MEMORY, buffer_bytes=1000))
     assert isinstance(large, SpecvizError) and "more than the 1.0 GB that memory gave" in large.message
     slow = share_of(pair, 1.0, MEMORY)

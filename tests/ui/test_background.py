@@ -204,7 +204,7 @@ def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair
     def said(pair, passes):
         return notes(replace(pair, passes=passes), Stage(), words(language))
 
-    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, "cpu"))
+    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, threads=2))
     about = words(language)("models.share", share="")[:-2]
     known, unknown = said(pair, timed), said(tiny_pair("mixtral"), timed)
     assert about in known and is_of in known
