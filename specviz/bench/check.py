@@ -204,9 +204,11 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is dear here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
-    share = share_of(pair, curve.one, measured_memory(pair.device))
-    state = "skipped" if isinstance(share, SpecvizError) else "right"
-    yield Finding(state, Sentence("share of the memory's bandwidth"), share if state == "skipped" else share.sentence)
+    share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
+    if isinstance(share, SpecvizError):
+        yield Finding("skipped", what, share)
+    else:
+        yield Finding("right", what, share.sentence)
 
 
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:

@@ -187,7 +187,8 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
-    """The time of the target's passes here; on a CPU, sets the number of threads that suits it first."""
+    """The time of the target's passes here, and how fast its memory is; on a CPU, sets the number of threads that suits
+    it first."""
     if place.lent:
         return PairPasses()
     threads = None

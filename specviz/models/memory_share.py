@@ -31,7 +31,7 @@ _LEAST_BYTES, _SHARE_OF_FREE = 2**26, 1 / 8
 _REPEATS = {"cpu": 8, "cuda": 20}
 
 
-# What a pass reads
+# The share
 
 
 def memory_share(pair: ModelPair) -> MemoryShare | SpecvizError | None:
@@ -73,6 +73,9 @@ def _why_not_counted(model: PreTrainedModel) -> SpecvizError | None:
             "target",
         )
     return None
+
+
+# What a pass reads
 
 
 def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
@@ -127,7 +130,7 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def measured_memory(device: torch.device) -> Memory | None:
-    """The bandwidth of the device's memory, measured in a fifth of a second; None where too little of it is free.
+    """The bandwidth of the device's memory, measured in a tenth of a second; None where too little of it is free.
 
     On a GPU by a copy, of which bytes read and bytes written count, as is usual; on a CPU, where writing can be slower,
     by reading, with torch's threads as they are set.

@@ -378,7 +378,8 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
     fast = pair.passes.fast
     lost = {role: passes.refusal for role, passes in fast.items() if passes.refusal is not None}
     lines = [say("models.timed")]
-    share = memory_share(pair)
+    # New passes are in use a little before they have been timed.
+    share = None if stage.step else memory_share(pair)
     if isinstance(share, SpecvizError):
         lines.append(say("models.no_share", reason=as_text(say.error(share))))
     elif share is not None:
