@@ -134,6 +134,21 @@ def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch):
     assert memory_share.copy_bandwidth(4000, CPU, repeats=3) == 8000.0
 
 
+@pytest.mark.parametrize("free, copied", [(80 << 30, 2**29), (2**31, 2**28), (2**28, None)])
+def test_on_a_gpu_memory_is_copied_and_what_that_took_is_forgotten(monkeypatch, free, copied):
+    asked, forgotten = [], []
+    monkeypatch.setattr(memory_share, "free_memory", lambda device: free)
+    monkeypatch.setattr(memory_share, "copy_bandwidth", lambda size, *given: asked.append(size) or 3e12)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: forgotten.append("cache"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: forgotten.append("peak"))
+    memory = measured_memory(torch.device("cuda"))
+    if copied is None:
+        assert memory is None and not asked
+    else:
+        assert memory == Memory(3e12, copied, threads=None) and asked == [copied]
+        assert forgotten == ["cache", "peak"]
+
+
 def test_a_pair_that_was_loaded_knows_its_memory(tmp_path):
     pair = load_pair(*save_pair(tmp_path), device="cpu")
     assert pair.passes.memory.bandwidth > 1e8

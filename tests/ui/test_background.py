@@ -201,8 +201,8 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
 
 @pytest.mark.parametrize("language, is_of", [("en", "% of the 1.0 GB/s"), ("de", "% der 1,0 GB/s")])
 def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair, language, is_of):
-    def said(pair, passes, stage=Stage()):
-        return notes(replace(pair, passes=passes), stage, words(language))
+    def said(pair, passes, step=None):
+        return notes(replace(pair, passes=passes), Stage(step), words(language))
 
     timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, threads=2))
     about = words(language)("models.share", share="")[:-2]
@@ -210,7 +210,7 @@ def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair
     assert about in known and is_of in known
     assert about in unknown and ("not known" in unknown or "unbekannt" in unknown)
     assert about not in said(pair, PairPasses()), "nothing was timed yet"
-    assert about not in said(pair, timed, Stage(Sentence("trying compiled ones"))), "other passes than are in use"
+    assert about not in said(pair, timed, Sentence("trying compiled ones")), "other passes than are in use"
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
