@@ -11,7 +11,6 @@ recorder    records the runs that come with the page again
 sizes       how fast an oracle is at the sizes of real models
 start_up    how soon after the command there is something to see
 wider_target  trains further units of the embedded target
-bandwidth_limit  how near passes come to the memory's bandwidth
 bench_table   a table for documentation, of a report of the benchmark
 two_rules     token by token and block verification on the same drafts
 gpu_bench     what passes and rounds cost on a GPU, on a pair of a large one's shape that is made there

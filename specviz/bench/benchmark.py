@@ -17,7 +17,7 @@ from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, fi
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
 from specviz.bench.lanes import Failures, lane, plain_request, refusal_of, request_of, written
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
-from specviz.bench.report import BenchReport, BenchRow
+from specviz.bench.report import MEMORY_FIELDS, BenchReport, BenchRow, Values
 from specviz.bench.turns import Plan, runs_by_number
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
@@ -27,6 +27,7 @@ from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.last_state import FromLastState
 from specviz.drafters.registry import drafter_class
+from specviz.models.memory_share import memory_share
 from specviz.models.pair import ModelPair
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
@@ -217,6 +218,7 @@ class Benchmark:
         return BenchReport(
             machine=self.machine,
             pair=asdict(self.pair.info()),
+            memory=_memory(self.pair),
             settings=sizes | self.asked,
             rows=self.rows,
             left_out=self.left_out,
@@ -264,6 +266,17 @@ class Benchmark:
         budget = math.inf if self.plan.budget is None else self.plan.budget
         lanes = [self.failures.caught(one, functools.partial(lane, one, plain)) for one in contestants]
         runs_by_number(lanes, Plan(plain.settings.max_new_tokens, self.plan.repeats, budget), made)
+
+
+def _memory(pair: ModelPair) -> Values | None:
+    """How near the target's passes come to the memory's bandwidth; figures that are not known are None."""
+    share = memory_share(pair)
+    if share is None:
+        return None
+    if isinstance(share, SpecvizError):
+        return dict.fromkeys(MEMORY_FIELDS) | {"sentence": share.message}
+    figures = share.weight_bytes, share.seconds, share.memory.bandwidth, share.share
+    return dict(zip(MEMORY_FIELDS, figures, strict=True)) | {"sentence": str(share.sentence)}
 
 
 def advised_chains(pair: ModelPair) -> list[Contestant]:

@@ -22,6 +22,7 @@ from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import usual
+from specviz.models.memory_share import measured_memory, share_of
 from specviz.models.pair import ModelPair
 from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
@@ -188,7 +189,7 @@ def memory(pair: ModelPair) -> Iterator[Finding]:
 
 
 def pass_times(pair: ModelPair) -> Iterator[Finding]:
-    """T(K) / T(1) of the target."""
+    """T(K) / T(1) of the target, and how near T(1) comes to what memory allows."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
@@ -203,6 +204,11 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is dear here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
+    share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
+    if isinstance(share, SpecvizError):
+        yield Finding("skipped", what, share)
+    else:
+        yield Finding("right", what, share.sentence)
 
 
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:

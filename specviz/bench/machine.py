@@ -6,19 +6,19 @@ import os
 import pathlib
 import platform
 import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import psutil
 import torch
 import transformers
 from transformers import PreTrainedModel
 
+from specviz.models import memory_share
+from specviz.models.memory_share import fastest, looked_up, stored_bytes, weights_read
 from specviz.models.pair import ModelPair, position_limit
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
-from specviz.passes.devices import devices_of, synchronise
-from specviz.passes.few_rows import FewRowsLinear
+from specviz.passes.devices import devices_of
 from specviz.passes.kernel_library import MARCH
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
@@ -153,47 +153,18 @@ def model_size(timer: PassTimer) -> ModelSize:
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
     attending = len(rows) // 2 if states else config.num_hidden_layers
     return ModelSize(
-        parameters=model.num_parameters() - sum(part.numel() for part in _looked_up(model)),
+        parameters=model.num_parameters() - sum(part.numel() for part in looked_up(model)),
         # With the states, which every pass reads whole too.
-        weight_bytes=_bytes(weights_read(model if timer.passes is None else timer.passes.static.model) + states),
+        weight_bytes=stored_bytes(weights_read(model if timer.passes is None else timer.passes.static.model) + states),
         position_bytes=cached / positions,
         positions=positions,
         attention_width=attending * heads * head_size,
     )
 
 
-def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
-    """The tensors that a pass of a model, or of its twin on our kernels, reads whole: each once, as it is stored."""
-    kept = {id(table) for table in _looked_up(model)}
-    every = (
-        part.read if isinstance(part, FewRowsLinear) else part.parameters(recurse=False) for part in model.modules()
-    )
-    return list({id(weight): weight for weights in every for weight in weights if id(weight) not in kept}.values())
-
-
-def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Tables of which a pass reads one row a token: embeddings, unless they are the output head too."""
-    head = getattr(model.get_output_embeddings(), "weight", None)
-    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    return [table for table in tables if table is not head]
-
-
-def _bytes(parts: Iterable[torch.Tensor]) -> int:
-    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
-
-
-def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The storage of a tensor's values: itself, or for a quantised one the packed values and their scales."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    return [stored for name in names for stored in _stored(getattr(tensor, name))]
-
-
 def read_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, reading a buffer over and over by summing it up. size: of the weights that it stands for."""
-    buffer = torch.ones(buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
-    return buffer.numel() * 4 / fastest(buffer.sum, device)
+    """Bytes a second, reading a buffer over and over. size: of the weights that it stands for."""
+    return memory_share.read_bandwidth(buffer_bytes(size, device), device)
 
 
 def buffer_bytes(size: int, device: torch.device) -> int:
@@ -222,16 +193,3 @@ def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:
     side = PEAK_SIDE[device.type]
     inputs, weights = (torch.ones(count, side, dtype=dtype, device=device) for count in (rows, side))
     return 2 * rows * side**2 / fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
-
-
-def fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
-    """Seconds of the fastest of several repeats, warm: the best that the machine can do."""
-    work()
-    seconds = []
-    for _ in range(repeats):
-        synchronise(device)
-        start = time.perf_counter()
-        work()
-        synchronise(device)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

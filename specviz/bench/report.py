@@ -28,6 +28,9 @@ STORY_GROUP = "stories"
 #: A row that follows from others, as in the file.
 Values = dict[str, Any]
 
+#: Of the target's passes over one token: bytes, seconds, bytes a second, and how much of these a pass uses.
+MEMORY_FIELDS = ("weight_bytes", "one_token_seconds", "bandwidth", "share")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow(Figures):
@@ -67,6 +70,7 @@ class BenchReport:
     pair: dict[str, str | int | None]
     settings: dict[str, int | float | bool | list[str]]
     rows: list[BenchRow]
+    memory: Values | None = None  # `MEMORY_FIELDS` and their sentence, or why they are None; None if nothing was timed
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
     failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
     interrupted: bool = False  # it was ended before it was over
@@ -239,6 +243,7 @@ def bench_text(report: BenchReport) -> str:
     """The benchmark: each contestant on each preset, then groups of presets, then everything else."""
     parts: list[Iterable[str]] = [
         [f"{key}: {value}" for key, value in report.machine.items() if value is not None],
+        [f"share of the memory's bandwidth: {report.memory['sentence']}"] if report.memory else [],
         filter(None, (report.busy, report.unsteady)),
         [f"✗ {entry['title']}: {entry['reason']}" for entry in report.failed],
         equality_lines(report.equality, str(report.machine.get("dtype"))),

@@ -86,7 +86,7 @@ def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) ->
 
     def start(repeat: int) -> Iterator[PendingRound]:
         settings = request.settings
-        seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat))
+        seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
         return pending_rounds(seeded, speaks and speaks(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make

@@ -13,7 +13,9 @@ from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.chains import JudgedDraft
+from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
+from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE
@@ -71,6 +73,10 @@ class Decoder:
 def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
     target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get("target"))
+    fast = request.passes.get("target")
+    if isinstance(fast, GraphedPasses) and target.buffers is not fast.kept:
+        # Another text has the buffers that the graphs work on: this run is plain, and its record says so.
+        request.passes["target"] = FastPasses.unprepared(fast.static)
     drafter = (build or request.drafter)(context_of(request, target))
     return Decoder(target, drafter, Coins.of(request), judge_of(request))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specviz.drafters.base import Drafter
@@ -36,7 +35,7 @@ class Request:
     branches: int  # draft tokens at each depth
     rule: Rule  # ``auto`` resolved
     warper: Warper  # for the target's logits and the drafter's
-    passes: Mapping[str, FastPasses]  # the pair's fast passes at that moment, by role
+    passes: dict[str, FastPasses]  # the pair's fast passes at that moment, by role
     longest: int = LONGEST_AUTO  # the most that γ = auto may be
 
     @property

@@ -9,9 +9,11 @@ trained_parts: sorts the names to draft with, and loads the trained parts among 
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have
 pass_timer: how long a pass takes, and with how many threads
+memory_share: how near a target pass comes to the memory's bandwidth
 preparation: compiles a pair's passes or records them as CUDA graphs
 quantised_targets: the target in few bits, which drafts for itself
 pass_checks: makes one model's fast passes, and refuses those that are wrong or slow
+graph_room: whether memory has room for CUDA graphs of a model's passes
 refusals: turns the libraries' errors, and a tokenizer's that cannot be used, into one sentence a user can act on
 token_texts: from token ids to text, token by token
 vocabularies: two tokenizers side by side, for a draft model with a vocabulary of its own

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, check_sharding, reading, try_model
+from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, PairPasses, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
@@ -186,7 +187,8 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
-    """The time of the target's passes here; on a CPU, sets the number of threads that suits it first."""
+    """The time of the target's passes here, and how fast its memory is; on a CPU, sets the number of threads that suits
+    it first."""
     if place.lent:
         return PairPasses()
     threads = None
@@ -194,7 +196,8 @@ def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPass
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(target)
     seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
-    return PairPasses(seconds_by_width=seconds_by_width, threads=threads)
+    memory = measured_memory(place.device) if place.way == "whole" else None
+    return PairPasses(seconds_by_width=seconds_by_width, memory=memory, threads=threads)
 
 
 def _load_models(

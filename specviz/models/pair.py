@@ -27,6 +27,7 @@ from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 from specviz.theory.draft_length import ChosenLength, Experience
+from specviz.theory.roofline import Memory
 
 #: The trained parts that draft from the target's hidden states.
 Part = MtpModules | PublishedPart
@@ -60,6 +61,8 @@ class PairPasses:
     refused: dict[str, SpecvizError] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
+    #: The memory from which those passes read the target's weights; None if not measured.
+    memory: Memory | None = None
     #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
     #: (`specviz.decoding.lengths`).
     experience: dict[Hashable, Experience] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from specviz.models.graph_room import refuse_short_memory
 from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
@@ -92,6 +93,7 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
 
 def recorded(static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
     """A model's passes as CUDA graphs, checked before and after recording. target: see `check`."""
+    refuse_short_memory(static)
     passes = GraphedPasses(static, recorder, target.kept if static.shares_rows and target is not None else None)
     check(passes, target)
     refuse_unrecordable(static)

@@ -373,9 +373,17 @@ def _states(part: Part | None, say: Words) -> str:
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
     """How the passes were timed, which rows are alike, and why nothing faster runs: a list, as Markdown."""
+    from specviz.models.memory_share import memory_share
+
     fast = pair.passes.fast
     lost = {role: passes.refusal for role, passes in fast.items() if passes.refusal is not None}
     lines = [say("models.timed")]
+    # New passes are in use a little before they have been timed.
+    share = None if stage.step else memory_share(pair)
+    if isinstance(share, SpecvizError):
+        lines.append(say("models.no_share", reason=as_text(say.error(share))))
+    elif share is not None:
+        lines.append(say("models.share", share=as_text(say.step(share.sentence))))
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))
     alike = [role for role, passes in fast.items() if passes.rows_are_alike and role not in lost]

@@ -22,11 +22,13 @@ from specviz.bench.lanes import plain_request, written
 from specviz.bench.report import BenchReport, BenchRow, bench_text, busy, equality_lines, save, summaries, unsteady
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
-from specviz.models.pair import ModelPair
+from specviz.models.memory_share import stored_bytes, weights_read
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, margin
 from specviz.records.prompts import PRESETS
-from tools import bandwidth_limit, trace_cost, two_rules
+from specviz.theory.roofline import Memory
+from tools import trace_cost, two_rules
 from tools.bench_table import table
 
 GREEDY = specviz.SamplingParams(temperature=0)
@@ -369,25 +371,7 @@ def test_the_bare_loops_are_greedy_decoding_and_stop_at_an_end_token(architectur
 # The sections
 
 
-def test_the_limit_is_bytes_over_bandwidth_and_nothing_is_a_share_of_one_that_was_beaten(pair):
-    target, draft = limits = bandwidth_limit.measure_limits(pair, context=20)
-    assert (target.role, draft.role) == ("target", "draft")
-    assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
-    for one in limits:
-        assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
-        one = replace(one, pass_seconds=1e3, plain_tokens_per_second=None)
-        assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
-        assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
-    slow = replace(target, pass_seconds=1e3, plain_tokens_per_second=1e-3)
-    assert slow.share_of_plain == pytest.approx(1e-3 * slow.limit_seconds)
-    assert draft.share_of_plain is None
-    beaten = replace(target, pass_seconds=0.5 * slow.limit_seconds)
-    outrun = replace(draft, pass_seconds=1.0, plain_tokens_per_second=1e12)
-    for one in (beaten, outrun):
-        assert one.limit_seconds is one.share_of_pass is one.share_of_plain is None and one.bandwidth > 0
-
-
-def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
+def test_reading_a_buffer_as_large_as_the_weights_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
     made, ones = [], torch.ones
 
     def counted(count, **options):
@@ -397,10 +381,25 @@ def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(mon
     monkeypatch.setattr(torch, "ones", counted)
     for free, most in [(64 << 30, machine.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
         monkeypatch.setattr(machine, "free_memory", lambda device, free=free: free)
-        for bandwidth in (machine.read_bandwidth, bandwidth_limit.copy_bandwidth):
-            made.clear()
-            bandwidth(16 << 30, torch.device("cpu"))
-            assert made in ([most], 2 * [most])
+        made.clear()
+        machine.read_bandwidth(16 << 30, torch.device("cpu"))
+        assert made == [most]
+
+
+def test_the_report_says_how_near_a_pass_comes_to_the_memorys_bandwidth_or_why_that_is_not_known(pair):
+    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, threads=2))
+    pairs = replace(pair, passes=timed), replace(tiny_pair("mixtral"), passes=timed), tiny_pair("llama")
+    rows = [a_row("plain", "story", 100.0)]
+    known, unknown, untimed = (replace(benchmark.Benchmark.of(one).report(), rows=rows) for one in pairs)
+    size = stored_bytes(weights_read(pair.target))
+    figures = {"weight_bytes": size, "one_token_seconds": 1e-3, "bandwidth": 1e9, "share": pytest.approx(size / 1e6)}
+    sentence = known.memory["sentence"]
+    assert known.memory == figures | {"sentence": sentence} and f"{size / 1e4:.0f} % of the 1.0 GB/s" in sentence
+    assert unknown.memory.keys() == known.memory.keys() and "mixture of experts" in unknown.memory["sentence"]
+    assert {unknown.memory[name] for name in figures} == {None} and untimed.memory is None
+    for one in (known, unknown):
+        assert f"share of the memory's bandwidth: {one.memory['sentence']}" in bench_text(one)
+    assert "bandwidth" not in bench_text(untimed)
 
 
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):

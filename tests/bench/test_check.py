@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import threading
 from math import inf
 from types import SimpleNamespace
@@ -66,7 +67,14 @@ def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
     for what in ("trees, target", "trees, draft", "memory"):
         assert findings[what].state == "right"
     assert "T(5) = " in findings["a target pass"].seen
+    share = findings["share of the memory's bandwidth"]
+    assert share.state == "right" and re.search(r"weights in [\d.]+ ms: .*/s, [\d.]+ % of the .* GB/s that", share.seen)
     assert any(what.startswith("a short race") for what in findings)
+
+
+def test_a_share_of_the_bandwidth_that_nobody_can_count_is_left_out_with_the_reason():
+    share = found(pair_check.pass_times(tiny_pair("mixtral")))["share of the memory's bandwidth"]
+    assert share.state == "skipped" and "depends on the experts" in str(share.seen)
 
 
 def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_its_interval_does():

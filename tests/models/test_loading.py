@@ -30,6 +30,7 @@ from tiny import (
 from transformers import modeling_utils
 from transformers.utils import logging as transformers_logging
 
+import specviz
 from specviz.decoding.request import prepare
 from specviz.models import pass_timer, placement, sources
 from specviz.models.loading import load_pair
@@ -123,6 +124,16 @@ def test_processor_and_memory_decide_on_auto_dtype_and_each_model_is_read_once(
     )
     edit_config(folder, dtype=stored)
     assert load_pair(folder, device="cpu").dtype == dtype and read == [dtype]
+
+
+def test_a_model_that_overflows_in_float16_is_sent_to_float32_where_it_is_right(folder):
+    """Trained in bfloat16, which reaches as far as float32: on GPUs without it `auto` is float16."""
+    wide = load_file(folder / "model.safetensors")
+    wide["model.layers.0.mlp.down_proj.weight"] *= 1e6
+    save_file(wide, folder / "model.safetensors", metadata={"format": "pt"})
+    with refused("dtype", "overflows in this precision, or its weights are damaged. Try float32."):
+        specviz.run(load_pair(folder, device="cpu", dtype="float16"), "Once", drafter=None, max_new_tokens=4)
+    assert specviz.run(load_pair(folder, device="cpu", dtype="float32"), "Once", drafter=None, max_new_tokens=4).text
 
 
 @pytest.mark.parametrize("dtype", ["float16", torch.bfloat16])

@@ -6,17 +6,19 @@ Without a GPU: a stand-in records as CUDA does, and torch's own calls are writte
 import contextlib
 import dataclasses
 import gc
+import itertools
 import types
 
 import pytest
 import torch
-from fast_passes import replayed
+from fast_passes import graphed_passes, replayed
 from tiny import assert_same_rows, tiny_model, tiny_pair
 
 from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding import decoder, engine
+from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.models import pass_checks
+from specviz.models import graph_room, pass_checks
 from specviz.models.pair import PairPasses
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
@@ -33,7 +35,9 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.model_twins import exit_after
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.runs import Run
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.records.words import Bytes
 
 CPU = torch.device("cpu")
 IDS = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -187,7 +191,51 @@ def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
     assert len(lent) > 6 and all(lent)
 
 
+@pytest.mark.parametrize("drafter", [None, "draft_model", "early_exit"])
+def test_a_text_beside_another_is_right_without_graphs_and_its_record_says_so(drafter):
+    pair, prompts = tiny_pair("llama"), (IDS, IDS[::-1])
+    greedy = RunSettings(IDS, None, sampling=SamplingParams(temperature=0), max_new_tokens=40)
+    due = [_whole(pair, dataclasses.replace(greedy, prompt=prompt)).token_ids for prompt in prompts]
+    pair.passes = PairPasses(graphed_passes(pair))
+    settings = dataclasses.replace(greedy, drafter=drafter, drafting=DraftParams(exit_layer=1))
+    requests = [prepare(pair, dataclasses.replace(settings, prompt=prompt)) for prompt in prompts]
+    turns = itertools.zip_longest(*map(engine.rounds, requests))
+    first, second = (collect(request, list(filter(None, made))) for request, made in zip(requests, zip(*turns)))
+    assert [first.token_ids, second.token_ids] == due
+    assert (first.pair.passes, second.pair.passes) == ("graphs", "plain")
+    assert pair.passes.kind == "graphs" and pair.passes.fast["target"].whole_rounds
+    again = _whole(pair, requests[1].settings)
+    assert again.pair.passes == "graphs" and again.token_ids == due[1], "the buffers are free again"
+
+
+def _whole(pair, settings: RunSettings) -> Run:
+    request = prepare(pair, settings)
+    return collect(request, list(engine.rounds(request)))
+
+
 # What cannot be recorded.
+
+
+@pytest.mark.parametrize("free", [2**28, 2**33])
+def test_nothing_is_recorded_where_that_would_leave_texts_no_memory(model, monkeypatch, free):
+    static, record = StaticPass(model), Recorder()
+    monkeypatch.setattr(graph_room, "free_memory", lambda device: free)
+    needed = graph_room.graph_bytes(static)
+    assert 2**28 < needed < 2**33
+    if free > needed:
+        assert pass_checks.recorded(static, record, None).graphs
+        return
+    with pytest.raises(SpecvizError) as caught:
+        pass_checks.recorded(static, record, None)
+    assert f"about {Bytes(needed)} of memory, and only {Bytes(free)} are free" in caught.value.message
+    assert not record.recorded
+
+
+def test_the_memory_that_graphs_take_grows_with_the_vocabulary_and_an_exit_has_no_rows_of_its_own(model):
+    static = StaticPass(model)
+    needed = graph_room.graph_bytes(static)
+    assert graph_room.graph_bytes(static.first_layers(1)) < needed
+    assert graph_room.graph_bytes(StaticPass(tiny_model("llama", vocab=4096))) > needed
 
 
 def failing(function, examples):

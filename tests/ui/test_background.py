@@ -20,6 +20,7 @@ from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
+from specviz.models.pair import PairPasses
 from specviz.models.preparation import Preparation
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
@@ -27,6 +28,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
+from specviz.theory.roofline import Memory
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore, Preparer, Stage
 from specviz.ui.generate_tab import generate
@@ -195,6 +197,20 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
     said = notes(pair, Stage(), words("en"))
     assert describe(pair, Stage(), words("en")).count("| plain |") == 1
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
+
+
+@pytest.mark.parametrize("language, is_of", [("en", "% of the 1.0 GB/s"), ("de", "% der 1,0 GB/s")])
+def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair, language, is_of):
+    def said(pair, passes, step=None):
+        return notes(replace(pair, passes=passes), Stage(step), words(language))
+
+    timed = PairPasses(seconds_by_width={1: 1e-3}, memory=Memory(1e9, 2**27, threads=2))
+    about = words(language)("models.share", share="")[:-2]
+    known, unknown = said(pair, timed), said(tiny_pair("mixtral"), timed)
+    assert about in known and is_of in known
+    assert about in unknown and ("not known" in unknown or "unbekannt" in unknown)
+    assert about not in said(pair, PairPasses()), "nothing was timed yet"
+    assert about not in said(pair, timed, Sentence("trying compiled ones")), "other passes than are in use"
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
