@@ -25,7 +25,7 @@ from specviz.drafters.ahead import DeviceText, DraftAhead, branches_see, move
 from specviz.passes.cuda_graphs import MEETINGS, GraphedPasses, Replay
 from specviz.passes.devices import Mark
 from specviz.records.runs import LengthChoice, Seconds
-from specviz.rules.draft import Draft, Rule, TargetRows, TreeShape, Uniforms, Verdict
+from specviz.rules.draft import Draft, GrownTree, Rule, TargetRows, TreeShape, Uniforms, Verdict
 from specviz.rules.sampling import Warper
 from specviz.rules.transfer import Layout, on_cpu, packed, to_device
 from specviz.theory.draft_length import DraftLength
@@ -145,6 +145,9 @@ class RecordedRound:
 
     def _judge(self) -> tuple[()]:
         text, draft, uniforms = self.text, self.draft, Uniforms.of(self.recorded.coins)
+        if draft.grown is not None:
+            # Anew: what a shape has computed before would be taken for part of every round.
+            draft = replace(draft, grown=GrownTree(draft.grown.rows, draft.grown.ancestors, draft.grown.width))
         rows = TargetRows.of(self.logits, self.way.warper)
         decision = self.way.rule.decided_on_device(draft, rows, uniforms)
         kept, following = decision.kept.bool(), decision.next_token.view(1)
@@ -153,6 +156,8 @@ class RecordedRound:
             self._move(path)
         tokens = torch.cat([draft.tokens.index_select(0, path), following])
         committed = following.where(levels == kept.sum(), tokens)
+        if self.depth:
+            self.way.ahead.note_read(text)
         text.ids.index_copy_(0, text.length + levels, committed)
         text.length.add_(kept.sum() + 1)
         parts = parts_of(draft, rows, decision, uniforms, self.way.reachable) | {"likeliest": rows.likeliest}

@@ -70,6 +70,10 @@ class DraftAhead(ABC):
     def levels(self, text: DeviceText, depth: int) -> Rows:
         """The rows of one level after another, `depth` of them."""
 
+    def note_read(self, text: DeviceText) -> None:  # noqa: B027, models find what is unread by themselves
+        """Takes down how far it has read, before the text goes on. Drafting itself changes nothing that drafting begins
+        with, so a draft can be made twice."""
+
     def read_after(self, length: int, kept: int, depth: int) -> int:
         """How many places it has read, once `kept` tokens were kept of a draft after `length` tokens of text."""
         return length + min(kept, depth - 1)
@@ -150,15 +154,8 @@ class HeadAhead(ModelAhead):
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         return text.read, text.length - 1
 
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        levels = super().levels(text, depth)
-        row = next(levels)
-        # Only now: what it reads begins there.
+    def note_read(self, text: DeviceText) -> None:
         text.read.copy_(text.length - 1)
-        for _ in range(depth - 1):
-            level = yield row
-            row = levels.send(level)
-        yield row
 
     def read_after(self, length: int, kept: int, depth: int) -> int:
         return length - 1
@@ -192,7 +189,6 @@ class MasksAhead(HeadAhead):
         tokens = torch.cat([tokens, torch.full_like(masks, self.mask[0])])
         inputs = self.inputs(text, self.mask[1].expand(depth - 1, -1))
         logits, *_ = self.passes.static(tokens, where, where, self.visible(where), *inputs, *self.rows)
-        text.read.copy_(end)
         for row in logits.index_select(0, torch.cat([last, self.unread + masks])).split(1):  # noqa: UP028, it is sent to
             yield row
 
@@ -230,7 +226,6 @@ class BlockAhead(HeadAhead):
         inputs = functional.pad(self.states(text), (0, 0, 0, len(slots))).to(self.passes.static.dtype)
         given = torch.cat([tokens, last, torch.full_like(slots[1:], sizes.mask_id)]), where, where
         logits, hidden = self.passes.static(*given, self.visible(where), inputs, *self.rows)
-        text.read.copy_(end)
         return logits[0 if sizes.predicts_next else 1 :], hidden.to(self.head.dtype), last
 
 

@@ -13,8 +13,11 @@ from specviz.decoding.host_rounds import HostRounds
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.passes.cuda_graphs import _OnDevice
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
+from specviz.rules import draft, exact, transfer
+from specviz.rules import sampling as sampling_rules
 
 #: Drafters whose rounds can be recorded.
 AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel"]
@@ -184,3 +187,28 @@ def test_drafts_that_the_host_grows_are_not_launched(launched):
     made = DeviceRounds.of(request, engine.decoder_of(request), engine.length_of(request))
     assert isinstance(made, DeviceRounds)
     assert device_rounds.LEAD == 2 and issubclass(DeviceRounds, HostRounds)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("sampling", [SamplingParams(0), SamplingParams(0.7)])
+@pytest.mark.parametrize("drafter", AHEAD)
+def test_no_part_of_a_recorded_round_needs_a_value_on_the_host(drafter, sampling, branches, monkeypatch):
+    """By the operations that a GPU takes, each of which a recording would refuse if it waited."""
+    pair = recorded_pair()
+    for module in (draft, exact, sampling_rules, transfer, device_rounds):
+        monkeypatch.setattr(module, "on_cpu", lambda tensor: False, raising=False)
+    monkeypatch.setattr(device_rounds, "on_cpu", lambda tensor: True)
+    recorded, inside = [], pair.passes.fast["target"].record
+
+    def strictly(function, examples):
+        if not examples:
+            with _OnDevice():
+                function()
+            recorded.append(function.__name__)
+        return inside(function, examples)
+
+    for passes in pair.passes.fast.values():
+        passes.record = strictly
+    order = {"drafter": drafter, "sampling": sampling, "num_draft_tokens": 3, "rule": "auto"}
+    run = run_of(pair, drafting=DraftParams(branches=branches if drafter else None), max_new_tokens=20, **order)
+    assert len(run.token_ids) == 20 and {"_verify", "_judge"} <= set(recorded)

@@ -6,7 +6,7 @@ import dataclasses
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.parts.head_passes import WithoutPass
-from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.cuda_graphs import WARM_UPS, GraphedPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state
@@ -15,8 +15,10 @@ from specviz.records.errors import SpecvizError
 
 
 def replayed(function, examples):
-    """Records as a CUDA graph does, on a CPU: a replay reads the very tensors that were recorded."""
+    """Records as a CUDA graph does, on a CPU: warms up first; a replay reads the very tensors that were recorded."""
     inputs = [example.clone() for example in examples]
+    for _ in range(WARM_UPS):
+        function(*inputs)
 
     def replay(arguments):
         for own, given in zip(inputs, arguments, strict=True):
