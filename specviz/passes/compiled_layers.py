@@ -1,0 +1,558 @@
+"""Compiles a model's passes decoder layer by decoder layer, where they are recorded as CUDA graphs afterwards.
+
+All layers of one kind are the same code on other weights, so two programs serve all of them: one for passes over one
+token, whose products are streams of weights, and one for passes over several. Both leave the buffers' room open. Inductor
+makes them from a graph of the layer with its weights among the inputs, and puts each into a file that loads in a moment.
+What is around the layers stays transformers' own code.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import importlib.util
+import inspect
+import itertools
+import os
+import pathlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+from transformers import Cache
+from transformers.cache_utils import DummyLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from specviz.passes import model_twins, static_passes
+from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
+from specviz.passes.kernel_library import cache_folder, cxx, processor
+from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
+from specviz.passes.processes import is_zero_gpu
+from specviz.passes.static_passes import StaticLayer, StaticPass
+from specviz.records.errors import SpecvizError, first_line
+
+#: Inductor's settings for programs over one token: a product with one row becomes a sum over the weights, into which
+#: norms and activations fuse, and each kernel's blocks are tried out. On an H100 a pass took 6.3 ms so, and 6.8 with
+#: cuBLAS. Several tokens are cuBLAS's.
+_OPTIONS = {True: {"coordinate_descent_tuning": True}, False: {}}
+
+#: The passes that are traced, (tokens, room): where their calls differ, they depend on the one or the other.
+_TRACED = ((5, 2 * static_passes.BLOCK), (7, 3 * static_passes.BLOCK))
+
+#: Sizes in a `LayerCode` that are those of the pass.
+_COUNT, _ROOM = "count", "room"
+
+#: Bytes at whose multiples kernels like weights to begin.
+_ALIGNED = 16
+
+#: Reads whatever the model hands over; ``program(*inputs)`` -> the tensors that the layer returns.
+Program = Callable[..., Sequence[Tensor]]
+
+
+def refuse_uncompilable(device: torch.device) -> None:
+    """Raises SpecvizError (field ``passes``) if no layers can be compiled for this device here."""
+    if is_zero_gpu():
+        raise SpecvizError("ZeroGPU lends a GPU for too short a time to compile anything.", "passes")
+    if not hasattr(torch._inductor, "standalone_compile"):
+        raise SpecvizError("This version of torch cannot keep compiled layers: install a newer one.", "passes")
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise SpecvizError("Triton is not installed, which compiles for the GPU.", "passes")
+    cxx()  # Triton compiles what launches its kernels
+
+
+# How a model calls its layers
+
+
+class _Given:
+    """Stands for a tensor, or for the cache, among the arguments of a call."""
+
+
+class _GivenCache:
+    """Stands for the cache."""
+
+
+#: What else a call may contain: the same in all passes, so it is a part of the code.
+_CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
+
+
+class Form(NamedTuple):
+    """What a call of a layer is made of, or its result, apart from its tensors and the cache."""
+
+    shape: pytree.TreeSpec
+    leaves: tuple[object, ...]  # constants, `_Given`, `_GivenCache`
+
+    @classmethod
+    def of(cls, given: object) -> tuple[Form, list[Tensor], Cache | None]:
+        """The form, tensors and cache of ``(arguments, named arguments)``, or of a result.
+
+        Raises SpecvizError (field ``passes``) if there is anything else.
+        """
+        leaves, shape = pytree.tree_flatten(given)
+        held, tensors, cache = [], [], None
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                held.append(_Given)
+            elif isinstance(leaf, Cache):
+                cache = leaf
+                held.append(_GivenCache)
+            elif isinstance(leaf, _CONSTANTS):
+                held.append(leaf)
+            else:
+                raise SpecvizError(
+                    "Its layers take more than tensors ({kind}).", "passes", kind=type(leaf).__qualname__
+                )
+        return cls(shape, tuple(held)), tensors, cache
+
+    def filled(self, tensors: Sequence[Tensor], cache: Cache | None = None) -> Any:
+        """What it is the form of, with these tensors."""
+        rest = iter(tensors)
+        leaves = [next(rest) if one is _Given else cache if one is _GivenCache else one for one in self.leaves]
+        return pytree.tree_unflatten(leaves, self.shape)
+
+
+class _Seen(NamedTuple):
+    """One call of a layer, and what happened in it."""
+
+    call: Form
+    tensors: list[Tensor]
+    cache: Cache | None
+    result: Form
+    together: tuple[tuple[str, ...], ...]  # names of linear layers that read the same, see `_joinable`
+
+
+@torch.inference_mode()
+def _seen(static: StaticPass, layers: Sequence[nn.Module], width: int, room: int) -> list[_Seen]:
+    """The call of each layer in a pass over `width` tokens. static: on a twin of its own."""
+    seen: dict[nn.Module, _Seen] = {}
+    with torch.random.fork_rng(devices=[]):
+        arguments = [argument.to(static.device) for argument in static.examples(width, room)]
+
+    def watched(layer: nn.Module, *given: object, **named: object) -> object:
+        read: dict[int, tuple[Tensor, list[str]]] = {}  # inputs, kept so that no other tensor gets their `id`
+
+        def note(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            read.setdefault(id(inputs[0]), (inputs[0], []))[1].append(name)
+
+        linear = [(name, part) for name, part in layer.named_modules() if type(part) is nn.Linear]
+        hooks = [part.register_forward_pre_hook(functools.partial(note, name)) for name, part in linear]
+        try:
+            result = type(layer).forward(layer, *given, **named)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        groups = tuple(tuple(names) for _, names in read.values() if len(names) > 1)
+        seen[layer] = _Seen(*Form.of((given, named)), Form.of(result)[0], groups)
+        return result
+
+    for layer in layers:
+        layer.forward = functools.partial(watched, layer)
+    try:
+        static(*arguments)
+    finally:
+        for layer in layers:
+            del layer.forward
+    if len(seen) < len(layers):
+        raise SpecvizError("Some of its layers are not called.", "passes")
+    return [seen[layer] for layer in layers]
+
+
+def _sizes(first: Tensor, second: Tensor) -> tuple[int | str, ...]:
+    """The sizes of a tensor that two passes were given (`_TRACED`). Raises SpecvizError (field ``passes``) if they
+    depend on anything but tokens and room."""
+    depends: list[int | str] = []
+    for sizes in zip(first.shape, second.shape, strict=True):
+        if sizes[0] == sizes[1]:
+            depends.append(sizes[0])
+        elif sizes in (counts_and_rooms := tuple(zip(*_TRACED))):
+            depends.append((_COUNT, _ROOM)[counts_and_rooms.index(sizes)])
+        else:
+            raise SpecvizError("Its layers take tensors of sizes that cannot be told.", "passes")
+    return tuple(depends)
+
+
+# Weights of layers that read the same
+
+
+def _joinable(layer: nn.Module, groups: Sequence[Sequence[str]], shared: set[int]) -> tuple[tuple[str, ...], ...]:
+    """Those of these groups of linear layers, by name, whose products can be one."""
+
+    def alike(names: Sequence[str]) -> bool:
+        parts = [layer.get_submodule(name) for name in names]
+        weights = [weight for part in parts for weight in part.parameters()]
+        return (
+            len(set(names)) == len(names)
+            and len({(part.bias is None, *((one.dtype, one.device) for one in part.parameters())) for part in parts}) == 1
+            and all(weight.is_contiguous() and id(weight) not in shared for weight in weights)
+            and parts[0].in_features * parts[0].weight.element_size() % _ALIGNED == 0
+            and all(_lie_together(some) or all(map(_alone, some)) for some in _weights_of(parts))
+        )
+
+    return tuple(tuple(names) for names in groups if alike(names))
+
+
+def _weights_of(parts: Sequence[nn.Linear]) -> list[list[nn.Parameter]]:
+    """The weights of these linear layers, and their biases if they have any."""
+    return [list(some) for some in zip(*(part.parameters() for part in parts), strict=True)]
+
+
+def _alone(weight: Tensor) -> bool:
+    """True if its memory holds nothing else, and so comes free when it moves."""
+    return weight.untyped_storage().nbytes() == weight.nbytes
+
+
+def _lie_together(weights: Sequence[Tensor]) -> bool:
+    """True if they lie one after the other in one piece of memory."""
+    storage = weights[0].untyped_storage().data_ptr()
+    return all(
+        second.untyped_storage().data_ptr() == storage and second.data_ptr() == first.data_ptr() + first.nbytes
+        for first, second in itertools.pairwise(weights)
+    )
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def laid_together(weights: Sequence[nn.Parameter]) -> Tensor:
+    """All rows of these weights as one tensor, of which they are parts from now on: no more memory, the same bits.
+
+    Weights that lie together stay where they are.
+    """
+    if len(weights) > 1 and not _lie_together(weights):
+        whole = torch.cat(list(weights))
+        for weight, rows in zip(weights, whole.split([len(one) for one in weights]), strict=True):
+            weight.data = rows
+    first = weights[0].detach()
+    return first.as_strided((sum(map(len, weights)), *first.shape[1:]), first.stride())
+
+
+class _Joined(nn.Module):
+    """The products of linear layers that read the same as one; a `_Part` stands in the place of each."""
+
+    def __init__(self, parts: Sequence[nn.Linear]):
+        super().__init__()
+        self.sizes = [part.out_features for part in parts]
+        self.weight = nn.Parameter(torch.cat([part.weight for part in parts]))
+        self.bias = None if parts[0].bias is None else nn.Parameter(torch.cat([part.bias for part in parts]))
+        self.read: Tensor | None = None
+        self.made: Sequence[Tensor] = ()
+
+    def part(self, x: Tensor, place: int) -> Tensor:
+        if x is not self.read:
+            self.read, self.made = x, functional.linear(x, self.weight, self.bias).split(self.sizes, -1)
+        return self.made[place]
+
+
+class _Part(nn.Module):
+    def __init__(self, whole: _Joined, place: int):
+        super().__init__()
+        self.place = place
+        # As the first one's module alone: its weights have one name.
+        (self._modules if place == 0 else self.__dict__)["whole"] = whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.whole.part(x, self.place)
+
+
+# One kind of layer
+
+
+@dataclass(frozen=True)
+class LayerCode:
+    """A kind of decoder layer as a function of tensors alone: ``code(*inputs, where, keys, values, *weights)``.
+
+    layer: one of the kind, without weights, its attention for few queries and its products joined.
+    """
+
+    layer: nn.Module
+    place: int  # among the cache's layers
+    call: Form
+    result: Form
+    sizes: tuple[tuple[int | str, ...], ...]  # of each input of the call
+    dtypes: tuple[torch.dtype, ...]
+    row_shapes: tuple[tuple[int, int], ...]  # (heads, head size) of keys and of values
+    row_dtype: torch.dtype
+    device: torch.device
+    names: tuple[str, ...]  # of weights and buffers of `layer`
+    own_names: tuple[tuple[str, ...], ...]  # of those of a layer of the model that lie together as each of them
+    described: str = field(repr=False)  # all that its program depends on, apart from torch
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        inputs, (where, keys, values), weights = _parted(given, len(self.sizes))
+        cache = Cache(layers=[*[DummyLayer()] * self.place, StaticLayer(keys, values, where)])
+        arguments, named = self.call.filled(inputs, cache)
+        by_name = dict(zip(self.names, weights, strict=True))
+        return Form.of(functional_call(self.layer, by_name, arguments, named))[1]
+
+    def weights(self, layer: nn.Module) -> list[Tensor]:
+        """What its programs need of one of the model's layers; joined ones are laid together, if they were not."""
+        tensors = dict(itertools.chain(layer.named_parameters(), layer.named_buffers()))
+        together = [[tensors[name] for name in names] for names in self.own_names]
+        return [laid_together(some) if len(some) > 1 else some[0].detach() for some in together]
+
+    def examples(self, width: int, room: int = LEAST_ROOM) -> list[Tensor]:
+        """Arguments of a call over `width` tokens: arbitrary numbers, on the device."""
+        known = {_COUNT: width, _ROOM: room}
+        with torch.device(self.device):
+            inputs = [
+                torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
+                for sizes, dtype in zip(self.sizes, self.dtypes, strict=True)
+            ]
+            rows = [torch.zeros(1, heads, room, size, dtype=self.row_dtype) for heads, size in self.row_shapes]
+            held = dict(itertools.chain(self.layer.named_parameters(), self.layer.named_buffers()))
+            weights = [torch.zeros_like(held[name], device=self.device, requires_grad=False) for name in self.names]
+            return [*inputs, torch.arange(3, 3 + width), *rows, *weights]
+
+    def exported(self, one: bool) -> ExportedProgram:
+        """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
+        that is recorded."""
+        room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=2, max=WIDTHS[-1])
+        open_sizes = {_ROOM: room} if one else {_ROOM: room, _COUNT: count}
+        dynamic = [
+            {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
+        ]
+        dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
+        with torch.no_grad():
+            examples = tuple(self.examples(1 if one else _TRACED[0][0]))
+            return torch.export.export(_Traced(self), examples, dynamic_shapes=(dynamic,), strict=False)
+
+
+class _Traced(nn.Module):
+    """A `LayerCode` as torch.export takes it."""
+
+    def __init__(self, code: LayerCode):
+        super().__init__()
+        self.code = code
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        return self.code(*given)
+
+
+def _parted(given: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    return given[:inputs], given[inputs : inputs + 3], given[inputs + 3 :]
+
+
+def _code(static: StaticPass, layer: nn.Module, both: Sequence[_Seen]) -> LayerCode:
+    """The code of this layer, which two passes called so. Raises SpecvizError (field ``passes``) if it has none."""
+    first, second = both
+    same = first.call == second.call and first.result == second.result and first.together == second.together
+    if not same or len(first.tensors) != len(second.tensors):
+        raise SpecvizError("Its layers are not called alike in all passes.", "passes")
+    place = _place(layer)
+    held = None if first.cache is None else first.cache.layers[place]
+    if not isinstance(held, StaticLayer):
+        raise _without_rows()
+    template = _without_weights(layer)
+    config = getattr(static.original.config, "get_text_config", lambda: static.original.config)()
+    if static.original._supports_attention_backend and config._attn_implementation in (GROUPED, "sdpa"):
+        attending_by(template, FEW_QUERIES)
+    own: dict[str, tuple[str, ...]] = {}
+    for names in _joinable(layer, first.together, shared_weights(static.model)):
+        whole = _Joined([template.get_submodule(name) for name in names])
+        for place_in, name in enumerate(names):
+            template.set_submodule(name, _Part(whole, place_in))
+        for kind, _ in whole.named_parameters():
+            own[f"{names[0]}.whole.{kind}"] = tuple(f"{name}.{kind}" for name in names)
+    names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
+    sizes = tuple(itertools.starmap(_sizes, zip(first.tensors, second.tensors, strict=True)))
+    dtypes = tuple(tensor.dtype for tensor in first.tensors)
+    row_shapes = tuple(tuple(rows.shape[1::2]) for rows in (held.keys, held.values))
+    facts = (_description(layer), first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype, static.device)
+    return LayerCode(
+        template,
+        place,
+        first.call,
+        first.result,
+        sizes,
+        dtypes,
+        row_shapes,
+        held.keys.dtype,
+        static.device,
+        tuple(names),
+        tuple(own.get(name, (name,)) for name in names),
+        repr((facts, sorted(own.items()))),
+    )
+
+
+def _place(layer: nn.Module) -> int:
+    """Which of the cache's layers holds this layer's keys and values. Raises SpecvizError (field ``passes``)."""
+    places = {part.layer_idx for part in layer.modules() if hasattr(part, "layer_idx")}
+    if len(places) != 1:
+        raise _without_rows()
+    return places.pop()
+
+
+def _without_rows() -> SpecvizError:
+    return SpecvizError("Its layers have no keys and values of their own.", "passes")
+
+
+def _without_weights(layer: nn.Module) -> nn.Module:
+    """A copy of the layer on the device ``meta``."""
+    empty: dict[int, Tensor] = {}
+    for weight in layer.parameters():
+        empty[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+    for buffer in layer.buffers():
+        empty[id(buffer)] = torch.empty_like(buffer, device="meta")
+    template = copy.deepcopy(layer, empty)
+    for part in template.modules():
+        # Those with which transformers takes down hidden states cannot be pickled, and see no layer from inside.
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return template.requires_grad_(False)
+
+
+def _description(layer: nn.Module) -> str:
+    """All that the code of a layer depends on: classes, settings, sizes; not its place."""
+    facts: list[object] = []
+    for name, part in layer.named_modules():
+        plain = {key: value for key, value in vars(part).items() if isinstance(value, (*_CONSTANTS, tuple, list))}
+        settings = {key: value for key, value in sorted(plain.items()) if key[0] != "_" and key != "layer_idx"}
+        functions = {key: value.__qualname__ for key, value in vars(part).items() if inspect.isfunction(value)}
+        facts.append((name, type(part).__module__, type(part).__qualname__, settings, sorted(functions.items())))
+        if hasattr(part, "config"):
+            facts.append(part.config.to_json_string())
+    held = itertools.chain(layer.named_parameters(), layer.named_buffers())
+    return repr((facts, [(name, tuple(one.shape), one.stride(), one.dtype) for name, one in held]))
+
+
+# Programs
+
+
+@dataclass(frozen=True)
+class LayerProgram:
+    """A program that is yet to be made."""
+
+    code: LayerCode
+    one: bool  # over one token
+    name: str  # of the model, for people
+
+    @property
+    def path(self) -> pathlib.Path:
+        """Its file, named by all that it depends on."""
+        device = self.code.device
+        on_gpu = device.type == "cuda"
+        facts = [
+            torch.__version__,
+            transformers.__version__,
+            (torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)) if on_gpu else processor(),
+            self.one,
+            _OPTIONS[self.one],
+            self.code.described,
+            *map(inspect.getsource, (inspect.getmodule(LayerCode), static_passes, model_twins)),
+        ]
+        return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
+
+
+def build(program: LayerProgram, path: pathlib.Path) -> None:
+    """Compiles a layer to `path`, and runs it once from there: whatever only a run makes is kept with the rest."""
+    code = program.code
+    if code.device.type == "cuda":
+        torch.cuda.set_device(code.device)
+    graph = code.exported(program.one).graph_module
+    inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    for node in graph.graph.output_node().args[0]:
+        node.meta["example_value"] = node.meta["val"]  # where Inductor looks for sizes that are left open
+    with torch.no_grad():
+        made = torch._inductor.standalone_compile(graph, inputs, options={"config_patches": _OPTIONS[program.one]})
+    made.save(path=str(path), format="binary")
+    del made
+    run = loaded(path)
+    with torch.inference_mode():
+        for width in (1,) if program.one else (2, WIDTHS[-1]):
+            run(*code.examples(width))
+
+
+def loaded(path: pathlib.Path) -> Program:
+    """The program in a file. Raises whatever torch does if it cannot be read."""
+    # Where those who made it keep what they compile: else it would be unpacked into a folder of the system's.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    return torch._inductor.CompiledArtifact.load(path=str(path), format="binary")
+
+
+# A pass by its layers
+
+
+class CompiledLayer:
+    """A layer's ``forward``: by programs wherever it is called as they were made for, else its own."""
+
+    def __init__(self, layer: nn.Module, code: LayerCode, place: int, programs: Mapping[bool, Program]):
+        self.layer, self.code, self.place, self.programs = layer, code, place, programs
+        self.weights = code.weights(layer)
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        form, tensors, cache = Form.of((arguments, named))
+        held = cache.layers[self.place] if form == self.code.call else None
+        if not isinstance(held, StaticLayer) or len(held.where) > WIDTHS[-1]:
+            return type(self.layer).forward(self.layer, *arguments, **named)
+        run = self.programs[len(held.where) == 1]
+        inputs = [tensor.contiguous() for tensor in tensors]
+        return self.code.result.filled(run(*inputs, held.where, held.keys, held.values, *self.weights))
+
+
+class LayeredPass:
+    """A pass whose layers can be compiled. From now on weights of its layers that are read together lie together, so
+    whatever holds on to their places has to be made afterwards.
+
+    Raises SpecvizError (field ``passes``) if its layers are no functions of tensors.
+    """
+
+    def __init__(self, static: StaticPass):
+        self.static = static.on_twin(sharing_twin(static.model))
+        model = self.static.model
+        self.layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+        if not self.layers:
+            raise SpecvizError("{name} has no decoder layers that can be told.", "passes", name=static.name)
+        try:
+            both = list(zip(*(_seen(self.static, self.layers, *traced) for traced in _TRACED), strict=True))
+            self.codes = list(self._codes(both))
+            pickle.dumps(self.codes)
+        except (SpecvizError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # An architecture may do anything in its layers.
+            raise SpecvizError(
+                "The layers of {name} cannot be compiled: {reason}.",
+                "passes",
+                name=static.name,
+                reason=first_line(error),
+            ) from error
+        for layer, code in zip(self.layers, self.codes, strict=True):
+            code.weights(layer)
+
+    def _codes(self, both: Sequence[Sequence[_Seen]]) -> Iterator[LayerCode]:
+        """The code of each layer, the same object for all of a kind."""
+        kinds: dict[str, LayerCode] = {}
+        for layer, seen in zip(self.layers, both, strict=True):
+            code = _code(self.static, layer, seen)
+            yield kinds.setdefault(code.described, code)
+
+    def programs(self) -> list[LayerProgram]:
+        """What has to be made, or was: two programs for each kind of layer."""
+        kinds = {id(code): code for code in self.codes}
+        return [LayerProgram(code, one, self.static.name) for one in (True, False) for code in kinds.values()]
+
+    def compiled(self) -> StaticPass:
+        """The pass by its programs, which are loaded. Raises SpecvizError (field ``passes``) if they do not load."""
+        programs: dict[int, dict[bool, Program]] = {}
+        try:
+            for program in self.programs():
+                programs.setdefault(id(program.code), {})[program.one] = loaded(program.path)
+        except Exception as error:
+            # Of another version, or half a file: torch's readers raise anything.
+            raise SpecvizError(
+                "The compiled layers of {name} cannot be loaded: {reason}.",
+                "passes",
+                name=self.static.name,
+                reason=first_line(error),
+            ) from error
+        for layer, code in zip(self.layers, self.codes, strict=True):
+            layer.forward = CompiledLayer(layer, code, _place(layer), programs[id(code)])
+        return self.static
