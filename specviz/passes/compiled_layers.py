@@ -72,15 +72,7 @@ def refuse_uncompilable(device: torch.device) -> None:
 # How a model calls its layers
 
 
-class _Given:
-    """Stands for a tensor, or for the cache, among the arguments of a call."""
-
-
-class _GivenCache:
-    """Stands for the cache."""
-
-
-#: What else a call may contain: the same in all passes, so it is a part of the code.
+#: What a call may contain beside tensors and the cache: the same in all passes, so it is a part of the code.
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 
 
@@ -88,7 +80,7 @@ class Form(NamedTuple):
     """What a call of a layer is made of, or its result, apart from its tensors and the cache."""
 
     shape: pytree.TreeSpec
-    leaves: tuple[object, ...]  # constants, `_Given`, `_GivenCache`
+    leaves: tuple[object, ...]  # constants; `Tensor` and `Cache` stand for what is given anew
 
     @classmethod
     def of(cls, given: object) -> tuple[Form, list[Tensor], Cache | None]:
@@ -101,10 +93,10 @@ class Form(NamedTuple):
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                held.append(_Given)
+                held.append(Tensor)
             elif isinstance(leaf, Cache):
                 cache = leaf
-                held.append(_GivenCache)
+                held.append(Cache)
             elif isinstance(leaf, _CONSTANTS):
                 held.append(leaf)
             else:
@@ -116,7 +108,7 @@ class Form(NamedTuple):
     def filled(self, tensors: Sequence[Tensor], cache: Cache | None = None) -> Any:
         """What it is the form of, with these tensors."""
         rest = iter(tensors)
-        leaves = [next(rest) if one is _Given else cache if one is _GivenCache else one for one in self.leaves]
+        leaves = [next(rest) if one is Tensor else cache if one is Cache else one for one in self.leaves]
         return pytree.tree_unflatten(leaves, self.shape)
 
 
@@ -162,7 +154,7 @@ def _seen(static: StaticPass, layers: Sequence[nn.Module], width: int, room: int
         for layer in layers:
             del layer.forward
     if len(seen) < len(layers):
-        raise SpecvizError("Some of its layers are not called.", "passes")
+        raise SpecvizError("Its layers are not called alike in all passes.", "passes")
     return [seen[layer] for layer in layers]
 
 
@@ -176,7 +168,7 @@ def _sizes(first: Tensor, second: Tensor) -> tuple[int | str, ...]:
         elif sizes in (counts_and_rooms := tuple(zip(*_TRACED))):
             depends.append((_COUNT, _ROOM)[counts_and_rooms.index(sizes)])
         else:
-            raise SpecvizError("Its layers take tensors of sizes that cannot be told.", "passes")
+            raise SpecvizError("Its layers are not called alike in all passes.", "passes")
     return tuple(depends)
 
 
@@ -265,7 +257,7 @@ class _Part(nn.Module):
 # One kind of layer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerCode:
     """A kind of decoder layer as a function of tensors alone: ``code(*inputs, where, keys, values, *weights)``.
 
@@ -322,7 +314,7 @@ class LayerCode:
         dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
         with torch.no_grad():
             examples = tuple(self.examples(1 if one else _TRACED[0][0]))
-            return torch.export.export(_Traced(self), examples, dynamic_shapes=(dynamic,), strict=False)
+            return torch.export.export(_Traced(self), examples, dynamic_shapes=(tuple(dynamic),), strict=False)
 
 
 class _Traced(nn.Module):
@@ -426,7 +418,7 @@ def _description(layer: nn.Module) -> str:
 # Programs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerProgram:
     """A program that is yet to be made."""
 
@@ -474,7 +466,9 @@ def loaded(path: pathlib.Path) -> Program:
     """The program in a file. Raises whatever torch does if it cannot be read."""
     # Where those who made it keep what they compile: else it would be unpacked into a folder of the system's.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
-    return torch._inductor.CompiledArtifact.load(path=str(path), format="binary")
+    # In this thread: the kernels are there, and a process for each core would only take memory.
+    with torch._inductor.config.patch(compile_threads=1):
+        return torch._inductor.CompiledArtifact.load(path=str(path), format="binary")
 
 
 # A pass by its layers
@@ -509,7 +503,7 @@ class LayeredPass:
         model = self.static.model
         self.layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
         if not self.layers:
-            raise SpecvizError("{name} has no decoder layers that can be told.", "passes", name=static.name)
+            raise SpecvizError("It has no decoder layers of transformers' kind.", "passes")
         try:
             both = list(zip(*(_seen(self.static, self.layers, *traced) for traced in _TRACED), strict=True))
             self.codes = list(self._codes(both))

@@ -151,13 +151,13 @@ def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     config.num_hidden_layers = layers
     if len(kinds := getattr(config, "layer_types", None) or ()) > layers:  # where they do not follow from the number
         config.layer_types = kinds[:layers]
-    short_base = with_children(base, {stack: nn.ModuleList(list(getattr(base, stack))[:layers])})
-    short = with_children(model, {model.base_model_prefix: short_base})
+    short_base = _with_children(base, {stack: nn.ModuleList(list(getattr(base, stack))[:layers])})
+    short = _with_children(model, {model.base_model_prefix: short_base})
     short_base.config = short.config = config
     return short
 
 
-def with_children(module: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
+def _with_children(module: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
     """A shallow copy with some children replaced."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **replaced}

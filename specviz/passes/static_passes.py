@@ -18,7 +18,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, 
 
 from specviz.passes.few_bits import rounded_twin
 from specviz.passes.few_rows import FewRows, in_float32
-from specviz.passes.model_twins import exit_after, narrow_like, with_children, with_grouped_attention
+from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -122,7 +122,10 @@ class StaticPass(nn.Module):
 
     def on_twin(self, twin: PreTrainedModel) -> StaticPass:
         """The same pass by another twin of the model."""
-        return with_children(self, {"model": twin})
+        other = object.__new__(type(self))
+        # Not `copy.copy`, which would take what is pickled: that has no weights.
+        other.__dict__.update(self.__dict__, _modules={"model": twin})
+        return other
 
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
