@@ -17,6 +17,7 @@ import itertools
 import os
 import pathlib
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -126,8 +127,7 @@ class _Seen(NamedTuple):
 def _seen(static: StaticPass, layers: Sequence[nn.Module], width: int, room: int) -> list[_Seen]:
     """The call of each layer in a pass over `width` tokens. static: on a twin of its own."""
     seen: dict[nn.Module, _Seen] = {}
-    with torch.random.fork_rng(devices=[]):
-        arguments = [argument.to(static.device) for argument in static.examples(width, room)]
+    arguments = [argument.to(static.device) for argument in static.examples(width, room)]
 
     def watched(layer: nn.Module, *given: object, **named: object) -> object:
         read: dict[int, tuple[Tensor, list[str]]] = {}  # inputs, kept so that no other tensor gets their `id`
@@ -343,8 +343,8 @@ def _code(static: StaticPass, layer: nn.Module, both: Sequence[_Seen]) -> LayerC
     if not isinstance(held, StaticLayer):
         raise _without_rows()
     template = _without_weights(layer)
-    config = getattr(static.original.config, "get_text_config", lambda: static.original.config)()
-    if static.original._supports_attention_backend and config._attn_implementation in (GROUPED, "sdpa"):
+    attention = static.original.config.get_text_config()._attn_implementation
+    if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
         attending_by(template, FEW_QUERIES)
     own: dict[str, tuple[str, ...]] = {}
     for names in _joinable(layer, first.together, shared_weights(static.model)):
@@ -412,7 +412,8 @@ def _description(layer: nn.Module) -> str:
         if hasattr(part, "config"):
             facts.append(part.config.to_json_string())
     held = itertools.chain(layer.named_parameters(), layer.named_buffers())
-    return repr((facts, [(name, tuple(one.shape), one.stride(), one.dtype) for name, one in held]))
+    whole = repr((facts, [(name, tuple(one.shape), one.stride(), one.dtype) for name, one in held]))
+    return re.sub(" at 0x[0-9a-f]+", "", whole)  # where this process happens to keep something
 
 
 # Programs
