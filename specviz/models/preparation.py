@@ -189,9 +189,7 @@ class _Work:
                 self._take_layers(reading, layered, recorder, of_models)
         compiler.forget_old()
 
-    def _layered(
-        self, statics: Mapping[str, StaticPass]
-    ) -> tuple[dict[str, LayeredPass], dict[str, SpecvizError]]:
+    def _layered(self, statics: Mapping[str, StaticPass]) -> tuple[dict[str, LayeredPass], dict[str, SpecvizError]]:
         """The passes with layers that can be compiled, by role, and why others cannot. Those on some of the target's
         rows are left out: an early exit has the target's layers."""
         layered: dict[str, LayeredPass] = {}

@@ -1,9 +1,9 @@
 """Compiles a model's passes decoder layer by decoder layer, where they are recorded as CUDA graphs afterwards.
 
 All layers of one kind are the same code on other weights, so two programs serve all of them: one for passes over one
-token, whose products are streams of weights, and one for passes over several. Both leave the buffers' room open. Inductor
-makes them from a graph of the layer with its weights among the inputs, and puts each into a file that loads in a moment.
-What is around the layers stays transformers' own code.
+token, whose products are streams of weights, and one for passes over several. Both leave the buffers' room open.
+Inductor makes them from a graph of the layer, whose weights are among the inputs, and puts each into a file that loads
+in a moment. What is around the layers stays transformers' own code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import transformers
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
-from torch.nn import functional
 from torch.utils import _pytree as pytree
 from transformers import Cache
 from transformers.cache_utils import DummyLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from specviz.passes import model_twins, static_passes
+from specviz.passes import joined_weights, model_twins, static_passes
 from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
+from specviz.passes.joined_weights import join, joinable, laid_together
 from specviz.passes.kernel_library import cache_folder, cxx, processor
 from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
 from specviz.passes.processes import is_zero_gpu
@@ -51,9 +51,6 @@ _TRACED = ((5, 2 * static_passes.BLOCK), (7, 3 * static_passes.BLOCK))
 
 #: Sizes in a `LayerCode` that are those of the pass.
 _COUNT, _ROOM = "count", "room"
-
-#: Bytes at whose multiples kernels like weights to begin.
-_ALIGNED = 16
 
 #: Reads whatever the model hands over; ``program(*inputs)`` -> the tensors that the layer returns.
 Program = Callable[..., Sequence[Tensor]]
@@ -120,7 +117,7 @@ class _Seen(NamedTuple):
     tensors: list[Tensor]
     cache: Cache | None
     result: Form
-    together: tuple[tuple[str, ...], ...]  # names of linear layers that read the same, see `_joinable`
+    together: tuple[tuple[str, ...], ...]  # names of linear layers that read the same
 
 
 @torch.inference_mode()
@@ -172,88 +169,6 @@ def _sizes(first: Tensor, second: Tensor) -> tuple[int | str, ...]:
     return tuple(depends)
 
 
-# Weights of layers that read the same
-
-
-def _joinable(layer: nn.Module, groups: Sequence[Sequence[str]], shared: set[int]) -> tuple[tuple[str, ...], ...]:
-    """Those of these groups of linear layers, by name, whose products can be one."""
-
-    def alike(names: Sequence[str]) -> bool:
-        parts = [layer.get_submodule(name) for name in names]
-        weights = [weight for part in parts for weight in part.parameters()]
-        return (
-            len(set(names)) == len(names)
-            and len({(part.bias is None, *((one.dtype, one.device) for one in part.parameters())) for part in parts}) == 1
-            and all(weight.is_contiguous() and id(weight) not in shared for weight in weights)
-            and parts[0].in_features * parts[0].weight.element_size() % _ALIGNED == 0
-            and all(_lie_together(some) or all(map(_alone, some)) for some in _weights_of(parts))
-        )
-
-    return tuple(tuple(names) for names in groups if alike(names))
-
-
-def _weights_of(parts: Sequence[nn.Linear]) -> list[list[nn.Parameter]]:
-    """The weights of these linear layers, and their biases if they have any."""
-    return [list(some) for some in zip(*(part.parameters() for part in parts), strict=True)]
-
-
-def _alone(weight: Tensor) -> bool:
-    """True if its memory holds nothing else, and so comes free when it moves."""
-    return weight.untyped_storage().nbytes() == weight.nbytes
-
-
-def _lie_together(weights: Sequence[Tensor]) -> bool:
-    """True if they lie one after the other in one piece of memory."""
-    storage = weights[0].untyped_storage().data_ptr()
-    return all(
-        second.untyped_storage().data_ptr() == storage and second.data_ptr() == first.data_ptr() + first.nbytes
-        for first, second in itertools.pairwise(weights)
-    )
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def laid_together(weights: Sequence[nn.Parameter]) -> Tensor:
-    """All rows of these weights as one tensor, of which they are parts from now on: no more memory, the same bits.
-
-    Weights that lie together stay where they are.
-    """
-    if len(weights) > 1 and not _lie_together(weights):
-        whole = torch.cat(list(weights))
-        for weight, rows in zip(weights, whole.split([len(one) for one in weights]), strict=True):
-            weight.data = rows
-    first = weights[0].detach()
-    return first.as_strided((sum(map(len, weights)), *first.shape[1:]), first.stride())
-
-
-class _Joined(nn.Module):
-    """The products of linear layers that read the same as one; a `_Part` stands in the place of each."""
-
-    def __init__(self, parts: Sequence[nn.Linear]):
-        super().__init__()
-        self.sizes = [part.out_features for part in parts]
-        self.weight = nn.Parameter(torch.cat([part.weight for part in parts]))
-        self.bias = None if parts[0].bias is None else nn.Parameter(torch.cat([part.bias for part in parts]))
-        self.read: Tensor | None = None
-        self.made: Sequence[Tensor] = ()
-
-    def part(self, x: Tensor, place: int) -> Tensor:
-        if x is not self.read:
-            self.read, self.made = x, functional.linear(x, self.weight, self.bias).split(self.sizes, -1)
-        return self.made[place]
-
-
-class _Part(nn.Module):
-    def __init__(self, whole: _Joined, place: int):
-        super().__init__()
-        self.place = place
-        # As the first one's module alone: its weights have one name.
-        (self._modules if place == 0 else self.__dict__)["whole"] = whole
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.whole.part(x, self.place)
-
-
 # One kind of layer
 
 
@@ -274,7 +189,7 @@ class LayerCode:
     row_dtype: torch.dtype
     device: torch.device
     names: tuple[str, ...]  # of weights and buffers of `layer`
-    own_names: tuple[tuple[str, ...], ...]  # of those of a layer of the model that lie together as each of them
+    own_names: tuple[tuple[str, ...], ...]  # the model's own, of those that lie together as each of these
     described: str = field(repr=False)  # all that its program depends on, apart from torch
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
@@ -347,12 +262,8 @@ def _code(static: StaticPass, layer: nn.Module, both: Sequence[_Seen]) -> LayerC
     if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
         attending_by(template, FEW_QUERIES)
     own: dict[str, tuple[str, ...]] = {}
-    for names in _joinable(layer, first.together, shared_weights(static.model)):
-        whole = _Joined([template.get_submodule(name) for name in names])
-        for place_in, name in enumerate(names):
-            template.set_submodule(name, _Part(whole, place_in))
-        for kind, _ in whole.named_parameters():
-            own[f"{names[0]}.whole.{kind}"] = tuple(f"{name}.{kind}" for name in names)
+    for together in joinable(layer, first.together, shared_weights(static.model)):
+        own |= join(template, together)
     names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
     sizes = tuple(itertools.starmap(_sizes, zip(first.tensors, second.tensors, strict=True)))
     dtypes = tuple(tensor.dtype for tensor in first.tensors)
@@ -439,7 +350,7 @@ class LayerProgram:
             self.one,
             _OPTIONS[self.one],
             self.code.described,
-            *map(inspect.getsource, (inspect.getmodule(LayerCode), static_passes, model_twins)),
+            *map(inspect.getsource, (inspect.getmodule(LayerCode), joined_weights, static_passes, model_twins)),
         ]
         return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
 

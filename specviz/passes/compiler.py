@@ -2,8 +2,8 @@
 
 A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
 Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
-still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile. They make those
-of single layers too, for GPUs (`compiled_layers`).
+still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile. They also
+make programs of single layers, for GPUs (`compiled_layers`).
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 

@@ -22,8 +22,9 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.preparation import Preparation
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiled_layers, compiler
-from specviz.passes.compiled_layers import CompiledLayer, LayeredPass, laid_together
+from specviz.passes.compiled_layers import CompiledLayer, LayeredPass
 from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.joined_weights import laid_together
 from specviz.passes.model_twins import few_queries_attention, grouped_attention
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -164,9 +165,7 @@ def test_weights_that_cannot_move_stay_apart():
     first, second = model.base_model.layers
     first.self_attn.k_proj.weight.data = torch.cat([first.self_attn.k_proj.weight] * 2)[:24]
     second.mlp.up_proj.weight = second.mlp.gate_proj.weight
-    joined = [
-        sum(len(names) > 1 for names in code.own_names) for code in LayeredPass(StaticPass(model)).codes
-    ]
+    joined = [sum(len(names) > 1 for names in code.own_names) for code in LayeredPass(StaticPass(model)).codes]
     assert joined == [1, 1]
     odd = layered("llama", hidden_size=42, num_attention_heads=3, num_key_value_heads=1, head_dim=14)
     assert all(len(names) == 1 for names in odd.codes[0].own_names)
