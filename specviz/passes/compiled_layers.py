@@ -9,7 +9,6 @@ in a moment. What is around the layers stays transformers' own code.
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import importlib.util
 import inspect
@@ -20,22 +19,21 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 from transformers import Cache
 from transformers.cache_utils import DummyLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from specviz.passes import joined_weights, model_twins, static_passes
+from specviz.passes import joined_weights, layer_calls, model_twins, static_passes
 from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
 from specviz.passes.joined_weights import join, joinable, laid_together
 from specviz.passes.kernel_library import cache_folder, cxx, processor
+from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
 from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
 from specviz.passes.processes import is_zero_gpu
 from specviz.passes.static_passes import StaticLayer, StaticPass
@@ -45,12 +43,6 @@ from specviz.records.errors import SpecvizError, first_line
 #: norms and activations fuse, and each kernel's blocks are tried out. On an H100 a pass took 6.3 ms so, and 6.8 with
 #: cuBLAS. Several tokens are cuBLAS's.
 _OPTIONS = {True: {"coordinate_descent_tuning": True}, False: {}}
-
-#: The passes that are traced, (tokens, room): where their calls differ, they depend on the one or the other.
-_TRACED = ((5, 2 * static_passes.BLOCK), (7, 3 * static_passes.BLOCK))
-
-#: Sizes in a `LayerCode` that are those of the pass.
-_COUNT, _ROOM = "count", "room"
 
 #: Reads whatever the model hands over; ``program(*inputs)`` -> the tensors that the layer returns.
 Program = Callable[..., Sequence[Tensor]]
@@ -65,108 +57,6 @@ def refuse_uncompilable(device: torch.device) -> None:
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         raise SpecvizError("Triton is not installed, which compiles for the GPU.", "passes")
     cxx()  # Triton compiles what launches its kernels
-
-
-# How a model calls its layers
-
-
-#: What a call may contain beside tensors and the cache: the same in all passes, so it is a part of the code.
-_CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
-
-
-class Form(NamedTuple):
-    """What a call of a layer is made of, or its result, apart from its tensors and the cache."""
-
-    shape: pytree.TreeSpec
-    leaves: tuple[object, ...]  # constants; `Tensor` and `Cache` stand for what is given anew
-
-    @classmethod
-    def of(cls, given: object) -> tuple[Form, list[Tensor], Cache | None]:
-        """The form, tensors and cache of ``(arguments, named arguments)``, or of a result.
-
-        Raises SpecvizError (field ``passes``) if there is anything else.
-        """
-        leaves, shape = pytree.tree_flatten(given)
-        held, tensors, cache = [], [], None
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                tensors.append(leaf)
-                held.append(Tensor)
-            elif isinstance(leaf, Cache):
-                cache = leaf
-                held.append(Cache)
-            elif isinstance(leaf, _CONSTANTS):
-                held.append(leaf)
-            else:
-                raise SpecvizError(
-                    "Its layers take more than tensors ({kind}).", "passes", kind=type(leaf).__qualname__
-                )
-        return cls(shape, tuple(held)), tensors, cache
-
-    def filled(self, tensors: Sequence[Tensor], cache: Cache | None = None) -> Any:
-        """What it is the form of, with these tensors."""
-        rest = iter(tensors)
-        leaves = [next(rest) if one is Tensor else cache if one is Cache else one for one in self.leaves]
-        return pytree.tree_unflatten(leaves, self.shape)
-
-
-class _Seen(NamedTuple):
-    """One call of a layer, and what happened in it."""
-
-    call: Form
-    tensors: list[Tensor]
-    cache: Cache | None
-    result: Form
-    together: tuple[tuple[str, ...], ...]  # names of linear layers that read the same
-
-
-@torch.inference_mode()
-def _seen(static: StaticPass, layers: Sequence[nn.Module], width: int, room: int) -> list[_Seen]:
-    """The call of each layer in a pass over `width` tokens. static: on a twin of its own."""
-    seen: dict[nn.Module, _Seen] = {}
-    arguments = [argument.to(static.device) for argument in static.examples(width, room)]
-
-    def watched(layer: nn.Module, *given: object, **named: object) -> object:
-        read: dict[int, tuple[Tensor, list[str]]] = {}  # inputs, kept so that no other tensor gets their `id`
-
-        def note(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            read.setdefault(id(inputs[0]), (inputs[0], []))[1].append(name)
-
-        linear = [(name, part) for name, part in layer.named_modules() if type(part) is nn.Linear]
-        hooks = [part.register_forward_pre_hook(functools.partial(note, name)) for name, part in linear]
-        try:
-            result = type(layer).forward(layer, *given, **named)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        groups = tuple(tuple(names) for _, names in read.values() if len(names) > 1)
-        seen[layer] = _Seen(*Form.of((given, named)), Form.of(result)[0], groups)
-        return result
-
-    for layer in layers:
-        layer.forward = functools.partial(watched, layer)
-    try:
-        static(*arguments)
-    finally:
-        for layer in layers:
-            del layer.forward
-    if len(seen) < len(layers):
-        raise SpecvizError("Its layers are not called alike in all passes.", "passes")
-    return [seen[layer] for layer in layers]
-
-
-def _sizes(first: Tensor, second: Tensor) -> tuple[int | str, ...]:
-    """The sizes of a tensor that two passes were given (`_TRACED`). Raises SpecvizError (field ``passes``) if they
-    depend on anything but tokens and room."""
-    depends: list[int | str] = []
-    for sizes in zip(first.shape, second.shape, strict=True):
-        if sizes[0] == sizes[1]:
-            depends.append(sizes[0])
-        elif sizes in (counts_and_rooms := tuple(zip(*_TRACED))):
-            depends.append((_COUNT, _ROOM)[counts_and_rooms.index(sizes)])
-        else:
-            raise SpecvizError("Its layers are not called alike in all passes.", "passes")
-    return tuple(depends)
 
 
 # One kind of layer
@@ -207,7 +97,7 @@ class LayerCode:
 
     def examples(self, width: int, room: int = LEAST_ROOM) -> list[Tensor]:
         """Arguments of a call over `width` tokens: arbitrary numbers, on the device."""
-        known = {_COUNT: width, _ROOM: room}
+        known = {COUNT: width, ROOM: room}
         with torch.device(self.device):
             inputs = [
                 torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
@@ -222,13 +112,13 @@ class LayerCode:
         """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
         that is recorded."""
         room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=2, max=WIDTHS[-1])
-        open_sizes = {_ROOM: room} if one else {_ROOM: room, _COUNT: count}
+        open_sizes = {ROOM: room} if one else {ROOM: room, COUNT: count}
         dynamic = [
             {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
         ]
         dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
         with torch.no_grad():
-            examples = tuple(self.examples(1 if one else _TRACED[0][0]))
+            examples = tuple(self.examples(1 if one else TRACED[0][0]))
             return torch.export.export(_Traced(self), examples, dynamic_shapes=(tuple(dynamic),), strict=False)
 
 
@@ -247,7 +137,7 @@ def _parted(given: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Seq
     return given[:inputs], given[inputs : inputs + 3], given[inputs + 3 :]
 
 
-def _code(static: StaticPass, layer: nn.Module, both: Sequence[_Seen]) -> LayerCode:
+def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> LayerCode:
     """The code of this layer, which two passes called so. Raises SpecvizError (field ``passes``) if it has none."""
     first, second = both
     same = first.call == second.call and first.result == second.result and first.together == second.together
@@ -265,10 +155,11 @@ def _code(static: StaticPass, layer: nn.Module, both: Sequence[_Seen]) -> LayerC
     for together in joinable(layer, first.together, shared_weights(static.model)):
         own |= join(template, together)
     names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
-    sizes = tuple(itertools.starmap(_sizes, zip(first.tensors, second.tensors, strict=True)))
+    sizes = tuple(itertools.starmap(sizes_of, zip(first.tensors, second.tensors, strict=True)))
     dtypes = tuple(tensor.dtype for tensor in first.tensors)
     row_shapes = tuple(tuple(rows.shape[1::2]) for rows in (held.keys, held.values))
-    facts = (_description(layer), first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype, static.device)
+    forms = first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype
+    facts = _description(layer), attention, static.original._supports_attention_backend, forms, static.device
     return LayerCode(
         template,
         place,
@@ -316,7 +207,7 @@ def _description(layer: nn.Module) -> str:
     """All that the code of a layer depends on: classes, settings, sizes; not its place."""
     facts: list[object] = []
     for name, part in layer.named_modules():
-        plain = {key: value for key, value in vars(part).items() if isinstance(value, (*_CONSTANTS, tuple, list))}
+        plain = {key: value for key, value in vars(part).items() if isinstance(value, (*CONSTANTS, tuple, list))}
         settings = {key: value for key, value in sorted(plain.items()) if key[0] != "_" and key != "layer_idx"}
         functions = {key: value.__qualname__ for key, value in vars(part).items() if inspect.isfunction(value)}
         facts.append((name, type(part).__module__, type(part).__qualname__, settings, sorted(functions.items())))
@@ -350,7 +241,10 @@ class LayerProgram:
             self.one,
             _OPTIONS[self.one],
             self.code.described,
-            *map(inspect.getsource, (inspect.getmodule(LayerCode), joined_weights, static_passes, model_twins)),
+            *map(
+                inspect.getsource,
+                (inspect.getmodule(LayerCode), joined_weights, layer_calls, static_passes, model_twins),
+            ),
         ]
         return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
 
@@ -412,13 +306,12 @@ class LayeredPass:
 
     def __init__(self, static: StaticPass):
         self.static = static.on_twin(sharing_twin(static.model))
-        model = self.static.model
-        self.layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
-        if not self.layers:
-            raise SpecvizError("It has no decoder layers of transformers' kind.", "passes")
+        layers = [part for part in self.static.model.modules() if isinstance(part, GradientCheckpointingLayer)]
         try:
-            both = list(zip(*(_seen(self.static, self.layers, *traced) for traced in _TRACED), strict=True))
-            self.codes = list(self._codes(both))
+            first, second = (seen_calls(self.static, layers, *traced) for traced in TRACED)
+            # Those that read pictures are not called.
+            self.layers = [layer for layer in layers if layer in first and layer in second]
+            self.codes = list(self._codes([(first[layer], second[layer]) for layer in self.layers]))
             pickle.dumps(self.codes)
         except (SpecvizError, torch.OutOfMemoryError):
             raise
@@ -430,11 +323,13 @@ class LayeredPass:
                 name=static.name,
                 reason=first_line(error),
             ) from error
+        if not self.layers:
+            raise SpecvizError("It has no decoder layers of transformers' kind.", "passes")
         for layer, code in zip(self.layers, self.codes, strict=True):
             code.weights(layer)
 
-    def _codes(self, both: Sequence[Sequence[_Seen]]) -> Iterator[LayerCode]:
-        """The code of each layer, the same object for all of a kind."""
+    def _codes(self, both: Sequence[tuple[Seen, Seen]]) -> Iterator[LayerCode]:
+        """The code of each layer, the same object for all of a kind. both: its calls in two passes."""
         kinds: dict[str, LayerCode] = {}
         for layer, seen in zip(self.layers, both, strict=True):
             code = _code(self.static, layer, seen)

@@ -87,6 +87,16 @@ def test_layers_of_one_kind_are_one_function_of_tensors(architecture, kinds, mon
     assert not any("forward" in vars(part) for part in model.modules()), "the model itself is as it was"
 
 
+def test_layers_that_a_pass_does_not_call_are_left_alone(monkeypatch):
+    """As those that read pictures."""
+    model = tiny_model("llama")
+    model.other = type(model.base_model.layers[0])(model.config, 0)
+    plain = StaticPass(model)
+    static = by_code(one := LayeredPass(plain), monkeypatch)
+    assert len(one.layers) == 2 and not isinstance(vars(static.model.other).get("forward"), CompiledLayer)
+    assert_same_passes(static, plain)
+
+
 def test_an_early_exit_has_the_targets_compiled_layers(monkeypatch):
     plain = StaticPass(tiny_model("llama", layers=3))
     first = by_code(LayeredPass(plain), monkeypatch).first_layers(2)
