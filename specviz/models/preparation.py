@@ -216,10 +216,10 @@ class _Work:
         fast, makers = self.pair.passes.fast, {}
         compiled = self._with_programs({role: one for role, one in layered.items() if (role in _MODELS) is of_models})
         exits = {role: one for role, one in statics.items() if one.shares_rows and role in fast}
-        if not of_models and "target" in layered and fast["target"].static is layered["target"].static:
+        if not of_models and "target" in layered and (target := fast.get("target")) is not None:
             for role, static in exits.items():
-                if not isinstance(static, StaticHead):
-                    compiled[role] = fast["target"].static.first_layers(layer_count(static.original))
+                if target.static is layered["target"].static and not isinstance(static, StaticHead):
+                    compiled[role] = target.static.first_layers(layer_count(static.original))
         for role, static in compiled.items():
             makers[role] = functools.partial(pass_checks.recorded, static, recorder, slower=fast[role])
         if "target" in makers:

@@ -32,7 +32,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
@@ -45,9 +45,6 @@ from specviz.passes.kernel_library import C_SHIMS, LINEAR, cache_folder, process
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
-
-if TYPE_CHECKING:
-    from specviz.passes.compiled_layers import LayerProgram
 
 #: How Inductor compiles: products and attention by our own kernels, on as many threads as torch has when they are
 #: called; the operations in between are too small for more than one. Weights are handed over when a program is loaded.
@@ -224,7 +221,7 @@ class ProgramJob:
     """A program to be made."""
 
     role: str  # see `PairPasses.fast`
-    static: StaticPass | LayerProgram
+    static: Any  # what it is a program of, with a name: a `StaticPass`, or what `build` takes in its place
     path: pathlib.Path
     build: Callable[[Any, pathlib.Path], None] = build  # given both, in another process
     on_gpu: bool = False  # whether that is made on a GPU
