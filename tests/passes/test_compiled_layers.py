@@ -280,7 +280,9 @@ def test_programs_of_earlier_need_no_process(code_for_programs, always_faster):
     assert not third.passes.tried.is_set(), "there is nothing to wait for"
 
 
-def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_made(code_for_programs, monkeypatch):
+def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_made(
+    code_for_programs, monkeypatch, tmp_path
+):
     def refuse(passes, slower):
         raise SpecvizError("They are no faster here than the present ones.", "passes")
 
@@ -300,8 +302,27 @@ def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_mad
     monkeypatch.setattr(compiled_layers, "loaded", broken)
     halved = dataclasses.replace(pair, passes=PairPasses())
     assert "cannot be loaded: half a file" in str(recorded(halved).reasons["target"])
-    for one in (pair, wrong, halved):
+
+    def failing(jobs, processes, halt):
+        for job in jobs:
+            yield job, SpecvizError("The C++ compiler failed: {reason}", "passes", reason="it is old")
+
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(compiler, "compile_all", failing)
+    unmade = dataclasses.replace(pair, passes=PairPasses())
+    assert "it is old" in str(recorded(unmade).reasons["target"])
+    for one in (pair, wrong, halved, unmade):
         assert all(passes.kind == "graphs" and passes.graphs for passes in one.passes.fast.values())
+
+
+def test_where_nothing_can_be_recorded_nothing_is_compiled(code_for_programs, monkeypatch):
+    def refuse(*arguments, **named):
+        raise SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
+
+    monkeypatch.setattr(pass_checks, "recorded", refuse)
+    pair = tiny_pair("llama")
+    assert set(recorded(pair).reasons) == {"target", "draft", "exit 1"}
+    assert pair.passes.fast == {} and code_for_programs == []
 
 
 def test_of_two_graphs_the_faster_one_stays():
