@@ -265,7 +265,7 @@ def _prepare(pair, compiling: bool = True):
         return prepare_passes(pair, compiling=False)
     done = prepare_passes(pair, lambda fraction, step: _say(f"passes: {step}"))
     for role, error in done.reasons.items():
-        _say(f"plain passes, {role}: {error}")
+        _say(f"{'nothing faster' if role in done.ready else 'plain passes'}, {role}: {error}")
     return done
 
 

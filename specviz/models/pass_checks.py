@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -91,16 +91,25 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
     return passes
 
 
-def recorded(static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
-    """A model's passes as CUDA graphs, checked before and after recording. target: see `check`."""
+def recorded(
+    static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None, slower: FastPasses | None = None
+) -> GraphedPasses:
+    """A model's passes as CUDA graphs, checked before and after recording.
+
+    target: see `check`. slower: the same model's graphs so far, if these are of compiled layers, which have to be
+    faster. Raises SpecvizError (field ``passes``).
+    """
     refuse_short_memory(static)
     passes = GraphedPasses(static, recorder, target.kept if static.shares_rows and target is not None else None)
     check(passes, target)
-    refuse_unrecordable(static)
+    if slower is None:
+        refuse_unrecordable(static)
     passes.between_rounds(meetings=1)
     if passes.refusal is not None:
         raise passes.refusal
     check(passes, target)
+    if isinstance(slower, GraphedPasses):
+        _refuse_slower_graphs(passes, slower)
     return passes
 
 
@@ -253,6 +262,27 @@ def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
         start = time.perf_counter()
         run(*given)
         seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
-    typical = {shape: statistics.median(taken) for shape, taken in seconds.items()}
-    if any(typical["fast", width] > typical["slower", width] for width in _TRIED_WIDTHS):
+    _refuse_longer(seconds)
+
+
+def _refuse_longer(seconds: dict[tuple[str, Hashable], list[float]]) -> None:
+    """seconds: by (``slower`` or ``fast``, what was run)."""
+    typical = {run: statistics.median(taken) for run, taken in seconds.items()}
+    if any(typical["fast", run] > typical["slower", run] for kind, run in seconds if kind == "fast"):
         raise SpecvizError("They are no faster here than the present ones.", "passes")
+
+
+@torch.inference_mode()
+def _refuse_slower_graphs(passes: GraphedPasses, slower: GraphedPasses) -> None:
+    """The same of graphs that both have, by the device's clock. What is read goes to the spare place and takes as long
+    as anything."""
+    stopwatch = Stopwatch(passes.static.device)
+    seconds: dict[tuple[str, Hashable], list[float]] = {}
+    shapes = passes.graphs.keys() & slower.graphs.keys()
+    for _, shape, (kind, run) in itertools.product(range(_REPEATS), shapes, (("slower", slower), ("fast", passes))):
+        graph = run.graphs[shape]
+        with stopwatch.span():
+            graph.replay(graph.padding)
+        stopwatch.synchronize()
+        seconds.setdefault((kind, shape), []).append(stopwatch.take_spans())
+    _refuse_longer(seconds)

@@ -5,9 +5,11 @@ A pass that cannot be prepared stays as it was, with a reason.
 
 import contextlib
 import functools
+import itertools
 import os
+import pathlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,14 +22,15 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.parts.head_passes import WithoutPass
-from specviz.passes import compiler
+from specviz.parts.head_passes import StaticHead, WithoutPass
+from specviz.passes import compiled_layers, compiler
+from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
-from specviz.passes.cuda_graphs import CudaRecorder
+from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.few_rows import FewRows
 from specviz.passes.kernel_library import cxx
-from specviz.passes.model_twins import default_exit, let_go_again, take_back
+from specviz.passes.model_twins import default_exit, layer_count, let_go_again, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -62,7 +65,8 @@ def prepare_passes(
 
     Passes that are ready at the same time are handed to the pair together, target and draft model first, or else
     drafting and verifying would be timed on different footings. The kernels take a few seconds the first time on a
-    machine, and compiling a minute; later there is little left to do. On CUDA passes are recorded as graphs instead.
+    machine, and compiling a minute; later there is little left to do. On CUDA passes are recorded as graphs instead,
+    first as they are and then with compiled layers.
 
     compiling: False loads programs compiled earlier and does nothing else. halt: once set, nothing more is compiled or
     handed over. turn: runs the work that uses the models or this process's processor time, in pieces of about a second,
@@ -72,10 +76,7 @@ def prepare_passes(
     work = _Work(pair, halt or threading.Event(), turn)
     statics = work.statics(compiling)
     if pair.device.type == "cuda":
-        recorder = CudaRecorder(pair.device)
-        # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
-        reading = {role: one for role, one in statics.items() if one.row_shapes}
-        work.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in reading.items()})
+        work.record(statics, CudaRecorder(pair.device), compiling, progress)
         return work.done
     progress(0.0, Sentence("looking for compiled ones"))
     jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]
@@ -83,8 +84,9 @@ def prepare_passes(
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
     if missing:
         pair.passes.tried.set()
-    groups = [[job for job in jobs if (job.role in _MODELS) is of_models] for of_models in (True, False)]
-    with contextlib.closing(work.compiled(groups, missing, progress)) as ready:
+    # The largest first, or else one might still be compiling when all others of its group are done.
+    jobs.sort(key=lambda job: -len(job.static.row_shapes))
+    with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
         for group in ready:
             progress(1.0, Sentence("trying compiled ones"))
             work.take(group)
@@ -127,12 +129,14 @@ class _Work:
         return FewRows.ready()
 
     def compiled(
-        self, groups: Sequence[Sequence[ProgramJob]], missing: Sequence[ProgramJob], progress: Progress
+        self,
+        groups: Sequence[Sequence[ProgramJob]],
+        missing: Sequence[ProgramJob],
+        progress: Progress,
+        processes: int,
     ) -> Iterator[Sequence[ProgramJob]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made."""
-        # The largest first, or else one might still be compiling when all others of its group are done.
-        ordered = [job for group in groups for job in sorted(group, key=lambda job: -len(job.static.row_shapes))]
-        jobs = [job for job in ordered if job in missing]
+        jobs = [job for job in itertools.chain.from_iterable(groups) if job in missing]
         try:
             if jobs:
                 cxx()
@@ -148,7 +152,7 @@ class _Work:
 
         if jobs:
             report()
-        with contextlib.closing(compiler.compile_all(jobs, os.cpu_count() or 1, self.halt)) as ended:
+        with contextlib.closing(compiler.compile_all(jobs, processes, self.halt)) as ended:
             for group in groups:
                 while awaited.intersection(group) and (one := next(ended, None)):
                     job, error = one
@@ -157,6 +161,85 @@ class _Work:
                     if error is not None:
                         self.refuse(job.role, error)
                 yield group
+
+    def record(
+        self, statics: Mapping[str, StaticPass], recorder: Recorder, compiling: bool, progress: Progress
+    ) -> None:
+        """Hands over the passes as graphs, and once more when their layers are compiled."""
+        # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
+        reading = {role: one for role, one in statics.items() if one.row_shapes}
+        # Before anything is recorded, as weights may move.
+        layered, refused = self._layered(reading)
+        self.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in reading.items()})
+        for role, reason in refused.items():
+            self.done.reasons.setdefault(role, reason)
+        jobs: dict[pathlib.Path, ProgramJob] = {}
+        for role, one in layered.items():
+            for program in one.programs() if role in self.pair.passes.fast else ():
+                job = ProgramJob(role, program, program.path, compiled_layers.build, self.pair.device.type == "cuda")
+                jobs.setdefault(job.path, job)
+        missing = [job for job in jobs.values() if compiling and not job.path.is_file()]
+        if missing:
+            self.pair.passes.tried.set()
+        # By one process: kernels are tried on the device, and others would be in their way.
+        with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, 1)) as ready:
+            for of_models, _ in zip((True, False), ready):
+                if jobs:
+                    progress(1.0, Sentence("trying compiled ones"))
+                self._take_layers(reading, layered, recorder, of_models)
+        compiler.forget_old()
+
+    def _layered(self, statics: Mapping[str, StaticPass]) -> tuple[dict[str, LayeredPass], dict[str, SpecvizError]]:
+        """The passes with layers that can be compiled, by role, and why others cannot. Those on some of the target's
+        rows are left out: an early exit has the target's layers."""
+        layered: dict[str, LayeredPass] = {}
+        refused: dict[str, SpecvizError] = {}
+        for role, static in statics.items():
+            try:
+                compiled_layers.refuse_uncompilable(self.pair.device)
+                with refusing_out_of_memory(_no_memory):
+                    if not static.shares_rows and not self.halt.is_set():
+                        layered[role] = self.turn(functools.partial(LayeredPass, static))
+            except SpecvizError as error:
+                refused[role] = error.at("passes")
+        release_memory()  # that weights have left
+        return layered, refused
+
+    def _take_layers(
+        self,
+        statics: Mapping[str, StaticPass],
+        layered: Mapping[str, LayeredPass],
+        recorder: Recorder,
+        of_models: bool,
+    ) -> None:
+        """Hands over the graphs of compiled layers that are right and faster: of the models, or else of the rest."""
+        fast, makers = self.pair.passes.fast, {}
+        compiled = self._with_programs({role: one for role, one in layered.items() if (role in _MODELS) is of_models})
+        exits = {role: one for role, one in statics.items() if one.shares_rows and role in fast}
+        if not of_models and "target" in layered and (target := fast.get("target")) is not None:
+            for role, static in exits.items():
+                if target.static is layered["target"].static and not isinstance(static, StaticHead):
+                    compiled[role] = target.static.first_layers(layer_count(static.original))
+        for role, static in compiled.items():
+            makers[role] = functools.partial(pass_checks.recorded, static, recorder, slower=fast[role])
+        if "target" in makers:
+            # Anew, in the buffers of the target's new passes.
+            makers |= {role: functools.partial(pass_checks.recorded, one, recorder) for role, one in exits.items()}
+        self.give(makers)
+
+    def _with_programs(self, layered: Mapping[str, LayeredPass]) -> dict[str, StaticPass]:
+        """The passes by their programs, by role; notes why some have none."""
+        compiled: dict[str, StaticPass] = {}
+        for role, one in layered.items():
+            if role not in self.pair.passes.fast or self.halt.is_set():
+                continue
+            try:
+                if not all(program.path.is_file() for program in one.programs()):
+                    raise _never_compiled()
+                compiled[role] = self.turn(one.compiled)
+            except SpecvizError as error:
+                self.done.reasons.setdefault(role, error.at("passes"))
+        return compiled
 
     def take(self, group: Sequence[ProgramJob]) -> None:
         """Loads the programs there are, and hands those to the pair that are right and faster."""
@@ -212,6 +295,11 @@ class _Work:
             elif model is not None:
                 take_back(model, for_good=True)
         release_memory()
+
+
+def _models_first(jobs: Iterable[ProgramJob]) -> list[list[ProgramJob]]:
+    """Programs of the models, then all others."""
+    return [[job for job in jobs if (job.role in _MODELS) is of_models] for of_models in (True, False)]
 
 
 def _drafts(role: str) -> bool:

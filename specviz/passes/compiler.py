@@ -2,7 +2,8 @@
 
 A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
 Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
-still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile.
+still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile. They also
+make programs of single layers, for GPUs (`compiled_layers`).
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
@@ -28,9 +29,10 @@ import threading
 import time
 import traceback
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
@@ -219,8 +221,10 @@ class ProgramJob:
     """A program to be made."""
 
     role: str  # see `PairPasses.fast`
-    static: StaticPass
+    static: Any  # what it is a program of, with a name: a `StaticPass`, or what `build` takes in its place
     path: pathlib.Path
+    build: Callable[[Any, pathlib.Path], None] = build  # given both, in another process
+    on_gpu: bool = False  # whether that is made on a GPU
 
 
 def compile_all(
@@ -228,7 +232,7 @@ def compile_all(
 ) -> Iterator[tuple[ProgramJob, SpecvizError | None]]:
     """Makes programs in this order; yields each job as it ends, with its error if it failed.
 
-    It ends early, and its processes with it, once `halt` is set or the iterator is closed.
+    All are for the same device. It ends early, and its processes with it, once `halt` is set or the iterator is closed.
     """
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
@@ -243,7 +247,7 @@ def compile_all(
     call = next(_calls)
     with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as workers:
         for _ in range(count):
-            idle.put(workers.enter_context(Worker(call)))
+            idle.put(workers.enter_context(Worker(call, jobs[0].on_gpu)))
         running = {pool.submit(make, job): job for job in jobs}
         try:
             while running and not halt.is_set():
@@ -314,8 +318,9 @@ class Worker:
     Not one of `multiprocessing`, which would run the main module of the program that compiles once more.
     """
 
-    def __init__(self, call: int) -> None:
+    def __init__(self, call: int, on_gpu: bool = False) -> None:
         self.call = call  # the number of the call that it works for (`_Rest`)
+        self.on_gpu = on_gpu
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         # A compiler being killed may still be writing there.
         self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
@@ -328,9 +333,10 @@ class Worker:
         environment = {
             # Shared, so that the compiler is probed only once.
             "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
-            "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
         }
+        if not self.on_gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         # However this process ends, that closes the pipe and ends the other one too (`_hear`).
         pipe, command = subprocess.PIPE, [sys.executable, "-m", "specviz.passes.compiler", self._scratch.name]
         with self._messages.open("wb") as messages:
@@ -355,7 +361,7 @@ class Worker:
             self.end()
         # A process that has ended takes no order, and gives no answer.
         with contextlib.suppress(OSError, ValueError):
-            pickle.dump(pickle.dumps((job.static, job.path)), self.process.stdin)
+            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self.process.stdin)
             self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if self._ended:
@@ -401,7 +407,8 @@ def _kill_below(process: psutil.Process) -> None:
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
-    known = sorted(cache_folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
+    made = itertools.chain.from_iterable(map(cache_folder().glob, ("*.pt2", "*.layer")))
+    known = sorted(made, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in known:
         total += path.stat().st_size
@@ -443,8 +450,8 @@ def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[bytes]) -> None:
 def _carry_out(order: bytes, scratch: pathlib.Path) -> str | None:
     """Makes a program; returns why that failed, if it did."""
     try:
-        static, path = pickle.loads(order)
-        build(static, scratch / path.name)
+        make, static, path = pickle.loads(order)
+        make(static, scratch / path.name)
         os.replace(scratch / path.name, path)
     except Exception as error:
         return _last_line("".join(traceback.format_exception_only(error)))

@@ -120,6 +120,13 @@ class StaticPass(nn.Module):
         """The same pass by torch's own operations."""
         return StaticPass(self.original, self.feature_layers)
 
+    def on_twin(self, twin: PreTrainedModel) -> StaticPass:
+        """The same pass by another twin of the model."""
+        other = object.__new__(type(self))
+        # Not `copy.copy`, which would take what is pickled: that has no weights.
+        other.__dict__.update(self.__dict__, _modules={"model": twin})
+        return other
+
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
         first = StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))

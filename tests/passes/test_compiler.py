@@ -72,7 +72,7 @@ def test_a_compiler_goes_on_after_failures_and_ending_it_ends_what_it_started(tm
 
 def test_halting_ends_all_programs_that_are_being_made(tmp_path, monkeypatch):
     class Slow:
-        def __init__(self, call):
+        def __init__(self, call, on_gpu):
             self.ended = threading.Event()
 
         def __enter__(self):
@@ -154,7 +154,7 @@ def test_a_compiler_that_stands_still_when_its_server_is_killed_ends_too(tmp_pat
 def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):
     worker = worker_of(SLEEPING, tmp_path, monkeypatch)
 
-    pickle.dump(pickle.dumps((None, tmp_path / "made.pt2")), worker.process.stdin)
+    pickle.dump(pickle.dumps((compiler.build, None, tmp_path / "made.pt2")), worker.process.stdin)
     worker.process.stdin.flush()
     process = psutil.Process(worker.process.pid)
     wait_until(lambda: process.children())

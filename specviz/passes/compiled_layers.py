@@ -1,0 +1,359 @@
+"""Compiles a model's passes decoder layer by decoder layer, where they are recorded as CUDA graphs afterwards.
+
+All layers of one kind are the same code on other weights, so two programs serve all of them: one for passes over one
+token, whose products are streams of weights, and one for passes over several. Both leave the buffers' room open.
+Inductor makes them from a graph of the layer, whose weights are among the inputs, and puts each into a file that loads
+in a moment. What is around the layers stays transformers' own code.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import inspect
+import itertools
+import os
+import pathlib
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
+from transformers import Cache
+from transformers.cache_utils import DummyLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from specviz.passes import joined_weights, layer_calls, model_twins, static_passes
+from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
+from specviz.passes.joined_weights import join, joinable, laid_together
+from specviz.passes.kernel_library import cache_folder, cxx, processor
+from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
+from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
+from specviz.passes.processes import is_zero_gpu
+from specviz.passes.static_passes import StaticLayer, StaticPass
+from specviz.records.errors import SpecvizError, first_line
+
+#: Inductor's settings for programs over one token: a product with one row becomes a sum over the weights, into which
+#: norms and activations fuse, and each kernel's blocks are tried out. On an H100 a pass took 6.3 ms so, and 6.8 with
+#: cuBLAS. Several tokens are cuBLAS's.
+_OPTIONS = {True: {"coordinate_descent_tuning": True}, False: {}}
+
+#: Reads whatever the model hands over; ``program(*inputs)`` -> the tensors that the layer returns.
+Program = Callable[..., Sequence[Tensor]]
+
+
+def refuse_uncompilable(device: torch.device) -> None:
+    """Raises SpecvizError (field ``passes``) if no layers can be compiled for this device here."""
+    if is_zero_gpu():
+        raise SpecvizError("ZeroGPU lends a GPU for too short a time to compile anything.", "passes")
+    if not hasattr(torch._inductor, "standalone_compile"):
+        raise SpecvizError("This version of torch cannot keep compiled layers: install a newer one.", "passes")
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise SpecvizError("Triton is not installed, which compiles for the GPU.", "passes")
+    cxx()  # Triton compiles what launches its kernels
+
+
+# One kind of layer
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCode:
+    """A kind of decoder layer as a function of tensors alone: ``code(*inputs, where, keys, values, *weights)``.
+
+    layer: one of the kind, without weights, its attention for few queries and its products joined.
+    """
+
+    layer: nn.Module
+    place: int  # among the cache's layers
+    call: Form
+    result: Form
+    sizes: tuple[tuple[int | str, ...], ...]  # of each input of the call
+    dtypes: tuple[torch.dtype, ...]
+    row_shapes: tuple[tuple[int, int], ...]  # (heads, head size) of keys and of values
+    row_dtype: torch.dtype
+    device: torch.device
+    names: tuple[str, ...]  # of weights and buffers of `layer`
+    own_names: tuple[tuple[str, ...], ...]  # the model's own, of those that lie together as each of these
+    described: str = field(repr=False)  # all that its program depends on, apart from torch
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        inputs, (where, keys, values), weights = _parted(given, len(self.sizes))
+        cache = Cache(layers=[*[DummyLayer()] * self.place, StaticLayer(keys, values, where)])
+        arguments, named = self.call.filled(inputs, cache)
+        by_name = dict(zip(self.names, weights, strict=True))
+        return Form.of(functional_call(self.layer, by_name, arguments, named))[1]
+
+    def weights(self, layer: nn.Module) -> list[Tensor]:
+        """What its programs need of one of the model's layers; joined ones are laid together, if they were not."""
+        tensors = dict(itertools.chain(layer.named_parameters(), layer.named_buffers()))
+        together = [[tensors[name] for name in names] for names in self.own_names]
+        return [laid_together(some) if len(some) > 1 else some[0].detach() for some in together]
+
+    def examples(self, width: int, room: int = LEAST_ROOM) -> list[Tensor]:
+        """Arguments of a call over `width` tokens: arbitrary numbers, on the device."""
+        known = {COUNT: width, ROOM: room}
+        with torch.device(self.device):
+            inputs = [
+                torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
+                for sizes, dtype in zip(self.sizes, self.dtypes, strict=True)
+            ]
+            rows = [torch.zeros(1, heads, room, size, dtype=self.row_dtype) for heads, size in self.row_shapes]
+            held = dict(itertools.chain(self.layer.named_parameters(), self.layer.named_buffers()))
+            weights = [torch.zeros_like(held[name], device=self.device, requires_grad=False) for name in self.names]
+            return [*inputs, torch.arange(3, 3 + width), *rows, *weights]
+
+    def exported(self, one: bool) -> ExportedProgram:
+        """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
+        that is recorded."""
+        room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=2, max=WIDTHS[-1])
+        open_sizes = {ROOM: room} if one else {ROOM: room, COUNT: count}
+        dynamic = [
+            {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
+        ]
+        dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
+        with torch.no_grad():
+            examples = tuple(self.examples(1 if one else TRACED[0][0]))
+            return torch.export.export(_Traced(self), examples, dynamic_shapes=(tuple(dynamic),), strict=False)
+
+
+class _Traced(nn.Module):
+    """A `LayerCode` as torch.export takes it."""
+
+    def __init__(self, code: LayerCode):
+        super().__init__()
+        self.code = code
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        return self.code(*given)
+
+
+def _parted(given: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    return given[:inputs], given[inputs : inputs + 3], given[inputs + 3 :]
+
+
+def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> LayerCode:
+    """The code of this layer, which two passes called so. Raises SpecvizError (field ``passes``) if it has none."""
+    first, second = both
+    same = first.call == second.call and first.result == second.result and first.together == second.together
+    if not same or len(first.tensors) != len(second.tensors):
+        raise SpecvizError("Its layers are not called alike in all passes.", "passes")
+    place = _place(layer)
+    held = None if first.cache is None else first.cache.layers[place]
+    if not isinstance(held, StaticLayer):
+        raise _without_rows()
+    template = _without_weights(layer)
+    attention = static.original.config.get_text_config()._attn_implementation
+    if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
+        attending_by(template, FEW_QUERIES)
+    own: dict[str, tuple[str, ...]] = {}
+    for together in joinable(layer, first.together, shared_weights(static.model)):
+        own |= join(template, together)
+    names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
+    sizes = tuple(itertools.starmap(sizes_of, zip(first.tensors, second.tensors, strict=True)))
+    dtypes = tuple(tensor.dtype for tensor in first.tensors)
+    row_shapes = tuple(tuple(rows.shape[1::2]) for rows in (held.keys, held.values))
+    forms = first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype
+    facts = _description(layer), attention, static.original._supports_attention_backend, forms, static.device
+    return LayerCode(
+        template,
+        place,
+        first.call,
+        first.result,
+        sizes,
+        dtypes,
+        row_shapes,
+        held.keys.dtype,
+        static.device,
+        tuple(names),
+        tuple(own.get(name, (name,)) for name in names),
+        repr((facts, sorted(own.items()))),
+    )
+
+
+def _place(layer: nn.Module) -> int:
+    """Which of the cache's layers holds this layer's keys and values. Raises SpecvizError (field ``passes``)."""
+    places = {part.layer_idx for part in layer.modules() if hasattr(part, "layer_idx")}
+    if len(places) != 1:
+        raise _without_rows()
+    return places.pop()
+
+
+def _without_rows() -> SpecvizError:
+    return SpecvizError("Its layers have no keys and values of their own.", "passes")
+
+
+def _without_weights(layer: nn.Module) -> nn.Module:
+    """A copy of the layer on the device ``meta``."""
+    empty: dict[int, Tensor] = {}
+    for weight in layer.parameters():
+        empty[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+    for buffer in layer.buffers():
+        empty[id(buffer)] = torch.empty_like(buffer, device="meta")
+    template = copy.deepcopy(layer, empty)
+    for part in template.modules():
+        # Those with which transformers takes down hidden states cannot be pickled, and see no layer from inside.
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return template.requires_grad_(False)
+
+
+def _description(layer: nn.Module) -> str:
+    """All that the code of a layer depends on: classes, settings, sizes; not its place."""
+    facts: list[object] = []
+    for name, part in layer.named_modules():
+        plain = {key: value for key, value in vars(part).items() if isinstance(value, (*CONSTANTS, tuple, list))}
+        settings = {key: value for key, value in sorted(plain.items()) if key[0] != "_" and key != "layer_idx"}
+        functions = {key: value.__qualname__ for key, value in vars(part).items() if inspect.isfunction(value)}
+        facts.append((name, type(part).__module__, type(part).__qualname__, settings, sorted(functions.items())))
+        if hasattr(part, "config"):
+            facts.append(part.config.to_json_string())
+    held = itertools.chain(layer.named_parameters(), layer.named_buffers())
+    whole = repr((facts, [(name, tuple(one.shape), one.stride(), one.dtype) for name, one in held]))
+    return re.sub(" at 0x[0-9a-f]+", "", whole)  # where this process happens to keep something
+
+
+# Programs
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProgram:
+    """A program that is yet to be made."""
+
+    code: LayerCode
+    one: bool  # over one token
+    name: str  # of the model, for people
+
+    @property
+    def path(self) -> pathlib.Path:
+        """Its file, named by all that it depends on."""
+        device = self.code.device
+        on_gpu = device.type == "cuda"
+        facts = [
+            torch.__version__,
+            transformers.__version__,
+            (torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)) if on_gpu else processor(),
+            self.one,
+            _OPTIONS[self.one],
+            self.code.described,
+            *map(
+                inspect.getsource,
+                (inspect.getmodule(LayerCode), joined_weights, layer_calls, static_passes, model_twins),
+            ),
+        ]
+        return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
+
+
+def build(program: LayerProgram, path: pathlib.Path) -> None:
+    """Compiles a layer to `path`, and runs it once from there: whatever only a run makes is kept with the rest."""
+    code = program.code
+    if code.device.type == "cuda":
+        torch.cuda.set_device(code.device)
+    graph = code.exported(program.one).graph_module
+    inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    for node in graph.graph.output_node().args[0]:
+        node.meta["example_value"] = node.meta["val"]  # where Inductor looks for sizes that are left open
+    with torch.no_grad():
+        made = torch._inductor.standalone_compile(graph, inputs, options={"config_patches": _OPTIONS[program.one]})
+    made.save(path=str(path), format="binary")
+    del made
+    run = loaded(path)
+    with torch.inference_mode():
+        for width in (1,) if program.one else (2, WIDTHS[-1]):
+            run(*code.examples(width))
+
+
+def loaded(path: pathlib.Path) -> Program:
+    """The program in a file. Raises whatever torch does if it cannot be read."""
+    # Where those who made it keep what they compile: else it would be unpacked into a folder of the system's.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    # In this thread: the kernels are there, and a process for each core would only take memory.
+    with torch._inductor.config.patch(compile_threads=1):
+        return torch._inductor.CompiledArtifact.load(path=str(path), format="binary")
+
+
+# A pass by its layers
+
+
+class CompiledLayer:
+    """A layer's ``forward``: by programs wherever it is called as they were made for, else its own."""
+
+    def __init__(self, layer: nn.Module, code: LayerCode, place: int, programs: Mapping[bool, Program]):
+        self.layer, self.code, self.place, self.programs = layer, code, place, programs
+        self.weights = code.weights(layer)
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        form, tensors, cache = Form.of((arguments, named))
+        held = cache.layers[self.place] if form == self.code.call else None
+        if not isinstance(held, StaticLayer) or len(held.where) > WIDTHS[-1]:
+            return type(self.layer).forward(self.layer, *arguments, **named)
+        run = self.programs[len(held.where) == 1]
+        inputs = [tensor.contiguous() for tensor in tensors]
+        return self.code.result.filled(run(*inputs, held.where, held.keys, held.values, *self.weights))
+
+
+class LayeredPass:
+    """A pass whose layers can be compiled. From now on weights of its layers that are read together lie together, so
+    whatever holds on to their places has to be made afterwards.
+
+    Raises SpecvizError (field ``passes``) if its layers are no functions of tensors.
+    """
+
+    def __init__(self, static: StaticPass):
+        self.static = static.on_twin(sharing_twin(static.model))
+        layers = [part for part in self.static.model.modules() if isinstance(part, GradientCheckpointingLayer)]
+        try:
+            first, second = (seen_calls(self.static, layers, *traced) for traced in TRACED)
+            # Those that read pictures are not called.
+            self.layers = [layer for layer in layers if layer in first and layer in second]
+            self.codes = list(self._codes([(first[layer], second[layer]) for layer in self.layers]))
+            pickle.dumps(self.codes)
+        except (SpecvizError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # An architecture may do anything in its layers.
+            raise SpecvizError(
+                "The layers of {name} cannot be compiled: {reason}.",
+                "passes",
+                name=static.name,
+                reason=first_line(error),
+            ) from error
+        if not self.layers:
+            raise SpecvizError("It has no decoder layers of transformers' kind.", "passes")
+        for layer, code in zip(self.layers, self.codes, strict=True):
+            code.weights(layer)
+
+    def _codes(self, both: Sequence[tuple[Seen, Seen]]) -> Iterator[LayerCode]:
+        """The code of each layer, the same object for all of a kind. both: its calls in two passes."""
+        kinds: dict[str, LayerCode] = {}
+        for layer, seen in zip(self.layers, both, strict=True):
+            code = _code(self.static, layer, seen)
+            yield kinds.setdefault(code.described, code)
+
+    def programs(self) -> list[LayerProgram]:
+        """What has to be made, or was: two programs for each kind of layer."""
+        kinds = {id(code): code for code in self.codes}
+        return [LayerProgram(code, one, self.static.name) for one in (True, False) for code in kinds.values()]
+
+    def compiled(self) -> StaticPass:
+        """The pass by its programs, which are loaded. Raises SpecvizError (field ``passes``) if they do not load."""
+        programs: dict[int, dict[bool, Program]] = {}
+        try:
+            for program in self.programs():
+                programs.setdefault(id(program.code), {})[program.one] = loaded(program.path)
+        except Exception as error:
+            # Of another version, or half a file: torch's readers raise anything.
+            raise SpecvizError(
+                "The compiled layers of {name} cannot be loaded: {reason}.",
+                "passes",
+                name=self.static.name,
+                reason=first_line(error),
+            ) from error
+        for layer, code in zip(self.layers, self.codes, strict=True):
+            layer.forward = CompiledLayer(layer, code, _place(layer), programs[id(code)])
+        return self.static
