@@ -33,8 +33,9 @@ from specviz.theory.draft_length import DraftLength
 #: How many rounds may be under way.
 LEAD = 2
 
-#: The texts' ways of decoding whose recordings are kept; the least recently used goes first.
-KEPT_WAYS = 8
+#: The ways of decoding whose recordings are kept; the least recently used goes first. More than take turns in a
+#: comparison, or each would be recorded anew every time.
+KEPT_WAYS = 32
 
 #: A recording begins with runs that are no rounds, each of which moves the text's end.
 _RUNS = 4
@@ -147,7 +148,7 @@ class RecordedRound:
         text, draft, uniforms = self.text, self.draft, Uniforms.of(self.recorded.coins)
         if draft.grown is not None:
             # Anew: what a shape has computed before would be taken for part of every round.
-            draft = replace(draft, grown=GrownTree(draft.grown.rows, draft.grown.ancestors, draft.grown.width))
+            draft = replace(draft, grown=GrownTree(draft.grown.rows, draft.grown.ancestors, draft.grown.widths))
         rows = TargetRows.of(self.logits, self.way.warper)
         decision = self.way.rule.decided_on_device(draft, rows, uniforms)
         kept, following = decision.kept.bool(), decision.next_token.view(1)
@@ -220,6 +221,7 @@ class DeviceRounds(HostRounds):
         ahead = drafter.ahead(deepest)
         if deepest and ahead is None:
             return HostRounds(request, decoder, length)
+        deepest = deepest and min(deepest, ahead.deepest)
         layers, coins = tuple(drafter.feature_layers), 2 * request.largest_draft + 1
         passes, warper = decoder.target.passes, request.warper
         way = Way(passes, ahead, deepest, rule, warper, layers, drafter.reachable, coins)
@@ -263,7 +265,7 @@ class DeviceRounds(HostRounds):
     def _takes(self, text: Continuation, depth: int) -> bool:
         """True if a round that drafts so deep can be launched after those under way."""
         ahead, length = self.way.ahead, len(text.committed) + self._under_way
-        if depth and (depth > ahead.deepest or length + depth > ahead.limit + 1 or self.unread > ahead.unread):
+        if depth and (length + depth > ahead.limit + 1 or self.unread > ahead.unread):
             return False
         recorded = self.recorded
         if recorded is None or depth not in recorded.rounds:
@@ -281,9 +283,9 @@ class DeviceRounds(HostRounds):
         if not self.decoder.target.recordable:
             return
         recorded = self._found()
-        asked = self.request.depths if depth in self.request.depths else [depth]
-        missing = [one for one in asked if one not in recorded.rounds]
-        if missing and depth not in self.request.depths:
+        usual = {min(one, self.way.deepest) for one in self.request.depths}
+        missing = sorted((usual if depth in usual else {depth}) - recorded.rounds.keys())
+        if missing and depth not in usual:
             self.met[depth] += 1
             if self.met[depth] < MEETINGS:
                 return

@@ -51,6 +51,7 @@ class Grown:
     probs: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None  # [k] float64, the last level's chances; of likeliest tokens
     chances: list[float] = field(default_factory=lambda: [1.0])  # the same of drawn ones
+    widths: list[int] = field(default_factory=list)  # by level, how many siblings there may be
 
     def add(self, rows: Tensor, uniforms: Tensor) -> Level | None:
         """Chooses the next level from rows of logits [k or 1, vocab] float32; None if it was the last one."""
@@ -73,7 +74,7 @@ class Grown:
         grown = None
         if width > 1:
             rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
-            grown = GrownTree(rows, ancestors, width)
+            grown = GrownTree(rows, ancestors, tuple(self.widths))
         probs = torch.cat(self.probs) if self.probs else None
         own_softmax = probs is not None and width == 1 and self.growing.temperature == 1
         return Draft(
@@ -97,6 +98,7 @@ class Grown:
 
     def _likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As `TopChoices.children`."""
+        self.widths.append(self.growing.branches)
         probs, ids = rows.softmax(-1).topk(self.growing.branches)
         before = torch.ones(1, dtype=torch.float64, device=self.device) if self.weights is None else self.weights
         chances = (before.unsqueeze(-1) * probs.double()).flatten()
@@ -108,6 +110,7 @@ class Grown:
     def _drawn(self, rows: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
         dealt, left = turns(self.chances, self.growing.branches), self._probs(rows).clone()
+        self.widths.append(len(dealt))
         tokens, parents = [], []
         for served, _ in dealt:
             places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in served])

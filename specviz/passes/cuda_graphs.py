@@ -247,8 +247,8 @@ class CudaRecorder:
             graph, outputs = self._recorded(function, inputs)
 
         def replay(arguments: Sequence[Tensor]) -> list[Tensor]:
-            for own, given in zip(inputs, arguments, strict=True):
-                own.copy_(given)
+            if inputs:
+                torch._foreach_copy_(inputs, list(arguments))
             graph.replay()
             # The next replay overwrites them, and the next recording may too.
             return [output.clone() for output in outputs]

@@ -263,20 +263,15 @@ class TreeShape:
         return (chosen | ~self.ancestors).all(-1)
 
     @property
-    def levels(self) -> int:
-        """How deep it is."""
-        return depth(self.parents)
-
-    @property
-    def width(self) -> int:
-        """The most siblings that there may be."""
-        return max(map(self.parents.count, self.parents))
+    def widths(self) -> tuple[int, ...]:
+        """By level, the most siblings that there may be."""
+        return (max(map(self.parents.count, self.parents)),) * depth(self.parents)
 
     def children(self) -> Tensor:
-        """[n + 1, width] int64: by row, the tokens that it judges, in the order in which they are tried; −1 where there
-        are no more."""
+        """[n + 1, most siblings] int64: by row, the tokens that it judges, in the order in which they are tried; −1
+        where there are no more."""
         count = len(self.parents)
-        table = self.rows.new_full((count + 1, self.width), -1)
+        table = self.rows.new_full((count + 1, max(self.widths)), -1)
         table[self.rows, self.elders.sum(-1)] = torch.arange(count, device=self.device)
         return table
 
@@ -286,17 +281,18 @@ class TreeShape:
 
 
 class GrownTree(TreeShape):
-    """A tree that was grown on a device, where its shape depends on what was drafted: `width` tokens at each level.
+    """A tree that was grown on a device, where its shape depends on what was drafted.
 
     `Draft.logits` has a row for the text and one for each token that may be continued, so that what siblings have in
-    common is the number of the row that judges them. rows: [n] int64. ancestors: [n, n] bool.
+    common is the number of the row that judges them. rows: [n] int64. ancestors: [n, n] bool. widths: as far as the
+    host knows them.
     """
 
-    levels = width = 0
+    widths: tuple[int, ...] = ()
 
-    def __init__(self, rows: Tensor, ancestors: Tensor, width: int):
+    def __init__(self, rows: Tensor, ancestors: Tensor, widths: tuple[int, ...]):
         super().__init__((-1,) * len(rows), rows.device)
-        self.is_chain, self.width, self.levels = False, width, len(rows) // width
+        self.is_chain, self.widths = False, widths
         self.rows, self.ancestors, self.families = rows, ancestors, rows
 
 

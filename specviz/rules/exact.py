@@ -192,9 +192,9 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
     # The row that the walk has come to, and the one whose tokens it tries: none, once all of a row's were rejected.
     row = here = shape.rows.new_zeros(1)
     left, none = rows.probs[0], here.new_full((1,), n)
-    for _ in range(shape.levels):
+    for width in shape.widths:
         moved = torch.zeros_like(row, dtype=torch.bool)
-        for turn in range(shape.width):
+        for turn in range(width):
             token = children.index_select(0, here)[:, turn]
             tried, token = (token >= 0) & ~moved, token.clamp_min(0)
             share, own = left.index_select(0, draft.tokens.index_select(0, token)), q.index_select(0, token)

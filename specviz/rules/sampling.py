@@ -20,6 +20,9 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 from specviz.rules.transfer import on_cpu
 
+#: Rows that are searched in parts, into how many of these at the most, and into how many for it to pay.
+_WIDE, _PARTS, _FEWEST_PARTS = 16_384, 256, 16
+
 
 def require_numbers(largest: float, drafted: bool = False) -> None:
     """Raises SpecvizError (field ``dtype``) if the largest of the target's logits or probabilities is not a number: the
@@ -115,7 +118,7 @@ def first_largest(logits: Tensor) -> Tensor:
     if on_cpu(logits):
         # NumPy's search is vectorised and torch's is not: 2 µs instead of 29 for five rows of 4096.
         return torch.from_numpy(logits.numpy().argmax(-1))
-    return logits.argmax(-1)
+    return _first_largest_in_parts(logits)
 
 
 def draw(probs: Tensor, u: Tensor) -> Tensor:
@@ -143,7 +146,22 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 def _first_above(cumulative: Tensor, threshold: Tensor, probs: Tensor) -> Tensor:
     """The search in sums computed in parallel, which may rise over a stretch without mass: checks the mass as well."""
     passed = torch.logical_and(cumulative > threshold, probs)
-    return passed.view(torch.uint8).argmax(-1)
+    return _first_largest_in_parts(passed.view(torch.uint8))
+
+
+def _first_largest_in_parts(rows: Tensor) -> Tensor:
+    """argmax of rows [..., width], the first of any ties: of parts, and then among these.
+
+    A GPU has one block of threads look through a row: 28 µs for 128,256 cells on an H100, however few rows there are.
+    """
+    width = rows.shape[-1]
+    parts = math.gcd(width, _PARTS)
+    if width < _WIDE or parts < _FEWEST_PARTS:
+        return rows.argmax(-1)
+    cells = rows.unflatten(-1, (parts, width // parts))
+    places = cells.argmax(-1, keepdim=True)
+    part = cells.gather(-1, places).squeeze(-1).argmax(-1, keepdim=True)
+    return (part * (width // parts) + places.squeeze(-1).gather(-1, part)).squeeze(-1)
 
 
 def fit_width(logits: Tensor, vocab_size: int) -> Tensor:
