@@ -77,6 +77,7 @@ class LayerCode:
     dtypes: tuple[torch.dtype, ...]
     row_shapes: tuple[tuple[int, int], ...]  # (heads, head size) of keys and of values
     row_dtype: torch.dtype
+    fewest: int  # tokens of a pass
     device: torch.device
     names: tuple[str, ...]  # of weights and buffers of `layer`
     own_names: tuple[tuple[str, ...], ...]  # the model's own, of those that lie together as each of these
@@ -111,14 +112,14 @@ class LayerCode:
     def exported(self, one: bool) -> ExportedProgram:
         """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
         that is recorded."""
-        room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=2, max=WIDTHS[-1])
+        room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=max(2, self.fewest), max=WIDTHS[-1])
         open_sizes = {ROOM: room} if one else {ROOM: room, COUNT: count}
         dynamic = [
             {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
         ]
         dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
         with torch.no_grad():
-            examples = tuple(self.examples(1 if one else TRACED[0][0]))
+            examples = tuple(self.examples(1 if one else TRACED[0][0] + self.fewest - 1))
             return torch.export.export(_Traced(self), examples, dynamic_shapes=(tuple(dynamic),), strict=False)
 
 
@@ -155,10 +156,11 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     for together in joinable(layer, first.together, shared_weights(static.model)):
         own |= join(template, together)
     names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
-    sizes = tuple(itertools.starmap(sizes_of, zip(first.tensors, second.tensors, strict=True)))
+    block = static.fewest - 1
+    sizes = tuple([sizes_of(*tensors, block) for tensors in zip(first.tensors, second.tensors, strict=True)])
     dtypes = tuple(tensor.dtype for tensor in first.tensors)
     row_shapes = tuple(tuple(rows.shape[1::2]) for rows in (held.keys, held.values))
-    forms = first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype
+    forms = first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype, static.fewest
     facts = _description(layer), attention, static.original._supports_attention_backend, forms, static.device
     return LayerCode(
         template,
@@ -169,6 +171,7 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
         dtypes,
         row_shapes,
         held.keys.dtype,
+        static.fewest,
         static.device,
         tuple(names),
         tuple(own.get(name, (name,)) for name in names),
@@ -264,7 +267,7 @@ def build(program: LayerProgram, path: pathlib.Path) -> None:
     del made
     run = loaded(path)
     with torch.inference_mode():
-        for width in (1,) if program.one else (2, WIDTHS[-1]):
+        for width in (1,) if program.one else (max(2, code.fewest), WIDTHS[-1]):
             run(*code.examples(width))
 
 
@@ -336,9 +339,14 @@ class LayeredPass:
             yield kinds.setdefault(code.described, code)
 
     def programs(self) -> list[LayerProgram]:
-        """What has to be made, or was: two programs for each kind of layer."""
+        """What has to be made, or was: two programs for each kind of layer, or one if no pass reads a single token."""
         kinds = {id(code): code for code in self.codes}
-        return [LayerProgram(code, one, self.static.name) for one in (True, False) for code in kinds.values()]
+        return [
+            LayerProgram(code, one, self.static.name)
+            for one in (True, False)
+            for code in kinds.values()
+            if not one or code.fewest == 1
+        ]
 
     def compiled(self) -> StaticPass:
         """The pass by its programs, which are loaded. Raises SpecvizError (field ``passes``) if they do not load."""

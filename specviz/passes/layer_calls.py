@@ -109,15 +109,17 @@ def seen_calls(static: StaticPass, layers: Sequence[nn.Module], width: int, room
     return seen
 
 
-def sizes_of(first: Tensor, second: Tensor) -> tuple[int | str, ...]:
-    """The sizes of a tensor that two passes were given (`TRACED`). Raises SpecvizError (field ``passes``) if they
-    depend on anything but tokens and room."""
+def sizes_of(first: Tensor, second: Tensor, block: int = 0) -> tuple[int | str, ...]:
+    """The sizes of a tensor that two passes were given (`TRACED`), each with `block` tokens more. Raises SpecvizError
+    (field ``passes``) if they depend on anything but tokens and room."""
+    counts, rooms = zip(*TRACED)
+    known = {tuple(count + block for count in counts): COUNT, rooms: ROOM}
     depends: list[int | str] = []
     for sizes in zip(first.shape, second.shape, strict=True):
         if sizes[0] == sizes[1]:
             depends.append(sizes[0])
-        elif sizes in (counts_and_rooms := tuple(zip(*TRACED))):
-            depends.append((COUNT, ROOM)[counts_and_rooms.index(sizes)])
+        elif sizes in known:
+            depends.append(known[sizes])
         else:
             raise SpecvizError("Its layers are not called alike in all passes.", "passes")
     return tuple(depends)
