@@ -160,7 +160,7 @@ FIRST_LAYERS = {
 
 #: The factors of the matrices with which a later layer adds to the hidden state, and of the head, whose likeliest
 #: tokens would lie too close together.
-QUIET, LOUD = 0.02, 6.0
+QUIET, LOUD = 0.01, 6.0
 
 
 def first_layers_pair(made: FirstLayers, tokenizer_folder: pathlib.Path) -> ModelPair:

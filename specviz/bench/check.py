@@ -176,6 +176,8 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
         check(passes, target if role.startswith("exit") else None)
         seen = Sentence("{kind}, equal to the model's own up to rounding", kind=passes.kind)
         yield Finding("right", Sentence("prepared passes, {role}", role=role), seen)
+    if target is not None and target.rounds_refusal is not None:
+        yield Finding("skipped", Sentence("rounds made on the device"), target.rounds_refusal)
 
 
 def memory(pair: ModelPair) -> Iterator[Finding]:

@@ -87,7 +87,7 @@ class Recorded:
         static, device = way.target.static, way.target.static.device
         self.way, self.buffers, self.room = way, way.buffers, way.room
         self.rows = static.own_rows(way.target.kept.tensors)
-        self.cells = torch.arange(way.target.kept.room, device=device)
+        self.cells = way.target.kept.cells
         width = len(way.feature_layers) * static.original.config.get_text_config().hidden_size
         self.text = DeviceText(
             ids=torch.zeros(len(self.cells), dtype=torch.long, device=device),
@@ -252,7 +252,7 @@ class DeviceRounds(HostRounds):
 
     def _begun(self, text: Continuation) -> bool:
         """Launches the round that is waiting; False if that has to wait, or is for the host to make."""
-        depth = min(self.waiting.depth, self.way.deepest, text.room)
+        depth = min(self.way.deepest, self.request.depth(self.waiting.depth, text.room))
         if depth and self.length.as_chain and self.request.branches > 1:
             return False
         if not self.flying:
@@ -301,7 +301,8 @@ class DeviceRounds(HostRounds):
         """What an earlier run has recorded in this way, if it is over the same buffers; else nothing yet."""
         kept, settings = self.way.target.whole_rounds, self.request.settings
         facts = settings.sampling, self.way.rule.name, self.way.deepest, self.way.coins
-        way: Hashable = (settings.drafter, settings.drafting, *facts)
+        rooms = tuple(passes.kept.room for passes in self.way.passes)
+        way: Hashable = (settings.drafter, settings.drafting, *facts, rooms)
         recorded = kept.pop(way, None)
         if recorded is None or any(a is not b for a, b in zip(recorded.buffers, self.way.buffers)):
             recorded = Recorded(self.way)

@@ -60,6 +60,12 @@ class Request:
         every = range(most + 1)
         return tuple(one for one in RECORDED_DEPTHS if one <= most) if kind_of(self.passes) == "graphs" else (*every,)
 
+    def depth(self, chosen: int, room: int) -> int:
+        """How deep a round drafts for which `chosen` was chosen, and after which `room` draft tokens fit."""
+        if not self.chooses_length:
+            return min(chosen, room)
+        return max(one for one in self.depths if one <= min(chosen, room))
+
     @property
     def num_draft_tokens(self) -> int:
         """γ, the most if it is chosen in each round; 0 in plain decoding."""

@@ -95,7 +95,8 @@ class DraftAhead(ABC):
 
     @property
     def cells(self) -> Tensor:
-        return torch.arange(self.passes.kept.room, device=self.rows[0].device)
+        """[room] int64, all places."""
+        return self.passes.kept.cells
 
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         """The first place that it reads, and the one after the text's last: [1] int64 each."""
@@ -123,15 +124,17 @@ class ModelAhead(DraftAhead):
         outputs = self.passes.static(tokens, where, where, self.visible(where), *self.inputs(text), *self.rows)
         logits, *states = [output.index_select(0, last) for output in outputs]
         for step in range(depth - 1):
-            level = yield logits[-self.growing.branches :]
+            level, position = (yield logits[-self.growing.branches :]), end + step
+            if level.ancestors is None:
+                given = level.tokens, position, position, self.visible(position), *states
+                logits, *states = self.passes.static(*given, *self.rows)
+                continue
             read = [state.index_select(0, level.rows) for state in states]
-            where = end + level.first + torch.arange(len(level.tokens), device=end.device)
-            chain = level.ancestors is None
-            seen = self.visible(where) if chain else branches_see(self.cells, end, level.ancestors)
-            given = level.tokens, (end + step).expand_as(where), where, seen
+            where = end + torch.arange(level.first, level.first + len(level.tokens), device=end.device)
+            seen = branches_see(self.cells, end, level.ancestors)
+            given = level.tokens, position.expand_as(where), where, seen
             logits, *more = self.passes.static(*given, *read, *self.rows)
-            # In a chain only the last state has a successor.
-            states = more if chain else [torch.cat(both) for both in zip(states, more)]
+            states = [torch.cat(both) for both in zip(states, more)]
         yield logits[-self.growing.branches :]
 
     def inputs(self, text: DeviceText) -> tuple[Tensor, ...]:

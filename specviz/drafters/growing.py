@@ -51,7 +51,11 @@ class Grown:
     probs: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None  # [k] float64, the last level's chances; of likeliest tokens
     chances: list[float] = field(default_factory=lambda: [1.0])  # the same of drawn ones
+    first_place: Tensor = field(init=False)
     widths: list[int] = field(default_factory=list)  # by level, how many siblings there may be
+
+    def __post_init__(self) -> None:
+        self.first_place = torch.zeros(1, dtype=torch.long, device=self.device)
 
     def add(self, rows: Tensor, uniforms: Tensor) -> Level | None:
         """Chooses the next level from rows of logits [k or 1, vocab] float32; None if it was the last one."""
@@ -61,7 +65,7 @@ class Grown:
         self.logits.append(rows)
         u = uniforms[first : first + width]
         if width == 1:
-            tokens, places = self._one(rows, u), torch.zeros(1, dtype=torch.long, device=self.device)
+            tokens, places = self._one(rows, u), self.first_place
         else:
             tokens, places = self._drawn(rows, u) if self.growing.temperature else self._likeliest(rows)
         self.levels.append(Level(tokens, first, places, self._rows(first, places), self._ancestors(first, places)))

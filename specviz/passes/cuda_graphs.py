@@ -135,7 +135,6 @@ class GraphedPasses(FastPasses):
         #: Whole rounds of which these passes are a part, by the way in which they are made; None if they cannot be
         #: recorded (`specviz.decoding.device_rounds`).
         self.whole_rounds: OrderedDict[Hashable, Any] | None = OrderedDict()
-        self.rounds_refusal: SpecvizError | None = None  # why not
 
     def free(self) -> None:
         super().free()
@@ -172,17 +171,19 @@ class GraphedPasses(FastPasses):
 
     def _refuse(self, error: RuntimeError) -> None:
         """From now on passes are plain ones."""
-        self.refuse_rounds(error)
         self.graphs.clear()
-        self.kind = "plain"
-        self.refusal = self.rounds_refusal
+        self.kind, self.whole_rounds = "plain", None
+        self.refusal = _cannot_record(self.static, error)
 
     def refuse_rounds(self, error: RuntimeError) -> None:
         """From now on the host has a part in every round."""
-        while error.__context__ is not None:
-            # Ending a recording that failed raises a further error, which says less.
-            error = error.__context__
-        self.whole_rounds, self.rounds_refusal = None, _cannot_record(self.static, error)
+        self.whole_rounds = None
+        self.rounds_refusal = SpecvizError(
+            "Whole rounds of {name} cannot be recorded as CUDA graphs: {reason}.",
+            "passes",
+            name=self.static.name,
+            reason=_reason(error),
+        )
 
     def _padding(self, shape: Shape) -> tuple[Tensor, ...]:
         """Arguments of a pass whose tokens all go to the spare place and see nothing else."""
@@ -341,8 +342,17 @@ def refuse_unrecordable(static: StaticPass) -> None:
 
 
 def _cannot_record(static: StaticPass, error: RuntimeError) -> SpecvizError:
-    """Its words alone: a raised error keeps its frames alive, and through them the models."""
-    reason = str(error).partition("\n")[0].rstrip(".")[:200]
     return SpecvizError(
-        "The passes of {name} cannot be recorded as CUDA graphs: {reason}.", "passes", name=static.name, reason=reason
+        "The passes of {name} cannot be recorded as CUDA graphs: {reason}.",
+        "passes",
+        name=static.name,
+        reason=_reason(error),
     )
+
+
+def _reason(error: RuntimeError) -> str:
+    """The words of the first error alone: a raised error keeps its frames alive, and through them the models."""
+    while error.__context__ is not None:
+        # Ending a recording that failed raises a further error, which says less.
+        error = error.__context__
+    return str(error).partition("\n")[0].rstrip(".")[:200]

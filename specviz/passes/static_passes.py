@@ -364,6 +364,7 @@ class FastPasses:
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
         self.draft: ChainFunction | None = None  # drafts a chain in one call, where that is possible
         self.refusal: SpecvizError | None = None  # why it runs other passes than were prepared
+        self.rounds_refusal: SpecvizError | None = None  # why whole rounds of these cannot be recorded
 
     @classmethod
     def unprepared(cls, static: StaticPass) -> FastPasses:

@@ -7,6 +7,7 @@ from fast_passes import graphed_passes, with_passes
 from matrix import PROMPT, pair_of
 
 import specviz
+from specviz.bench import check
 from specviz.decoding import device_rounds, engine
 from specviz.decoding.device_rounds import DeviceRounds
 from specviz.decoding.host_rounds import HostRounds
@@ -163,6 +164,8 @@ def test_what_cannot_be_recorded_is_made_by_the_host_and_says_why(launched):
     pair.passes.fast["target"].record = failing
     assert run_of(pair).token_ids == expected and not launched
     assert "out of memory" in pair.passes.fast["target"].rounds_refusal.message
+    told = [found for found in check.prepared(pair) if found.state == "skipped"]
+    assert [str(found.what) for found in told] == ["rounds made on the device"]
 
 
 def test_two_texts_at_once_share_no_state(launched):
