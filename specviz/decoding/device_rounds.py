@@ -69,11 +69,16 @@ class Way:
         beyond = 0 if self.ahead is None else self.ahead.beyond
         return min(one.kept.room for one in self.passes) - beyond
 
+    @property
+    def margin(self) -> int:
+        """How many places after a text a round reads or writes at most: its draft, and what a drafter always reads."""
+        return 2 + (0 if self.ahead is None else max(self.tokens(self.deepest), self.ahead.unread))
+
     def reserve(self, length: int) -> None:
         """Makes room for a text of so many tokens, and for the runs that a recording begins with."""
         beyond = 0 if self.ahead is None else self.ahead.beyond
         for passes in self.passes:
-            passes.kept.reserve(length + self.tokens(self.deepest) + _RUNS * (self.deepest + 1) + beyond)
+            passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + beyond)
 
     def tokens(self, depth: int) -> int:
         """Of a draft so deep."""
@@ -268,9 +273,7 @@ class DeviceRounds(HostRounds):
         if depth and (length + depth > ahead.limit + 1 or self.unread > ahead.unread):
             return False
         recorded = self.recorded
-        if recorded is None or depth not in recorded.rounds:
-            return False
-        return length + max(depth, self.way.tokens(depth)) + 2 < recorded.room
+        return recorded is not None and depth in recorded.rounds and length + self.way.margin < recorded.room
 
     # Off the clock: nothing is under way.
 
@@ -279,7 +282,7 @@ class DeviceRounds(HostRounds):
         if self._takes(text, depth) or len(text.committed) < 2 or self.way.target.whole_rounds is None:
             return
         self._leave(text)
-        self.way.reserve(len(text.committed) + self.way.deepest + 2)
+        self.way.reserve(len(text.committed))
         if not self.decoder.target.recordable:
             return
         recorded = self._found()

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from specviz.drafters.growing import Growing, Level
 from specviz.parts.dflash import DFlashHead
+from specviz.parts.medusa import MedusaModel
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
@@ -173,6 +174,25 @@ class HeadAhead(ModelAhead):
     def states(self, text: DeviceText) -> Tensor:
         """The target's, of the text's last tokens: [unread, width]."""
         return text.features.index_select(0, text.read + torch.arange(self.unread, device=text.read.device))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateAhead(DraftAhead):
+    """Heads that guess all depths from the target's last hidden state, and read nothing else."""
+
+    model: MedusaModel
+
+    def levels(self, text: DeviceText, depth: int) -> Rows:
+        last, state = text.length - 1, text.features.index_select(0, text.length - 2)
+        rows = self.model(input_ids=text.ids.index_select(0, last)[None], features=state[None]).logits[0]
+        for row in rows[:depth].split(1):  # noqa: UP028, it is sent to
+            yield row
+
+    def read_after(self, length: int, kept: int, depth: int) -> int:
+        return length - 1
+
+    def keep(self, start: Tensor, path: Tensor) -> None:
+        """Nothing to do: it has read nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from specviz.drafters.ahead import DraftAhead, StateAhead
 from specviz.drafters.at_once import AtOnce
 from specviz.drafters.base import DraftContext
 from specviz.drafters.heads import Headed
@@ -54,13 +55,27 @@ class Medusa(FromLastState, AtOnce):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.reader = reader(MedusaModel(self.head, self.target), self.stopwatch, context.passes.get(self.name))
+        self.model, self.context = MedusaModel(self.head, self.target), context
+        self.reader = reader(self.model, self.stopwatch, context.passes.get(self.name))
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
         last = to_device(committed[-1:], self.features.device)
         return read_alone(self.reader, last, self.head.num_heads, self.features)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        if not self.grows_on(self.context.target):
+            return None
+        # It reads no text, so that the buffers are the target's.
+        own = self._in_common(self.context.passes["target"], deepest)
+        return StateAhead(**own, unread=1, shares=True, deepest=self.most, model=self.model)
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        return len(committed) - 2, self.features
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        self.features = features[-1:]
 
 
 class Speculator(FromLastState):

@@ -19,9 +19,13 @@ from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
 from specviz.rules import draft, exact, transfer
 from specviz.rules import sampling as sampling_rules
+from specviz.theory.draft_length import FixedLength
 
 #: Drafters whose rounds can be recorded.
-AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel"]
+AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel", "medusa"]
+
+#: What makes their drafts chains.
+CHAIN = DraftParams(branches=1)
 
 
 @pytest.fixture
@@ -43,7 +47,13 @@ def recorded_pair(**changed) -> ModelPair:
 
 
 def run_of(pair: ModelPair, by_host: bool = False, **order) -> Run:
-    request = prepare(pair, RunSettings(**{"prompt": PROMPT, "seed": 3, "max_new_tokens": 40} | order))
+    usual = {
+        "prompt": PROMPT,
+        "seed": 3,
+        "max_new_tokens": 40,
+        "drafting": CHAIN if order.get("drafter") else DraftParams(),
+    }
+    request = prepare(pair, RunSettings(**usual | order))
     done = engine.pending_rounds(request, details=by_host)
     return collect(request, [one.record() for one in done])
 
@@ -114,6 +124,15 @@ def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
     assert long.token_ids == run_of(recorded_pair(), by_host=True, max_new_tokens=300, **order).token_ids
     assert set(pair.passes.fast["target"].kept.by_room) == {256, 512}
     assert len(launched) > 0.8 * len(long.rounds)
+
+
+@pytest.mark.parametrize("drafter", AHEAD[1:])
+def test_shallow_rounds_come_as_near_to_the_buffers_end_as_deep_ones(drafter, launched, monkeypatch):
+    """A drafter always reads as much of the text as its deepest draft may have left unread."""
+    monkeypatch.setattr(engine, "length_of", lambda request: FixedLength(1))
+    order = {"drafter": drafter, "num_draft_tokens": AUTO, "sampling": SamplingParams(0), "max_new_tokens": 300}
+    assert run_of(recorded_pair(), **order).token_ids == run_of(recorded_pair(), by_host=True, **order).token_ids
+    assert launched.count(1) > 100
 
 
 @pytest.mark.parametrize("drafter", AHEAD[1:])
