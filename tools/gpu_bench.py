@@ -27,12 +27,13 @@ from specviz.bench.equal_texts import Finding
 from specviz.bench.machine import describe_machine
 from specviz.bench.pass_times import measure_passes
 from specviz.models.loading import load_pair
+from specviz.models.memory_share import copy_bandwidth
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
 from specviz.models.sources import quietly
 from specviz.records.assets import EMBEDDED
 from specviz.records.settings import AUTO
-from tools.gpu_figures import WARM, Timed, copy_bandwidth, decoded, profiled, timed_peer, timed_run
+from tools.gpu_figures import WARM, Timed, decoded, profiled, timed_peer, timed_run
 from tools.gpu_report import Report, table
 from tools.sizes import FIRST_LAYERS, first_layers_pair
 
@@ -44,6 +45,9 @@ REPEATS, PEER_REPEATS = 3, 2
 
 #: Widths of the timed passes, and seconds for them.
 WIDTHS, PASSES_BUDGET = (1, 2, 5, 9, 17), 3.0
+
+#: Bytes that are copied to measure the memory's bandwidth, and how often.
+COPIED, COPIES = 2**27, 20
 
 #: Seconds of the check: the most, and the fewest, if the budget has fewer left.
 CHECK_MOST, CHECK_LEAST = 60.0, 15.0
@@ -123,7 +127,7 @@ class GpuBench:
 
     def do_passes(self) -> None:
         pair = self.prepared
-        bandwidth = copy_bandwidth(pair.device)
+        bandwidth = copy_bandwidth(COPIED, pair.device, COPIES)
         self.report.values["copy_bandwidth"] = bandwidth
         *_, times = measure_passes(pair, WIDTHS, budget=PASSES_BUDGET)
         self.report.values["passes"] = [

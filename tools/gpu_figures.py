@@ -14,7 +14,7 @@ from specviz.bench.lanes import plain_request, request_of, written
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
 from specviz.models.pair import ModelPair
-from specviz.passes.devices import Stopwatch, synchronise
+from specviz.passes.devices import synchronise
 from specviz.records.metrics import tally
 from specviz.records.prompts import Preset
 from specviz.records.runs import Run
@@ -22,9 +22,6 @@ from specviz.records.runs import Run
 T = TypeVar("T")
 
 PROMPT = Preset("story", "Once upon a time there was")
-
-#: Bytes of the buffer that is copied, by type of device: more than caches hold.
-COPIED = {"cuda": 2**31, "cpu": 2**26}
 
 #: Runs before timed ones: in them passes are met and recorded, and lengths learned.
 WARM = 2
@@ -91,20 +88,6 @@ def figures_of(run: Run, seconds: float) -> dict[str, float]:
         "verify_ms": counts.verify_seconds * per_round,
         "outside_ms": (counts.seconds - counts.model_seconds) * per_round,
     }
-
-
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second, read and written together, copying a buffer; by the device's own clock, the best of several."""
-    clock = Stopwatch(device)
-    source = torch.zeros(COPIED[device.type], dtype=torch.uint8, device=device)
-    copy = torch.empty_like(source)
-
-    def seconds() -> float:
-        start, _, end = clock.mark(), copy.copy_(source), clock.mark()
-        clock.synchronize()
-        return clock.between(start, end)
-
-    return 2 * source.nbytes / min(seconds() for _ in range(8))
 
 
 def profiled(pair: ModelPair, contestant: Contestant, tokens: int) -> dict[str, Any]:

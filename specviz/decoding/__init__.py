@@ -4,6 +4,9 @@ reference           speculative decoding in forty lines, to read first
 request             a run's settings, checked against its pair and resolved
 engine              `speculate` and `run`; the loop over rounds, until the text ends; two rules on the same drafts
 decoder             one round: draft, verify, judge, keep; where coins are flipped, and who judges
+host_rounds         rounds one after the other, each when the host has heard of the last one
+device_rounds       rounds that a GPU makes by itself, launched before the host knows the last one
+continuation        a run's text as it grows, and where it ends
 lengths             how deep each round drafts, and what is learned from it
 record              the record of a round, from the device to plain values; a whole run's
 lossless            the lab: many short runs against the exact distribution; wrong rules for it to catch

@@ -3,6 +3,8 @@
 base           the protocol: propose a draft, observe the verdict; the facts that each class states
 registry       from names to classes; the default drafter of a pair
 choosers       from a model's probabilities to tokens: top choices or draws
+growing        the choosers' decisions as functions of tensors, which a GPU can record
+ahead          how drafters read and draft on a GPU, from a text of which the host does not know the end
 stepwise       drafting token by token or level by level, for drafters with probabilities
 draft_model    a second, smaller model, with the same tokenizer or another
 self_drafting  the target's cheaper versions of itself: its first layers, or all of it with weights in few bits

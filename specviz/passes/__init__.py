@@ -11,6 +11,9 @@ kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choic
 chains: whole drafts made, and judged, in one call
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
+compiled_layers: decoder layers compiled one kind at a time, for passes that are recorded
+layer_calls: how a model calls its layers, taken down
+joined_weights: linear layers that read the same as one product, their weights side by side
 devices: one model on several devices or processes; time measured around finished work
 processes: torchrun and ZeroGPU
 """
