@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specviz.drafters.choosers import turns
 from specviz.rules.draft import Draft, GrownTree, chain
-from specviz.rules.sampling import draw, first_largest
+from specviz.rules.sampling import Warper, draw, first_largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Growing:
-    """How tokens are chosen. drawn trees: every token's number of siblings is settled before anything is drawn."""
+    """How tokens are chosen."""
 
-    temperature: float  # 0 takes the likeliest tokens, else they are drawn
+    warper: Warper | None  # shapes the distributions that tokens are drawn from; None takes the likeliest
     branches: int  # tokens of each level; 1 makes chains
 
     def begun(self, depth: int, device: torch.device) -> Grown:
@@ -67,7 +67,7 @@ class Grown:
         if width == 1:
             tokens, places = self._one(rows, u), self.first_place
         else:
-            tokens, places = self._drawn(rows, u) if self.growing.temperature else self._likeliest(rows)
+            tokens, places = self._likeliest(rows) if self.growing.warper is None else self._drawn(rows, u)
         self.levels.append(Level(tokens, first, places, self._rows(first, places), self._ancestors(first, places)))
         return None if len(self.levels) == self.depth else self.levels[-1]
 
@@ -80,7 +80,7 @@ class Grown:
             rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
             grown = GrownTree(rows, ancestors, tuple(self.widths))
         probs = torch.cat(self.probs) if self.probs else None
-        own_softmax = probs is not None and width == 1 and self.growing.temperature == 1
+        own_softmax = probs is not None and width == 1 and not self.growing.warper.changes_logits
         return Draft(
             tokens=tokens,
             parents=chain(n) if grown is None else (-1,) * n,
@@ -92,13 +92,10 @@ class Grown:
         )
 
     def _one(self, row: Tensor, u: Tensor) -> Tensor:
-        if not self.growing.temperature:
+        if self.growing.warper is None:
             return first_largest(row)
-        self.probs.append(self._probs(row))
+        self.probs.append(self.growing.warper.probabilities(row))
         return draw(self.probs[-1], u[0])
-
-    def _probs(self, rows: Tensor) -> Tensor:
-        return (rows if self.growing.temperature == 1 else rows / self.growing.temperature).softmax(-1)
 
     def _likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As `TopChoices.children`."""
@@ -113,7 +110,7 @@ class Grown:
 
     def _drawn(self, rows: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
-        dealt, left = turns(self.chances, self.growing.branches), self._probs(rows).clone()
+        dealt, left = turns(self.chances, self.growing.branches), self.growing.warper.probabilities(rows)
         self.widths.append(len(dealt))
         tokens, parents = [], []
         for served, _ in dealt:

@@ -118,12 +118,16 @@ class Stepwise(Drafter):
         return self._draft(*made, uniforms, None)
 
     def grows_on(self, reader: CachedModel) -> bool:
-        """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices."""
-        return self.choice is not None and not self.choice.as_paths and reader.recordable
+        """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices.
+
+        Filters may leave a row fewer tokens than a tree has branches, which only the host can deal with.
+        """
+        settled = not self.confidence and not isinstance(self.chooser, Paths)
+        return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.recordable
 
     def _in_common(self, passes: FastPasses, deepest: int) -> dict[str, Any]:
         """What `DraftAhead` needs to know of every drafter."""
-        growing = Growing(self.choice.temperature, self.width)
+        growing = Growing(self.chooser.warper if isinstance(self.chooser, Draws) else None, self.width)
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
         return {"passes": passes, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
