@@ -6,6 +6,7 @@ engine              `speculate` and `run`; the loop over rounds, until the text 
 decoder             one round: draft, verify, judge, keep; where coins are flipped, and who judges
 host_rounds         rounds one after the other, each when the host has heard of the last one
 device_rounds       rounds that a GPU makes by itself, launched before the host knows the last one
+recorded_rounds     a round as functions of tensors, in the parts that are recorded
 continuation        a run's text as it grows, and where it ends
 lengths             how deep each round drafts, and what is learned from it
 record              the record of a round, from the device to plain values; a whole run's

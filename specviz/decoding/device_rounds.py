@@ -1,8 +1,7 @@
 """Rounds that a device makes without waiting for the host, which reads each of them one round later.
 
 Draft, verdict and the text's new end stay on the device: the host launches the next round before it knows the last one.
-It finds out then whether the text ended; a round that was launched after the end is dropped. What decides is the same
-as on the host, function by function, with the same coins, only recorded.
+It finds out then whether the text ended; a round that was launched after the end is dropped.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ from torch import Tensor
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Decoder
 from specviz.decoding.host_rounds import HostRounds, MadeRound
-from specviz.decoding.record import parts_of
+from specviz.decoding.recorded_rounds import Recorded, RecordedRound, Way
 from specviz.decoding.request import Request
-from specviz.drafters.ahead import DeviceText, DraftAhead, branches_see, move
-from specviz.passes.cuda_graphs import MEETINGS, GraphedPasses, Replay
+from specviz.passes.cuda_graphs import MEETINGS
 from specviz.passes.devices import Mark
 from specviz.records.runs import LengthChoice, Seconds
-from specviz.rules.draft import Draft, GrownTree, Rule, TargetRows, TreeShape, Uniforms, Verdict
-from specviz.rules.sampling import Warper
-from specviz.rules.transfer import Layout, on_cpu, packed, to_device
+from specviz.rules.draft import Verdict
+from specviz.rules.transfer import on_cpu, to_device
 from specviz.theory.draft_length import DraftLength
 
 #: How many rounds may be under way.
@@ -36,160 +33,6 @@ LEAD = 2
 #: The ways of decoding whose recordings are kept; the least recently used goes first. More than take turns in a
 #: comparison, or each would be recorded anew every time.
 KEPT_WAYS = 32
-
-#: A recording begins with runs that are no rounds, each of which moves the text's end.
-_RUNS = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """How rounds are made: everything that a recording depends on, apart from the depth of its draft."""
-
-    target: GraphedPasses
-    ahead: DraftAhead | None  # None: nothing is ever drafted
-    deepest: int
-    rule: Rule
-    warper: Warper
-    feature_layers: tuple[int, ...]
-    reachable: Tensor | None  # see `Drafter`
-    coins: int  # of a round
-
-    @property
-    def passes(self) -> list[GraphedPasses]:
-        return [self.target] if self.ahead is None else [self.target, self.ahead.passes]
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """The first of the rows that its passes work on now."""
-        return [one.static.own_rows(one.kept.tensors)[0] for one in self.passes]
-
-    @property
-    def room(self) -> int:
-        """How many tokens a text may have that these rounds write."""
-        beyond = 0 if self.ahead is None else self.ahead.beyond
-        return min(one.kept.room for one in self.passes) - beyond
-
-    @property
-    def margin(self) -> int:
-        """How many places after a text a round reads or writes at most: its draft, and what a drafter always reads."""
-        return 2 + (0 if self.ahead is None else max(self.tokens(self.deepest), self.ahead.unread))
-
-    def reserve(self, length: int) -> None:
-        """Makes room for a text of so many tokens, and for the runs that a recording begins with."""
-        beyond = 0 if self.ahead is None else self.ahead.beyond
-        for passes in self.passes:
-            passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + beyond)
-
-    def tokens(self, depth: int) -> int:
-        """Of a draft so deep."""
-        return 0 if self.ahead is None else depth * self.ahead.growing.branches
-
-
-class Recorded:
-    """The rounds of one way over the buffers that its passes have now, by depth, and the text on the device."""
-
-    def __init__(self, way: Way):
-        static, device = way.target.static, way.target.static.device
-        self.way, self.buffers, self.room = way, way.buffers, way.room
-        self.rows = static.own_rows(way.target.kept.tensors)
-        self.cells = way.target.kept.cells
-        width = len(way.feature_layers) * static.original.config.get_text_config().hidden_size
-        self.text = DeviceText(
-            ids=torch.zeros(len(self.cells), dtype=torch.long, device=device),
-            length=torch.ones(1, dtype=torch.long, device=device),
-            read=torch.zeros(1, dtype=torch.long, device=device),
-            features=torch.zeros(len(self.cells), width, dtype=static.dtype, device=device) if width else None,
-        )
-        self.coins = torch.zeros(way.coins, dtype=torch.float64, device=device)
-        self.rounds: dict[int, RecordedRound] = {}
-
-    def record(self, depth: int) -> None:
-        """Records a round that drafts so deep; the text stays as it is. Raises RuntimeError where that fails."""
-        state = self.text.ids, self.text.length, self.text.read
-        before = [part.clone() for part in state]
-        try:
-            self.rounds[depth] = RecordedRound(self, depth)
-        finally:
-            for part, was in zip(state, before):
-                part.copy_(was)
-
-
-class RecordedRound:
-    """A round in three parts, so that each can be timed. One finds the results of the last where that left them."""
-
-    def __init__(self, recorded: Recorded, depth: int):
-        self.way, self.text, self.recorded, self.depth = recorded.way, recorded.text, recorded, depth
-        self.draft = Draft.copied((), recorded.coins.device)
-        self.logits = self.record = torch.empty(0)
-        self.layout = Layout({})
-        self.shape: TreeShape | None = None  # kept, since recordings work on its tensors
-        self.replays: list[Replay] = []
-        for part in (*[self._draft] * bool(depth), self._verify, self._judge):
-            self.replays.append(self.way.target.record(part, ()))
-            # Now: the next part is tried on what this one gives, not on whatever lies in its memory.
-            self.replays[-1](())
-
-    def _draft(self) -> tuple[()]:
-        self.draft = self.way.ahead.draft(self.text, self.depth, Uniforms.of(self.recorded.coins).draft)
-        return ()
-
-    def _verify(self) -> tuple[()]:
-        text, static, draft = self.text, self.way.target.static, self.draft
-        tokens = torch.cat([text.ids.index_select(0, text.length - 1), draft.tokens])
-        where = text.length - 1 + torch.arange(len(tokens), device=tokens.device)
-        positions, visible = where, where.unsqueeze(-1) >= self.recorded.cells
-        if draft.grown is not None:
-            branches = draft.grown.ancestors
-            positions = torch.cat([where[:1], text.length - 1 + branches.sum(-1)])
-            visible = torch.cat([visible[:1], branches_see(self.recorded.cells, text.length, branches)])
-        self.logits, *hidden = static(tokens, positions, where, visible, *self.recorded.rows)
-        if text.features is not None:
-            by_layer = dict(zip(static.feature_layers, hidden, strict=True))
-            # By place: those of rejected tokens are overwritten before anybody reads them.
-            text.features.index_copy_(0, where, torch.cat([by_layer[layer] for layer in self.way.feature_layers], -1))
-        return ()
-
-    def _judge(self) -> tuple[()]:
-        text, draft, uniforms = self.text, self.draft, Uniforms.of(self.recorded.coins)
-        if draft.grown is not None:
-            # Anew: what a shape has computed before would be taken for part of every round.
-            draft = replace(draft, grown=GrownTree(draft.grown.rows, draft.grown.ancestors, draft.grown.widths))
-        rows = TargetRows.of(self.logits, self.way.warper)
-        decision = self.way.rule.decided_on_device(draft, rows, uniforms)
-        kept, following = decision.kept.bool(), decision.next_token.view(1)
-        levels, path = torch.arange(self.depth + 1, device=following.device), self._path(kept)
-        if draft.grown is not None:
-            self._move(path)
-        tokens = torch.cat([draft.tokens.index_select(0, path), following])
-        committed = following.where(levels == kept.sum(), tokens)
-        if self.depth:
-            self.way.ahead.note_read(text)
-        text.ids.index_copy_(0, text.length + levels, committed)
-        text.length.add_(kept.sum() + 1)
-        parts = parts_of(draft, rows, decision, uniforms, self.way.reachable) | {"likeliest": rows.likeliest}
-        if draft.grown is not None:
-            parts["judged_by"] = draft.grown.rows
-        self.record, self.layout, self.shape = packed(parts), Layout.of(parts), draft.shape
-        return ()
-
-    def _path(self, kept: Tensor) -> Tensor:
-        """[depth] int64: the kept tokens in order, then any."""
-        count = len(kept)
-        numbers = torch.arange(count, device=kept.device)
-        if self.draft.grown is None:
-            return numbers
-        # The last place takes all tokens that are not kept.
-        places = (kept.cumsum(0) - 1).where(kept, self.depth)
-        return numbers[: self.depth + 1].scatter(0, places, numbers)[: self.depth]
-
-    def _move(self, path: Tensor) -> None:
-        """Brings what was read of the kept tokens to where the text goes on."""
-        move(self.recorded.rows, self.text.length, path)
-        self.way.ahead.keep(self.text.length, path)
-        if self.text.features is not None:
-            places = self.text.length + torch.arange(self.depth, device=path.device)
-            moved = self.text.features.index_select(0, self.text.length + path)
-            self.text.features.index_copy_(0, places, moved)
 
 
 @dataclass(slots=True)
