@@ -176,7 +176,6 @@ class DeviceRounds(HostRounds):
         if self.recorded is None:
             return
         committed, features = len(text.committed), self.recorded.text.features
-        self.decoder.target.length = committed - 1
         unread = None if features is None else features[self.read : committed - 1].clone()
         self.decoder.drafter.leave(committed, self.read, unread)
         self.recorded = None
@@ -216,6 +215,8 @@ class DeviceRounds(HostRounds):
         host = layout.read(row, "kept", "token", "next_token", "likeliest", "judged_by")
         path = tuple(place for place, kept in enumerate(host.get("kept", ())) if kept)
         tokens = (*[host["token"][place] for place in path], host["next_token"])
+        # What a round after this one has read is none of the text yet.
+        self.decoder.target.length = len(text.committed) + len(path)
         if depth:
             self.read = self.way.ahead.read_after(len(text.committed), len(path), depth)
         # The tensors of its draft are the next round's by now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -59,7 +60,7 @@ class Layout:
 
     def __init__(self, forms: Mapping[str, tuple[torch.Size, torch.dtype]]):
         self.forms = forms
-        self.sizes = [shape.numel() for shape, _ in forms.values()]
+        self.sizes = [math.prod(shape) for shape, _ in forms.values()]
 
     @classmethod
     def of(cls, parts: Mapping[str, Tensor]) -> Layout:

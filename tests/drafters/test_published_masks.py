@@ -19,12 +19,15 @@ from transformers import DynamicCache, MuseGlimmerAssistantConfig, MuseGlimmerAs
 from transformers.cache_utils import DFlashCache
 
 import specviz
+from specviz.decoding import engine
+from specviz.decoding.record import collect
+from specviz.decoding.request import prepare
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Draft
 
 PROMPT = [3, 5, 7, 11, 3, 5]
@@ -201,12 +204,16 @@ def branch_to(draft: Draft, index: int) -> list[int]:
 
 def drafts_of(monkeypatch, pair, branches=1, **params):
     """(run, (text, draft) of every round) of a sampled run whose drafts keep their rows."""
-    looked = noted(monkeypatch, AtOnce)
-    order = {"drafter": "parallel", "drafting": DraftParams(branches=branches, **params), "num_draft_tokens": 3}
-    endless = dataclasses.replace(pair, eos_ids=frozenset())
-    run = specviz.run(endless, PROMPT, sampling=SamplingParams(temperature=2.0), max_new_tokens=20, seed=4, **order)
+    looked, request = noted(monkeypatch, AtOnce), sampled(pair, branches, **params)
+    run = collect(request, [one.record() for one in engine.pending_rounds(request, details=True)])
     assert len(looked) > 5
     return run, looked
+
+
+def sampled(pair, branches=1, **params):
+    """The request of such a run."""
+    drafting, endless = DraftParams(branches=branches, **params), dataclasses.replace(pair, eos_ids=frozenset())
+    return prepare(endless, RunSettings(PROMPT, "parallel", 3, SamplingParams(2.0), 20, seed=4, drafting=drafting))
 
 
 @pytest.mark.parametrize("branches", [1, 3])
@@ -244,6 +251,20 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
     for (text, draft), (same_text, same_draft) in zip(plain, prepared, strict=True):
         assert text == same_text
         torch.testing.assert_close(draft.logits, same_draft.logits, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_blocks_are_filled_in_on_a_device_as_by_the_host(with_part, name, branches):
+    pair = with_part(name)
+    request = sampled(with_passes(pair, MAKERS["graphs"](pair)), branches)
+    host, device = ([one.record() for one in engine.pending_rounds(request, details=host)] for host in (True, False))
+    assert request.passes["target"].whole_rounds
+    for one, other in zip(host, device, strict=True):
+        assert one.emitted == other.emitted
+        both = zip(one.drafted, other.drafted, strict=True)
+        assert all((token.id, token.source) == (again.id, again.source) for token, again in both)
+        assert [token.q for token in one.drafted] == pytest.approx([token.q for token in other.drafted], abs=1e-4)
 
 
 @pytest.mark.parametrize("branches", [1, 3])
