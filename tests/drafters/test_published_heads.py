@@ -8,7 +8,7 @@ import pathlib
 import pytest
 import torch
 from eagle3_heads import EAGLE3, write_eagle3, write_p_eagle
-from fast_passes import MAKERS, with_passes
+from fast_passes import MAKERS, assert_same_decisions, made_twice, with_passes
 from matrix import GREEDY, PROMPT
 from published_heads import (
     EAGLE,
@@ -30,7 +30,7 @@ from specviz.drafters.registry import drafter_class
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 WRITERS = {"Medusa": write_medusa, "MLP speculator": write_speculator, "EAGLE": write_eagle}
 WRITERS |= {"EAGLE-3": write_eagle3, "P-EAGLE": write_p_eagle}
@@ -89,6 +89,17 @@ def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch)
     specviz.run(with_passes(pair, fast), PROMPT, sampling=SamplingParams(temperature=3), seed=4, **drafting)
     assert_rows(looked, expected)
     greedy_run(with_passes(pair, fast), PROMPT, drafter=name)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("temperature", [0, 3.0])
+@pytest.mark.parametrize("loaded", [one for one in HEADS if one[0] != "MLP speculator"], indirect=True, ids=", ".join)
+def test_a_head_drafts_on_a_device_as_by_the_host(loaded, temperature, branches):
+    pair, name, _ = loaded
+    sampling, drafting = SamplingParams(temperature), DraftParams(branches=branches)
+    settings = RunSettings(PROMPT, name, 3, sampling, 24, seed=4, drafting=drafting)
+    for one, other in zip(*made_twice(pair, settings), strict=True):
+        assert_same_decisions(one, other)
 
 
 # Files

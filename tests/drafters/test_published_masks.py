@@ -10,7 +10,7 @@ import pytest
 import torch
 from block_checkpoints import GROUP, GRU, HEAD, LAYOUTS, RANK, TAPS, Layout, mask_of, weights_of, write_block
 from by_hand import attention, feed_forward, linear, norm
-from fast_passes import MAKERS, with_passes
+from fast_passes import MAKERS, assert_same_decisions, made_twice, with_passes
 from published_heads import noted
 from refusal import refused
 from tiny import edit_config, greedy_run, save_pair, tiny_model, tiny_pair
@@ -256,15 +256,8 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
 @pytest.mark.parametrize("branches", [1, 3])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_blocks_are_filled_in_on_a_device_as_by_the_host(with_part, name, branches):
-    pair = with_part(name)
-    request = sampled(with_passes(pair, MAKERS["graphs"](pair)), branches)
-    host, device = ([one.record() for one in engine.pending_rounds(request, details=host)] for host in (True, False))
-    assert request.passes["target"].whole_rounds
-    for one, other in zip(host, device, strict=True):
-        assert one.emitted == other.emitted
-        both = zip(one.drafted, other.drafted, strict=True)
-        assert all((token.id, token.source) == (again.id, again.source) for token, again in both)
-        assert [token.q for token in one.drafted] == pytest.approx([token.q for token in other.drafted], abs=1e-4)
+    for one, other in zip(*made_twice(with_part(name), sampled(with_part(name), branches).settings), strict=True):
+        assert_same_decisions(one, other)
 
 
 @pytest.mark.parametrize("branches", [1, 3])

@@ -3,6 +3,10 @@
 import contextlib
 import dataclasses
 
+import pytest
+
+from specviz.decoding.engine import pending_rounds
+from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.parts.head_passes import WithoutPass
@@ -12,6 +16,8 @@ from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
+from specviz.records.runs import Round
+from specviz.records.settings import RunSettings
 
 
 def replayed(function, examples):
@@ -58,6 +64,22 @@ def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
 
 #: Kind of passes -> what makes them for a pair.
 MAKERS = {"plain": lambda pair: {}, "static": static_passes, "kernels": kernel_passes, "graphs": graphed_passes}
+
+
+def made_twice(pair: ModelPair, settings: RunSettings) -> tuple[list[Round], list[Round]]:
+    """The rounds of a run over graphs: as the host makes them, and as they are launched ahead of it."""
+    request = prepare(with_passes(pair, graphed_passes(pair)), settings)
+    by_host, ahead = ([one.record() for one in pending_rounds(request, details=host)] for host in (True, False))
+    assert request.passes["target"].whole_rounds, "nothing was launched"
+    return by_host, ahead
+
+
+def assert_same_decisions(one: Round, other: Round) -> None:
+    assert one.emitted == other.emitted
+    for token, again in zip(one.drafted, other.drafted, strict=True):
+        facts = ((each.id, each.parent, each.outcome, each.source, each.u, each.draft_u) for each in (token, again))
+        assert next(facts) == next(facts)
+        assert (token.p, token.q) == pytest.approx((again.p, again.q), abs=1e-4)
 
 
 def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
