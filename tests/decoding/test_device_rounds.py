@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from fast_passes import graphed_passes, with_passes
-from matrix import PROMPT, pair_of
+from matrix import PROMPT, pair_of, pairwise
 
 import specviz
 from specviz.bench import check
@@ -23,6 +23,9 @@ from specviz.theory.draft_length import FixedLength
 
 #: Drafters whose rounds can be recorded.
 AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel", "medusa"]
+
+#: Greedy; the model's own distribution; one that every filter has shaped.
+SAMPLINGS = [SamplingParams(0), SamplingParams(1.0), SamplingParams(0.7, 6, 0.9, 0.01)]
 
 #: What makes their drafts chains.
 CHAIN = DraftParams(branches=1)
@@ -72,9 +75,9 @@ def plain_values(one: Round) -> dict:
     return rounded({key: part for key, part in dataclasses.asdict(one).items() if key not in ("seconds", "top")})
 
 
-@pytest.mark.parametrize("rule", ["token", "block", "typical"])
-@pytest.mark.parametrize("sampling", [SamplingParams(0), SamplingParams(1.0), SamplingParams(0.7, top_k=6, top_p=0.9)])
-@pytest.mark.parametrize("drafter", AHEAD)
+@pytest.mark.parametrize(
+    "drafter, sampling, rule", pairwise(drafter=AHEAD, sampling=SAMPLINGS, rule=["token", "block", "typical"])
+)
 def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampling, rule, launched):
     order = {"drafter": drafter, "sampling": sampling, "rule": rule, "num_draft_tokens": 3}
     host = run_of(recorded_pair(), by_host=True, **order)
@@ -89,9 +92,9 @@ def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampli
             assert [q for _, q in row.q] == pytest.approx([q for _, q in expected.q], abs=2e-4)
 
 
-@pytest.mark.parametrize("rule", ["tree", "typical"])
-@pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
-@pytest.mark.parametrize("drafter", AHEAD[1:])
+@pytest.mark.parametrize(
+    "drafter, temperature, rule", pairwise(drafter=AHEAD[1:], temperature=[0, 0.7, 1.0], rule=["tree", "typical"])
+)
 def test_trees_grow_on_the_device_as_on_the_host(drafter, temperature, rule, launched):
     order = {"drafter": drafter, "sampling": SamplingParams(temperature), "rule": rule, "num_draft_tokens": 3}
     order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 80}
@@ -210,9 +213,7 @@ def test_drafts_that_the_host_grows_are_not_launched(launched):
     assert device_rounds.LEAD == 2 and issubclass(DeviceRounds, HostRounds)
 
 
-@pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("sampling", [SamplingParams(0), SamplingParams(0.7), SamplingParams(1.0, 6, 0.9, 0.01)])
-@pytest.mark.parametrize("drafter", AHEAD)
+@pytest.mark.parametrize("drafter, sampling, branches", pairwise(drafter=AHEAD, sampling=SAMPLINGS, branches=[1, 3]))
 def test_no_part_of_a_recorded_round_needs_a_value_on_the_host(drafter, sampling, branches, monkeypatch):
     """By the operations that a GPU takes, each of which a recording would refuse if it waited."""
     pair = recorded_pair()

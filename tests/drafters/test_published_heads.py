@@ -91,8 +91,7 @@ def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch)
     greedy_run(with_passes(pair, fast), PROMPT, drafter=name)
 
 
-@pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("temperature", [0, 3.0])
+@pytest.mark.parametrize("temperature, branches", [(0, 3), (3.0, 1), (3.0, 3)])
 @pytest.mark.parametrize("loaded", [one for one in HEADS if one[0] != "MLP speculator"], indirect=True, ids=", ".join)
 def test_a_head_drafts_on_a_device_as_by_the_host(loaded, temperature, branches):
     pair, name, _ = loaded
