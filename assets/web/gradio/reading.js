@@ -4,6 +4,7 @@ import { speaker } from "../shared/words.js";
 import { pairInUse } from "./pair.js";
 
 const ASK_AFTER = 250; // ms since the last key
+const LOOK_EVERY = 500; // ms: presets and links fill in the prompt later, and no event says when
 
 /**
  * @param {import("./view.js").Component} component
@@ -14,15 +15,20 @@ export function join({ element, server }, { words }) {
   const box = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
   const [text, count] = /** @type {HTMLElement[]} */ ([box.querySelector("pre"), box.querySelector("b")]);
   let timer = 0;
-  let asked = 0;
-  const ask = () => {
+  let asked = "";
+  /** What is to be read; null for a pair without a template, of which there is nothing to show. */
+  const wanted = () => {
     const pair = pairInUse();
     const chat = /** @type {HTMLInputElement | null} */ (document.querySelector("#chat input"));
-    // There is no such switch for a pair without a template, and nothing to show.
-    if (!box.open || !pair || !chat) return;
-    const mine = (asked += 1);
+    if (!box.open || !pair || !chat) return null;
     const { value } = /** @type {HTMLTextAreaElement} */ (document.querySelector(".sv-prompt textarea"));
-    server.read({ name: pair.name, prompt: value, chat: chat.checked }).then((/** @type {[string, number | null]} */ [read, n]) => {
+    return { name: pair.name, prompt: value, chat: chat.checked };
+  };
+  const ask = () => {
+    const given = wanted();
+    if (!given) return;
+    const mine = (asked = JSON.stringify(given));
+    server.read(given).then((/** @type {[string, number | null]} */ [read, n]) => {
       if (mine !== asked) return; // a later answer is on its way
       text.textContent = read;
       count.textContent = n === null ? "" : say("common.tokens", { n });
@@ -33,9 +39,11 @@ export function join({ element, server }, { words }) {
     timer = setTimeout(ask, ASK_AFTER);
   };
   box.addEventListener("toggle", ask);
-  // Of the prompt, of the switch beside it, and of the presets, which Gradio fills in later.
   document.querySelector(".sv-fields")?.addEventListener("input", soon);
-  document.querySelector(".sv-fields")?.addEventListener("click", soon);
   document.addEventListener("specviz-pair", soon);
-  return () => {};
+  const looking = setInterval(() => {
+    const given = wanted();
+    if (given && JSON.stringify(given) !== asked) soon();
+  }, LOOK_EVERY);
+  return () => clearInterval(looking);
 }
