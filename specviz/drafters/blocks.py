@@ -64,13 +64,8 @@ class Blocks(Masked, Headed):
         own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.head.fuse}
         return BlockAhead(**own, deepest=self.most, head=self.head, corrects=self.corrects)
 
-    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
-        behind = len(committed) - 2 - self.reader.length
-        if behind > 0:
-            tokens = to_device(committed[self.reader.length + 1 : -1], self.features.device)
-            read_block(self.reader, self.features[:behind], tokens)
-            self.features = self.features[behind:]
-        return self.reader.length, self.features
+    def read_text(self, tokens: Tensor, features: Tensor) -> None:
+        read_block(self.reader, features, tokens)
 
 
 class CorrectedBlocks(Blocks):

@@ -23,7 +23,7 @@ class Level:
     tokens: Tensor  # [k] int64
     first: int  # how many tokens the levels before have
     places: Tensor  # [k] int64, among the tokens of the level before, their parents
-    rows: Tensor  # [k] int64, where a row was kept for the text's last token and each token after it: their own
+    rows: Tensor  # [k] int64, in a tree the row that judges each: 0 follows the text, i + 1 token i; in a chain 0
     ancestors: Tensor | None  # [k, n] bool, which tokens precede each on its branch, itself included; None in a chain
 
 
@@ -51,7 +51,7 @@ class Grown:
     probs: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None  # [k] float64, the last level's chances; of likeliest tokens
     chances: list[float] = field(default_factory=lambda: [1.0])  # the same of drawn ones
-    first_place: Tensor = field(init=False)
+    first_place: Tensor = field(init=False)  # [1] int64, 0
     widths: list[int] = field(default_factory=list)  # by level, how many siblings there may be
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Grown:
         return torch.cat(tokens), torch.cat(parents)
 
     def _rows(self, first: int, places: Tensor) -> Tensor:
-        """Of the states that a level reads: in a chain there is one."""
+        """See `Level`. A chain has one state to go on from, so its row is always the first."""
         return places if self.growing.branches == 1 or not first else places + (first - self.growing.branches + 1)
 
     def _ancestors(self, first: int, places: Tensor) -> Tensor | None:

@@ -59,9 +59,13 @@ class Headed(Stepwise):
         behind = len(committed) - 2 - self.reader.length
         if behind > 0:
             tokens = to_device(committed[self.reader.length + 1 : -1], self.features.device)
-            self.reader.forward(tokens, keep=1, inputs=self.fuse(self.features[:behind]))
+            self.read_text(tokens, self.features[:behind])
             self.features = self.features[behind:]
         return self.reader.length, self.features
+
+    def read_text(self, tokens: Tensor, features: Tensor) -> None:
+        """Reads more of the text and drafts nothing. tokens: [n] int64, each following its feature's token."""
+        self.reader.forward(tokens, keep=1, inputs=self.fuse(features))
 
     def leave(self, committed: int, read: int, features: Tensor | None) -> None:
         self.reader.length, self.features = read, features

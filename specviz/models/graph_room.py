@@ -9,7 +9,7 @@ from specviz.records.words import Bytes
 #: Positions of a long text. Rooms for keys and values double up to it, and all of them are kept.
 _POSITIONS = 2048
 
-#: Tensors as large as the widest pass's logits that a graph holds: a chain that is drawn has several.
+#: Tensors as large as the widest pass's logits that recordings hold: whole rounds have several.
 _LOGITS = 4
 
 #: Workspaces of libraries, and some dozens of graphs of a few hundred kernels each.

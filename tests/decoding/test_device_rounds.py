@@ -10,7 +10,6 @@ import specviz
 from specviz.bench import check
 from specviz.decoding import device_rounds, engine
 from specviz.decoding.device_rounds import DeviceRounds
-from specviz.decoding.host_rounds import HostRounds
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair, PairPasses
@@ -114,8 +113,10 @@ def test_a_text_that_ends_ends_there_and_what_was_launched_after_it_is_dropped(d
     ended = run_of(recorded_pair(eos_ids=frozenset({last})), **order)
     assert ended.stop_reason == "eos" and ended.token_ids == whole.token_ids[: first + 1]
     assert len(ended.rounds) <= len(launched) <= len(ended.rounds) + 1
-    stopped = run_of(recorded_pair(), stop=[whole.rounds[1].pieces[0] + whole.rounds[1].pieces[-1]][:1], **order)
-    assert stopped.text == whole.text[: len(stopped.text)]
+    middle = len(whole.text) // 2
+    stopped = run_of(recorded_pair(), stop=[whole.text[middle : middle + 3]], **order)
+    assert stopped.stop_reason == "stop_string" and whole.text[middle : middle + 3] in stopped.text
+    assert whole.text.startswith(stopped.text)
 
 
 @pytest.mark.parametrize("drafter", AHEAD[1:])
@@ -207,10 +208,6 @@ def test_drafts_that_the_host_grows_are_not_launched(launched):
     run_of(recorded_pair(), rule="multi_path", drafting=DraftParams(3))
     run_of(recorded_pair(), sampling=SamplingParams(1.0, top_k=2), drafting=DraftParams(3))
     assert not launched
-    request = prepare(recorded_pair(), RunSettings(PROMPT, "draft_model"))
-    made = DeviceRounds.of(request, engine.decoder_of(request), engine.length_of(request))
-    assert isinstance(made, DeviceRounds)
-    assert device_rounds.LEAD == 2 and issubclass(DeviceRounds, HostRounds)
 
 
 @pytest.mark.parametrize("drafter, sampling, branches", pairwise(drafter=AHEAD, sampling=SAMPLINGS, branches=[1, 3]))
