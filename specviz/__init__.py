@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specviz.drafters import DRAFTERS
     from specviz.models.loading import load_pair
     from specviz.models.pair import ModelPair
-    from specviz.records.elsewhere import show
+    from specviz.foreign.rounds import show
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
@@ -57,7 +57,7 @@ _HOMES = {
     "run_frame": "views.pages",
     "run_page": "views.pages",
     "runs_table": "records.tables",
-    "show": "records.elsewhere",
+    "show": "foreign.rounds",
     "speculate": "decoding.engine",
 }
 

@@ -475,7 +475,7 @@ def _token_ids(text: str) -> list[int] | None:
 
 def _read(path: pathlib.Path, field: str) -> str:
     """The text of a file in any encoding; of the input for ``-``."""
-    from specviz.records.server_text import decoded
+    from specviz.foreign.text import decoded
 
     try:
         return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
@@ -484,7 +484,7 @@ def _read(path: pathlib.Path, field: str) -> str:
 
 
 def _metrics(options: argparse.Namespace) -> int:
-    from specviz.records.server_metrics import read_metrics
+    from specviz.foreign.metrics import read_metrics
     from specviz.records.words import words
     from specviz.views.served_messages import served_message, served_text
 

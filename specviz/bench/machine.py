@@ -19,7 +19,7 @@ from specviz.models.pair import ModelPair, position_limit
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
 from specviz.passes.devices import devices_of
-from specviz.passes.kernel_library import MARCH
+from specviz.passes.kernels.kernel_library import MARCH
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 

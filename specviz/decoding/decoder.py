@@ -12,7 +12,7 @@ from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
-from specviz.passes.chains import JudgedDraft
+from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.passes.static_passes import FastPasses

@@ -15,7 +15,7 @@ from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import reader
-from specviz.passes.chains import spread
+from specviz.passes.kernels.chains import spread
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape

@@ -16,7 +16,7 @@ from specviz.drafters.choosers import Draws, Paths
 from specviz.drafters.growing import Growing
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.chains import Choice, Made
+from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain

@@ -28,8 +28,8 @@ from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_sharded, is_spread
-from specviz.passes.few_rows import FewRows
-from specviz.passes.kernel_library import cxx
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import default_exit, layer_count, let_go_again, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state

@@ -9,8 +9,8 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.passes import compiler
 from specviz.passes.devices import is_sharded, is_spread
-from specviz.passes.few_bits import input_squares, rounded_twin
-from specviz.passes.kernel_library import cxx
+from specviz.passes.kernels.few_bits import input_squares, rounded_twin
+from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import is_linear
 from specviz.passes.reading_checks import some_tokens
 from specviz.passes.static_passes import FastPasses, StaticPass

@@ -5,10 +5,7 @@ states: running states, which no crop rewinds: kept before a draft, put back aft
 reading_checks: how a model reads, tried once: forwards, in several passes, trees, left early
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 model_twins: twins on the same weights: left early, with a narrow head; weights that a model lets go of
-few_bits: weights in 8 or 4 bits, and models of such weights
-few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
-kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choices.h) and makes it known to torch
-chains: whole drafts made, and judged, in one call
+kernels: our own kernels for few rows, in C++
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
 compiled_layers: decoder layers compiled one kind at a time, for passes that are recorded

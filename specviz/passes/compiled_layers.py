@@ -32,7 +32,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from specviz.passes import joined_weights, layer_calls, model_twins, static_passes
 from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
 from specviz.passes.joined_weights import join, joinable, laid_together
-from specviz.passes.kernel_library import cache_folder, cxx, processor
+from specviz.passes.kernels.kernel_library import cache_folder, cxx, processor
 from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
 from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
 from specviz.passes.processes import is_zero_gpu

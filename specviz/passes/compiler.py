@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
-from specviz.passes.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes

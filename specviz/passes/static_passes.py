@@ -16,8 +16,8 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
-from specviz.passes.few_bits import rounded_twin
-from specviz.passes.few_rows import FewRows, in_float32
+from specviz.passes.kernels.few_bits import rounded_twin
+from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
 from specviz.records.errors import SpecvizError
 

@@ -4,7 +4,6 @@ settings: what a run is asked for, in one table; some of its coins, set by hand
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare; two runs of one prompt side by side
 stopwatch: what disturbs work that is timed
-server_metrics: what inference servers say about their own requests, by way of server_formats and server_text
 tables: a run as pandas tables
 recordings: runs that come with the repository
 prompts: those that come with the program, and those of a file

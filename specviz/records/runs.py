@@ -215,7 +215,7 @@ class Run:
     coins: str = ""
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
-    #: The engine whose rounds these are (`specviz.records.elsewhere`); empty for our own. Of another's, only what its
+    #: The engine whose rounds these are (`specviz.foreign.rounds`); empty for our own. Of another's, only what its
     #: rounds say is known: neither seed nor sampling.
     engine: str = ""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records import links
-from specviz.records.elsewhere import opened
+from specviz.foreign.rounds import opened
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named

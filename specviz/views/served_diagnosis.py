@@ -1,4 +1,4 @@
-"""A server's figures: signs of a fault in them (`specviz.theory.doctor`), and published figures for comparison."""
+"""A server's figures: signs of a fault in them (`specviz.foreign.doctor`), and published figures for comparison."""
 
 import functools
 import json
@@ -10,9 +10,9 @@ from typing import Any
 
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.server_metrics import ServedRequest, tally_of
+from specviz.foreign.metrics import ServedRequest, tally_of
 from specviz.records.words import Words
-from specviz.theory.doctor import Finding, Signs, examine
+from specviz.foreign.doctor import Finding, Signs, examine
 
 #: Figures of a finding that are shares, written as percentages.
 _SHARES = "rate", "first", "share", "alpha"

@@ -10,7 +10,7 @@ from typing import Any
 
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.server_metrics import ServedRequest, ServedRequests, read_metrics, tally_of
+from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
 from specviz.records.words import Words, words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json

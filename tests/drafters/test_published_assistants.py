@@ -23,7 +23,7 @@ import specviz
 from specviz.drafters.heads import Mtp
 from specviz.models import pass_checks
 from specviz.passes import compiler
-from specviz.passes.chains import drafting_in_one_call
+from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.records.settings import DraftParams, SamplingParams
 
 HOT = SamplingParams(temperature=3.0)

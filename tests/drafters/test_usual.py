@@ -9,7 +9,7 @@ from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import drafter_class, usual
 from specviz.models import quantised_targets
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.records.errors import SpecvizError
 
 

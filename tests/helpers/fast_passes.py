@@ -11,7 +11,7 @@ from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import WARM_UPS, GraphedPasses
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass

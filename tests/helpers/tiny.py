@@ -24,7 +24,7 @@ import specviz
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Stopwatch
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import LengthChoice, Run
 from specviz.records.settings import SamplingParams

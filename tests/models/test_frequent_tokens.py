@@ -21,7 +21,7 @@ from tiny import (
 import specviz
 from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import SamplingParams
 from tools import trace_cost

@@ -14,7 +14,7 @@ import specviz
 from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.passes.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.records.settings import SamplingParams
 from specviz.training.heads import MedusaRecipe
 

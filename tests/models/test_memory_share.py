@@ -12,7 +12,7 @@ from specviz.models import memory_share
 from specviz.models.loading import load_pair
 from specviz.models.memory_share import measured_memory, share_of, stored_bytes, weights_read
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.passes.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words

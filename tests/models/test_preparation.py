@@ -17,7 +17,7 @@ from specviz.models.pair import PairPasses
 from specviz.models.preparation import prepare_passes
 from specviz.models.quantised_targets import quantised_target
 from specviz.passes import compiler
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 

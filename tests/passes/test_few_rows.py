@@ -22,10 +22,10 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
-from specviz.passes import kernel_library
+from specviz.passes.kernels import kernel_library
 from specviz.passes.compiler import join_layers
-from specviz.passes.few_bits import GRIDS, rounded, rounded_inputs
-from specviz.passes.few_rows import FewRows, _widen, attend
+from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
+from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
@@ -90,7 +90,7 @@ def on_two_threads(made: Callable[[], torch.Tensor]) -> torch.Tensor:
 #: Prints how many threads the process has once it ran a kernel on one thread, then on three.
 COUNTING = """
 import psutil, torch
-from specviz.passes.few_rows import FewRows, attend
+from specviz.passes.kernels.few_rows import FewRows, attend
 few_rows = FewRows.ready()
 layer, x, mask = few_rows.linear(torch.randn(512, 64)), torch.randn(1, 4, 5, 64), torch.zeros(1, 1, 5, 8)
 rows = torch.randn(1, 4, 8, 64)

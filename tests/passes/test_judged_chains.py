@@ -14,9 +14,9 @@ from specviz.decoding.decoder import Judge, KernelJudge, judge_of
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import preparation
-from specviz.passes import kernel_library
-from specviz.passes.chains import JudgedDraft
-from specviz.passes.few_rows import FewRows
+from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.chains import JudgedDraft
+from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams

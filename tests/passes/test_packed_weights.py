@@ -10,8 +10,8 @@ from torch import nn
 
 import specviz
 from specviz.models import pass_checks, preparation
-from specviz.passes.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
-from specviz.passes.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
+from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.passes.model_twins import is_linear, let_go_again, packed_of, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses, StaticPass

@@ -8,7 +8,7 @@ from elements import element, give
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
-from specviz.records.server_metrics import read_metrics
+from specviz.foreign.metrics import read_metrics
 from specviz.records.words import words
 from specviz.views.served_messages import served_answer, served_text
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
-from specviz.records.server_formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
-from specviz.records.server_text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
+from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
+from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
 MOST_CHARACTERS = 10_000_000

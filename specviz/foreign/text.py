@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.server_formats import LINES, SCRAPES, Format
+from specviz.foreign.formats import LINES, SCRAPES, Format
 
 #: How many draft positions are believed.
 MOST_DEPTH = 1024

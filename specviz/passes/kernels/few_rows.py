@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from specviz.passes import kernel_library
-from specviz.passes.few_bits import INPUT_GROUP, Codes, codes_of, on_grids, quantised, rounded_inputs, words
+from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, codes_of, on_grids, quantised, rounded_inputs, words
 from specviz.passes.model_twins import (
     attending_by,
     is_linear,

@@ -11,8 +11,8 @@ from refusal import refused
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
-from specviz.records.server_metrics import read_metrics, tally_of
-from specviz.records.server_text import decoded
+from specviz.foreign.metrics import read_metrics, tally_of
+from specviz.foreign.text import decoded
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 

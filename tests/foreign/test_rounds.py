@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from refusal import refused
 
 import specviz
-from specviz.records.elsewhere import opened
+from specviz.foreign.rounds import opened
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.views.pages import run_page
