@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -26,9 +26,11 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from specviz.parts.block_files import block_name, block_settings
 from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead, WithoutPass
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, filled, read_as, smaller_vocabulary
-from specviz.passes.cached_model import CachedModel
-from specviz.passes.static_passes import WIDEST, StaticPass, additive_mask
+from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
+from specviz.parts.servers import Servers
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -83,6 +85,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "DFlash"
     servers: ClassVar[Servers] = Servers("dflash", "DFLASH", "draft-dflash", "DFLASH_DRAFTER")
+    at_once: ClassVar[bool] = True
     _supports_sdpa = _supports_attention_backend = True
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
@@ -112,7 +115,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         slots = "next" if self.sizes.predicts_next else "own"
         return super().reading() | {"block_size": self.sizes.block_size, "slots_predict": slots}
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
         other = read_as(self, sizes=replace(self.sizes, predicts_next=not self.sizes.predicts_next))
         if self.sizes.predicts_next:
             return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
@@ -137,6 +140,40 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {self.kind: functools.partial(StaticBlock, self)}
+
+    @property
+    def most_depths(self) -> int:
+        return self.sizes.depths
+
+    @property
+    def masks(self) -> int:
+        return self.sizes.block_size
+
+    def counts(self) -> dict[str, int]:
+        return {"depths": self.sizes.depths}
+
+    def source(self, depth: int) -> str:
+        mask = depth + (not self.sizes.predicts_next)
+        return f"mask {mask}" if mask else "row"
+
+    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+        fast, model = passes.get(self.kind), BlockModel(self, target.model)
+        own = reader(model, target.stopwatch, fast, (-1,))
+        part = self if fast is None else fast.static.model.head  # the same, perhaps on the kernels
+        # The hidden states go in as they are: a pass fuses them itself.
+        return RunReading(part, [own], lambda features: features, recorded=own)
+
+    def block(self, reading: Reading[SomeLevel]) -> Tensor:
+        """Reads the text and a block: its logits [slots, rows] in the part's own vocabulary, and in `reading.states`
+        its hidden states. It is always as long as in training: with fewer masks the others would be filled in
+        differently."""
+        last = reading.last
+        masks = last.new_full((self.sizes.block_size - 1,), self.sizes.mask_id)
+        return reading.text(torch.cat([last, masks]))
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows = self.block(reading)
+        yield self.for_target(rows[0 if self.sizes.predicts_next else 1 :][:depth])
 
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""
@@ -195,23 +232,6 @@ class BlockModel(HeadModel):
         if self.head.sizes.logit_scale != 1:
             logits = logits * self.head.sizes.logit_scale
         return logits if cap is None else cap * torch.tanh(logits / cap)
-
-
-def read_block(reader: CachedModel, features: Tensor, tokens: Tensor) -> Tensor:
-    """Has a `BlockModel` read the text's new rows and a block after them, which is forgotten again.
-
-    features: [n, layers · width], the target's hidden states. tokens: [n] int64, each following its feature's token.
-    Returns the block's logits [slots, rows]; its hidden states are the reader's `features`. It is always as long as in
-    training: with fewer masks the others would be filled in differently.
-    """
-    sizes = reader.model.head.sizes
-    most = max(1, WIDEST - sizes.block_size)  # a block has to be the end of its pass
-    block = torch.cat([tokens[-1:], tokens.new_full((sizes.block_size - 1,), sizes.mask_id)])
-    for some, read in zip(tokens.split(most), features.split(most)):
-        inputs = functional.pad(read, (0, 0, 0, len(block)))
-        logits = reader.forward(torch.cat([some, block]), len(block), inputs=inputs)
-        reader.rewind(reader.length - len(block))
-    return logits
 
 
 class StaticBlock(StaticHead):

@@ -9,7 +9,7 @@ and so is what follows where engines differ: all tokens of a draft are drafted f
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,7 +19,9 @@ from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma
 
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, another_target, filled, read_as, same_target
+from specviz.parts.published import another_target, filled, same_target
+from specviz.parts.reading import RunReading, TrainedPart, read_as
+from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import is_sharded
@@ -97,11 +99,19 @@ class GemmaAssistant(Head):
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticAssistant, self)}
 
+    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+        fast = passes.get(self.role)
+        own = assistant_reader(AssistantModel(self, target.model), target, fast)
+        return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)
+
+    def counts(self) -> dict[str, int]:
+        return {"modules": self.num_modules}
+
     def reading(self) -> dict[str, Any]:
         places = {"keys_and_values": self.sources, "place": "before the last token" if self.step_back else "last token"}
         return super().reading() | places
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
         before = Sentence("drafting from the place before the last token")
         return super().other_readings() | {before: read_as(self, step_back=1)}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,8 +21,11 @@ from transformers import PreTrainedModel
 
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
-from specviz.passes.static_passes import StaticPass
+from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
+from specviz.parts.servers import Servers
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -45,6 +48,8 @@ class PublishedMedusa(Head):
     method: ClassVar[str] = "Medusa"
     servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS")
     states_are_read: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
         """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""
@@ -89,11 +94,29 @@ class PublishedMedusa(Head):
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticMedusa, self)}
 
+    @property
+    def most_depths(self) -> int:
+        return self.num_heads
+
+    def counts(self) -> dict[str, int]:
+        return {"heads": self.num_heads}
+
+    def source(self, depth: int) -> str:
+        return f"head {depth + 1}"
+
+    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+        own = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
+        return RunReading(self, [own], self.fuse, recorded=target)  # it reads no text: what is recorded is the target's
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, _ = reading.alone(reading.last, reading.last_state, self.num_heads)
+        yield rows[:depth]
+
     def reading(self) -> dict[str, Any]:
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
         return super().reading() | {"first_token": 2 - self.skipped}
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
         """And with a first head that guesses the token already written, as some train it."""
         fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1)
         named = {Sentence("the first head guessing the token already written"): fewer}
@@ -174,6 +197,7 @@ class MlpSpeculator(PublishedPart):
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "MLP speculator"
     servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR")
+    reads_text: ClassVar[bool] = False
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__()
@@ -200,6 +224,28 @@ class MlpSpeculator(PublishedPart):
 
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {role: make for head in self.heads() for role, make in head.statics().items()}
+
+    @property
+    def most_depths(self) -> int:
+        return self.num_heads
+
+    def counts(self) -> dict[str, int]:
+        return {"heads": self.num_heads}
+
+    def source(self, depth: int) -> str:
+        return f"head {depth + 1}"
+
+    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+        return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, states = reading.alone(reading.last, self.enter(reading.last_state), 1)
+        for head in range(1, depth):
+            level = yield rows
+            before = states if level.rows is None else states.index_select(0, level.rows)
+            rows, more = reading.alone(level.tokens, before, len(level.tokens), head)
+            states = more if level.rows is None else torch.cat([states, more])
+        yield rows
 
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.scaled}
