@@ -1,5 +1,7 @@
 """After every round the caches hold what one pass over the text would leave in a fresh one."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from matrix import FULL, MODELS, PROMPT, SLIDING, drafting_with, pair_of, pairwise, prepared_pair, refused_field
@@ -98,7 +100,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
     return torch.cat([states[layer][0, :-1] for layer in layers], -1)
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch, look: Callable[[HeadDrafter, list[int], torch.Tensor], None]) -> list[int]:
+def looked_at(monkeypatch: pytest.MonkeyPatch, look: Callable[..., None]) -> list[int]:
     """The depths of all drafts from now on, whose first rows are looked at with the drafter and the text before."""
     depths, levels = [], HeadDrafter.levels
 
