@@ -1,6 +1,6 @@
 """The ways to draft. Register new drafters here, in `CLASSES`: this module alone loads no torch.
 
-base           the protocol: propose a draft, observe the verdict; the facts that each class states
+base           the protocol: propose a draft, hear of the verdict; the facts that each class states
 registry       from names to classes; the default drafter of a pair
 choosers       from a model's probabilities to tokens: top choices or draws
 growing        the choosers' decisions as functions of tensors, which a GPU can record

@@ -112,14 +112,14 @@ class Drafter(ABC):
         committed: the prompt and all tokens since. uniforms: float64 to draw with, one for each token of the largest
         draft."""
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, some keep nothing
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
         """Learns what became of the last draft; caches rewind to what was kept.
 
         committed: how many tokens were committed before the draft. features: [tokens read, width] as in `prefill`, of
         every newly kept token: those that the target had not read before, then the kept draft tokens.
         """
 
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, most need not
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
         """Learns of a round in which it was not asked to propose anything."""
 
     def ahead(self, deepest: int) -> DraftAhead | None:

@@ -103,7 +103,7 @@ class DraftModel(Stepwise):
         """Rows of the draft's head over its whole vocabulary."""
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # The last level was never fed, so after full acceptance there is nothing to drop.
         fed = self.model.length - committed
         if fed < 0:  # its context is full
@@ -175,7 +175,7 @@ class TranslatedDraftModel(DraftModel):
     def _whole(self, rows: Tensor) -> Tensor:
         return in_order(rows, self.draft_of)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         read, settled = len(self.reader.ids), self.reader.settled
         fed = self.model.length - read
         if read > settled:
@@ -236,7 +236,7 @@ class ParallelDraftModel(DraftModel):
         masks = unread.new_full((depth - 1,), self.model.model.config.pard_token)
         yield self.model.forward(torch.cat([unread, masks]), keep=depth)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.model.rewind(committed)
 
     def ahead(self, deepest: int) -> DraftAhead | None:

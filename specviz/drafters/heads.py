@@ -84,11 +84,11 @@ class HeadDrafter(Stepwise):
         self.news = []
         return True
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.reading.go_back()
-        self.watch(committed, verdict, features)
+        self.observe_plain_step(committed, verdict, features)
 
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.news.append(features)
 
     def ahead(self, deepest: int) -> DraftAhead | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -199,6 +200,7 @@ class BlockModel(HeadModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
@@ -244,7 +246,9 @@ class StaticBlock(StaticHead):
         self.fewest = 1 + head.sizes.block_size
 
     def described(self) -> str:
-        return f"{super().described()} {self.original.head.sizes} {inspect.getsource(inspect.getmodule(DFlashHead))}"
+        return (
+            f"{super().described()} {self.original.head.sizes} {inspect.getsource(sys.modules[DFlashHead.__module__])}"
+        )
 
     @property
     def vocab_size(self) -> int:

@@ -135,6 +135,7 @@ class DSparkHead(CorrectedHead):
             return None
         read, proj = hidden.expand(len(tokens), -1), self.confidence_head["proj"]
         if self.embeds_confidence:
+            assert self.markov_head is not None
             read = torch.cat([read, self.markov_head.markov_w1(tokens)], -1)
         return proj(read).float().sigmoid().squeeze(-1)
 

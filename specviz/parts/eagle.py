@@ -34,6 +34,11 @@ class _Joining:
     a = [norm(e); norm(g)];  x = g + attention(a), or norm(g) + attention(a);  hidden = x + MLP(norm(x))
     """
 
+    self_attn: Any  # of the layer
+    mlp: Any
+    input_layernorm: Any
+    post_attention_layernorm: Any
+
     def widen(self, config: LlamaConfig, normed_residual: bool) -> None:
         """Makes an ordinary layer one of these."""
         self.normed_residual = normed_residual

@@ -150,6 +150,7 @@ class AssistantModel(HeadModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: dict[str, Tensor] | Tensor | None = None,
         cache: Cache | None = None,
@@ -157,6 +158,7 @@ class AssistantModel(HeadModel):
     ) -> HeadOutput:
         """position_ids: [1, n], of the text's last token. attention_mask: by the kind of layer, if there are several;
         by default all that the cache holds is seen."""
+        assert features is not None
         embeddings = self.embed(input_ids).to(features.device)
         attending = {"position_ids": position_ids, "attention_mask": attention_mask, "cache": cache}
         hidden = self.head.read(embeddings, features, **attending)
@@ -211,6 +213,7 @@ class _AssistantReader(CachedModel):
         # Nothing goes on from what comes before in the text.
         last = token_ids[-keep:]
         logits = super()._read(last, keep, None, torch.full_like(last, self.remembered), inputs[-keep:])
+        assert self.features is not None
         self.features = self.features.expand(len(token_ids), -1)
         return logits
 
@@ -221,7 +224,8 @@ class _AssistantReader(CachedModel):
             # Before its window is full, and over static buffers, a layer holds more.
             count = min(length, self.model.config.sliding_window - 1) if kind == _SLIDING else length
             like = self.model.head.pre_projection.weight
-            layers.append(StaticLayer(*(part[:, :, -count:].to(like) for part in rows[2 * layer :][:2]), where=None))
+            keys, values = (part[:, :, -count:].to(like) for part in rows[2 * layer :][:2])
+            layers.append(StaticLayer(keys, values, where=None))
         return Cache(layers=layers)
 
     def _forget(self, count: int) -> None:

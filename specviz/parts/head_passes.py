@@ -7,6 +7,7 @@ import copyreg
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -53,11 +54,13 @@ class Head(PublishedPart, PreTrainedModel):
 
     _supports_sdpa = _supports_attention_backend = True
     norm: nn.Module  # before the output head
+    embed_tokens: Any  # its own modules; None for the target's
+    lm_head: Any
     place: int = 1  # among those of its part, which draft in turn
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.embed_tokens = self.lm_head = None  # its own; None for the target's
+        self.embed_tokens = self.lm_head = None
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
@@ -165,6 +168,7 @@ class HeadModel(PreTrainedModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
@@ -260,17 +264,17 @@ class StaticHead(StaticPass):
         self.name = f"{head.kind} head"
         self.input_widths = (self.model.input_width,)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # With its weights, which are few. Not the models: in use they have hooks, which cannot be pickled.
         state = {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
-        return copyreg.__newobj__, (type(self),), state
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
 
     def described(self) -> str:
         head = self.original.head
         numbers = {name: tensor.tolist() for name, tensor in few_numbers(head).items()}
         sizes = (head.config.to_json_string(), head.reading(), head.shapes(), numbers)
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
-        return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
+        return f"{facts} {inspect.getsource(sys.modules[type(head).__module__])}"
 
     @property
     def vocab_size(self) -> int:

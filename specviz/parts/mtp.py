@@ -99,7 +99,8 @@ class MtpFile(PublishedHead):
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         layers = files.settings.get("transformer_layer_config")
-        family = layers.get("model_type") if isinstance(layers, dict) else None
+        layers = layers if isinstance(layers, dict) else {}
+        family = layers.get("model_type")
         if family not in _FAMILIES:
             raise files.complaint(
                 "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
@@ -227,7 +228,7 @@ class ReadingInTurn(RunReading):
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         rows = super().text(masks, features)
-        self._note(self.reader.features)
+        self._note(self._left)
         return rows
 
     def level(self, level: HostLevel) -> Tensor:
@@ -248,8 +249,8 @@ class ReadingInTurn(RunReading):
         view = () if is_chain else tree_view(parents, self.reader.length, len(tokens))
         visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
         logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
-        self._note(self.reader.features[: len(tokens)])
-        self.states = self.reader.features[len(tokens) - 1 :]
+        self._note(self._left[: len(tokens)])
+        self.states = self._left[len(tokens) - 1 :]
         return logits
 
     def _note(self, states: Tensor) -> None:

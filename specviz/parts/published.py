@@ -139,6 +139,7 @@ def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[
     """
     config = target.config.get_text_config()
     layers, width, fused = config.num_hidden_layers, config.hidden_size, files.size("fc.weight", 1)
+    states: tuple[int, ...]
     if numbers is None:
         states = (2, layers // 2, layers - 3)
     else:

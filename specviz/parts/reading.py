@@ -185,7 +185,7 @@ def read_as(part: Reads, **otherwise: Any) -> Reads:
     return other
 
 
-def shifted(part: Reads) -> dict[Sentence, Reads]:
+def shifted(part: TrainedPart) -> dict[Sentence, TrainedPart]:
     """Any part, reading hidden states one layer off."""
     names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
     layers = part.feature_layers
@@ -253,7 +253,7 @@ class RunReading:
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         if masks is None:
             rows = self.reader.forward(self.tokens, keep=1, inputs=self._fused(self.features))
-            self.held, self.states = self.reader.length, self.reader.features[-1:]
+            self.held, self.states = self.reader.length, self._left[-1:]
             return rows
         count = len(masks)
         most = max(1, WIDEST - count)  # masks have to be at the end of a pass
@@ -261,8 +261,14 @@ class RunReading:
             given = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
             rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(given))
             self.reader.rewind(self.reader.length - count)
-        self.held, self.states = self.reader.length, self.reader.features
+        self.held, self.states = self.reader.length, self._left
         return rows
+
+    @property
+    def _left(self) -> Tensor:
+        """The states that the last pass left; nothing of a part whose states are not read."""
+        states = self.reader.features
+        return self.states[:0] if states is None else states
 
     def _fused(self, features: Tensor) -> Tensor:
         with self.span():
@@ -271,15 +277,15 @@ class RunReading:
     def level(self, level: HostLevel) -> Tensor:
         judging = level.rows
         before = self.states[-1:] if judging is None else self.states.index_select(0, judging)
-        rows, more = self.reader.extend(level.tokens, level.parents, before), self.reader.features
-        self.states = more if judging is None else torch.cat([self.states, more])
+        rows = self.reader.extend(level.tokens, level.parents, before)
+        self.states = self._left if judging is None else torch.cat([self.states, self._left])
         return rows
 
     def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         reader = self.readers[head]
         rows = reader.forward(tokens, keep, inputs=states)
         reader.rewind(0)
-        return rows, reader.features
+        return rows, states if reader.features is None else reader.features
 
     def draft_width(self, branches: int) -> int | None:
         """See `CachedModel.draft_width`."""

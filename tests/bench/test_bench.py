@@ -226,7 +226,7 @@ def test_two_rules_are_compared_over_the_rounds_asked_for_with_the_error_of_the_
     "place, error",
     [
         ("propose", SpecvizError("It is full.", "drafter")),
-        ("observe", IndexError("out of\nrange")),
+        ("observe_draft", IndexError("out of\nrange")),
         ("prefill", IndexError("out of\nrange")),
         ("settings", IndexError("out of\nrange")),
         ("check", SpecvizError("It is full.", "drafter")),
