@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from specviz.drafters.growing import Growing, GrownLevel
 from specviz.parts.head_passes import HeadModel
-from specviz.parts.reading import Rows, TrainedPart
+from specviz.parts.reading import Rows, TrainedPart, before
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
@@ -210,7 +210,7 @@ class DeviceReading:
             return rows
         where = self.end + torch.arange(level.first, level.first + len(level.tokens), device=self.end.device)
         seen = branches_see(ahead.cells, self.end, level.ancestors)
-        inputs = ahead.inputs(self.states.index_select(0, level.rows))
+        inputs = ahead.inputs(before(self.states, level))
         rows, more = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
         self.states = torch.cat([self.states, more])
         return rows

@@ -22,7 +22,6 @@ class GrownLevel:
 
     tokens: Tensor  # [k] int64
     first: int  # how many tokens the levels before have
-    places: Tensor | None  # [k] int64, among the tokens of the level before, their parents; None in a chain
     rows: Tensor | None  # [k] int64, the row that judges each: 0 follows the text, i + 1 token i; None in a chain
     ancestors: Tensor | None  # [k, n] bool, which tokens precede each on its branch, itself included; None in a chain
 
@@ -61,11 +60,11 @@ class Grown:
         self.logits.append(rows)
         u = uniforms[first : first + width]
         if width == 1:
-            self.levels.append(GrownLevel(self._one(rows, u), first, None, None, None))
+            self.levels.append(GrownLevel(self._one(rows, u), first, None, None))
         else:
             tokens, places = self._likeliest(rows) if self.growing.warper is None else self._drawn(rows, u)
             judging = places + (first - width + 1) if first else places
-            self.levels.append(GrownLevel(tokens, first, places, judging, self._ancestors(first, places)))
+            self.levels.append(GrownLevel(tokens, first, judging, self._ancestors(first, places)))
         return self.levels[-1]
 
     def draft(self, uniforms: Tensor, sources: tuple[str, ...]) -> Draft:

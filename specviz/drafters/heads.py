@@ -51,7 +51,7 @@ class HeadDrafter(Stepwise):
             key: value if isinstance(value, (str, int)) else str(value).strip("[]{}")
             for key, value in part.reading().items()
         }
-        return super().settings(pair, params) | read | part.counts()
+        return super().settings(pair, params) | read
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> float:

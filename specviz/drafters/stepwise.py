@@ -95,11 +95,12 @@ class Stepwise(Drafter):
         probs: list[Tensor] = []
         stopped, whole = None, len(first) > 1
         for depth, u in enumerate(uniforms[:budget].unbind()):
-            row = first[depth : depth + 1]
             if depth and not whole:
                 row = levels.send(HostLevel(tokens[-1], chain(depth)))
                 if (stopped := self._too_unsure()) is not None:
                     break
+            else:
+                row = first[depth : depth + 1]
             rows.append(fit_width(row, self.vocab_size).float())
             token, drawn_from = self.chooser.one(rows[-1], u)
             tokens.append(token)
@@ -149,17 +150,17 @@ class Stepwise(Drafter):
         rows: list[Tensor] = []
         probs: list[Tensor] = []
         parents: tuple[int, ...] = ()
-        origins, frontier, weights = [0], [-1], [1.0]
+        frontier, weights = [-1], [1.0]
         stopped, whole = None, len(first) > 1
         for depth in range(budget):
-            row = first[depth : depth + 1].expand(len(frontier), -1)
             if depth and not whole:
-                row = levels.send(HostLevel(tokens[-1], parents, origins))
+                row = levels.send(HostLevel(tokens[-1], parents, in_tree=True))
                 if (stopped := self._too_unsure()) is not None:
                     break
+            else:
+                row = first[depth : depth + 1].expand(len(frontier), -1)
             row = fit_width(row, self.vocab_size).float()
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
-            origins = level.places
             tokens.append(level.tokens)
             rows.append(row if len(row) == 1 else row[list(dict.fromkeys(level.places))])
             if level.probs is not None:

@@ -94,7 +94,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         config, own = block_settings(files, target, self.method)
         super().__init__(config)
         self.sizes = own
-        self.feature_layers = own.feature_layers
+        self.feature_layers, self.masks, self.most_depths = own.feature_layers, own.block_size, own.depths
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = Qwen3RMSNorm(d, config.rms_norm_eps)
@@ -114,10 +114,11 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def reading(self) -> dict[str, Any]:
         slots = "next" if self.sizes.predicts_next else "own"
-        return super().reading() | {"block_size": self.sizes.block_size, "slots_predict": slots}
+        return super().reading() | {"block_size": self.masks, "slots_predict": slots, "depths": self.most_depths}
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
-        other = read_as(self, sizes=replace(self.sizes, predicts_next=not self.sizes.predicts_next))
+        sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
+        other = read_as(self, sizes=sizes, most_depths=sizes.depths)
         if self.sizes.predicts_next:
             return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
         return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
@@ -141,17 +142,6 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {self.kind: functools.partial(StaticBlock, self)}
-
-    @property
-    def most_depths(self) -> int:
-        return self.sizes.depths
-
-    @property
-    def masks(self) -> int:
-        return self.sizes.block_size
-
-    def counts(self) -> dict[str, int]:
-        return {"depths": self.sizes.depths}
 
     def source(self, depth: int) -> str:
         mask = depth + (not self.sizes.predicts_next)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specviz.parts.block_files import unknown_kind
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.reading import Reading, Rows, SomeLevel
+from specviz.parts.reading import Reading, Rows, SomeLevel, after, before
 from specviz.parts.servers import Servers
 
 #: Corrected logits, and the memory after the tokens that corrected them.
@@ -42,15 +42,15 @@ class CorrectedHead(DFlashHead):
     def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
         hidden = reading.states.to(self.norm.weight.dtype)
-        memory = self.first_memory(tokens, hidden)
+        memory = memories = self.first_memory(tokens, hidden)
         for slot in range(skipped, skipped + depth):
             with reading.span():
-                logits, memory = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
+                logits, more = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
                 reading.sure = self.foreseen(tokens, hidden[slot]) if reading.foresees else None
                 logits = self.for_target(logits)
             level = yield logits
-            tokens = level.tokens
-            memory = memory if level.places is None else memory.index_select(0, level.places)
+            memories = more if slot == skipped else after(memories, more, level)
+            tokens, memory = level.tokens, before(memories, level)
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""

@@ -157,18 +157,10 @@ class PEagleHead(Eagle3Head):
         self.mask_id = mask_token(files, len(table.weight))
         proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
         proposed = files.possible("speculative_tokens", proposals[0].get("speculative_tokens"))
-        self.depths = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
+        self.most_depths = self.masks = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
 
-    @property
-    def most_depths(self) -> int:
-        return self.depths
-
-    @property
-    def masks(self) -> int:
-        return self.depths
-
-    def counts(self) -> dict[str, int]:
-        return {"depths": self.depths}
+    def reading(self) -> dict[str, Any]:
+        return super().reading() | {"depths": self.most_depths}
 
     def source(self, depth: int) -> str:
         return f"mask {depth}" if depth else "row"

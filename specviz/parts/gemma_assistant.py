@@ -104,12 +104,9 @@ class GemmaAssistant(Head):
         own = assistant_reader(AssistantModel(self, target.model), target, fast)
         return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)
 
-    def counts(self) -> dict[str, int]:
-        return {"modules": self.num_modules}
-
     def reading(self) -> dict[str, Any]:
         places = {"keys_and_values": self.sources, "place": "before the last token" if self.step_back else "last token"}
-        return super().reading() | places
+        return super().reading() | places | {"modules": self.num_modules}
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
         before = Sentence("drafting from the place before the last token")

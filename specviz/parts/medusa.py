@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
-from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, after, before, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -50,6 +50,7 @@ class PublishedMedusa(Head):
     states_are_read: ClassVar[bool] = False
     reads_text: ClassVar[bool] = False
     at_once: ClassVar[bool] = True
+    proposer: ClassVar[str] = "head"
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
         """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""
@@ -57,7 +58,8 @@ class PublishedMedusa(Head):
         super().__init__(without_layers(config.hidden_size))
         places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
         heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
-        d, self.feature_layers, self.num_heads = config.hidden_size, (config.num_hidden_layers,), heads
+        d, self.feature_layers = config.hidden_size, (config.num_hidden_layers,)
+        self.num_heads = self.most_depths = heads
         self.skipped = 0  # heads before the one that guesses the first draft token
         bias, rows = "blocks.0.layers.0.bias" in shapes, shapes.get("lm_heads.0.weight", (0,))[0]
         self.blocks = nn.ModuleList([nn.Module() for _ in range(heads)])
@@ -94,16 +96,6 @@ class PublishedMedusa(Head):
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticMedusa, self)}
 
-    @property
-    def most_depths(self) -> int:
-        return self.num_heads
-
-    def counts(self) -> dict[str, int]:
-        return {"heads": self.num_heads}
-
-    def source(self, depth: int) -> str:
-        return f"head {depth + 1}"
-
     def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
         own = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
         return RunReading(self, [own], self.fuse, recorded=target)  # it reads no text: what is recorded is the target's
@@ -114,11 +106,11 @@ class PublishedMedusa(Head):
 
     def reading(self) -> dict[str, Any]:
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
-        return super().reading() | {"first_token": 2 - self.skipped}
+        return super().reading() | {"first_token": 2 - self.skipped, "heads": self.num_heads}
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
         """And with a first head that guesses the token already written, as some train it."""
-        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1)
+        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1, most_depths=self.num_heads - 1)
         named = {Sentence("the first head guessing the token already written"): fewer}
         return super().other_readings() | (named if fewer.num_heads else {})
 
@@ -198,12 +190,13 @@ class MlpSpeculator(PublishedPart):
     method: ClassVar[str] = "MLP speculator"
     servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR")
     reads_text: ClassVar[bool] = False
+    proposer: ClassVar[str] = "head"
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__()
         config, heads = target.config.get_text_config(), files.setting("n_predict", default=3)
         d, vocab, self.feature_layers = config.hidden_size, config.vocab_size, (config.num_hidden_layers,)
-        self.num_heads = heads
+        self.num_heads = self.most_depths = heads
         self.scaled, self.tied = (files.setting(name, default=False) for name in ("scale_input", "tie_weights"))
         inner, own = files.setting("inner_dim") or d, range(1 if self.tied else heads)
         widths = [d, *[inner] * (heads - 1)][: 2 if self.tied else heads]
@@ -225,16 +218,6 @@ class MlpSpeculator(PublishedPart):
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {role: make for head in self.heads() for role, make in head.statics().items()}
 
-    @property
-    def most_depths(self) -> int:
-        return self.num_heads
-
-    def counts(self) -> dict[str, int]:
-        return {"heads": self.num_heads}
-
-    def source(self, depth: int) -> str:
-        return f"head {depth + 1}"
-
     def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
         return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
 
@@ -242,13 +225,12 @@ class MlpSpeculator(PublishedPart):
         rows, states = reading.alone(reading.last, self.enter(reading.last_state), 1)
         for head in range(1, depth):
             level = yield rows
-            before = states if level.rows is None else states.index_select(0, level.rows)
-            rows, more = reading.alone(level.tokens, before, len(level.tokens), head)
-            states = more if level.rows is None else torch.cat([states, more])
+            rows, more = reading.alone(level.tokens, before(states, level), len(level.tokens), head)
+            states = after(states, more, level)
         yield rows
 
     def reading(self) -> dict[str, Any]:
-        return super().reading() | {"normed_first": self.scaled}
+        return super().reading() | {"normed_first": self.scaled, "heads": self.num_heads}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:

@@ -79,13 +79,11 @@ class MtpFile(PublishedHead):
         """Its state after its last norm, which is also what the output head reads."""
         return self.norm(hidden)
 
-    def counts(self) -> dict[str, int]:
-        return {"modules": self.num_modules}
-
     def reading(self) -> dict[str, Any]:
         return super().reading() | {
             "state": "before the target's last norm" if self.before_last_norm else "as it is",
             "joined": "embedding, state" if self.embedding_first else "state, embedding",
+            "modules": self.num_modules,
         }
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
@@ -182,7 +180,7 @@ class MtpModules(TrainedPart):
     def statics(self) -> dict[str, Callable[..., StaticPass]]:
         return {role: make for module in self.modules for role, make in module.statics().items()}
 
-    def counts(self) -> dict[str, int]:
+    def reading(self) -> dict[str, Any]:
         return {"modules": self.num_modules}
 
     def source(self, depth: int) -> str:
@@ -235,9 +233,9 @@ class ReadingInTurn(RunReading):
         if self.place + 1 == len(self.readers):
             return super().level(level)
         self.drafted.append(level.tokens)
-        return self._read_on(len(level.tokens), level.parents, level.origins is None)
+        return self._read_on(len(level.tokens), level.parents, level.in_tree)
 
-    def _read_on(self, keep: int, parents: tuple[int, ...], is_chain: bool) -> Tensor:
+    def _read_on(self, keep: int, parents: tuple[int, ...], in_tree: bool) -> Tensor:
         """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
         self.place += 1
         self.reader = self.readers[self.place]
@@ -246,7 +244,7 @@ class ReadingInTurn(RunReading):
         features = torch.cat([before[:-1], self.states.index_select(0, shape.rows)])
         self.states_before[self.place] = [before[-1:]]
         self.held = self.reader.length + len(tokens)
-        view = () if is_chain else tree_view(parents, self.reader.length, len(tokens))
+        view = tree_view(parents, self.reader.length, len(tokens)) if in_tree else ()
         visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
         logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
         self._note(self._left[: len(tokens)])

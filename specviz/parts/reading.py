@@ -36,9 +36,16 @@ class Level(Protocol):
     def rows(self) -> Tensor | None:
         """[k] int64, the row that judges each: 0 follows the text, i + 1 draft token i. None in a chain."""
 
-    @property
-    def places(self) -> Tensor | None:
-        """[k] int64, their parents among the tokens of the level before. None in a chain."""
+
+def before(states: Tensor, level: Level) -> Tensor:
+    """[k, d], what a level's tokens go on from. states: [n, d], of the text's row, then of each draft token; in a chain
+    only the last one counts."""
+    return states[-1:] if level.rows is None else states.index_select(0, level.rows)
+
+
+def after(states: Tensor, more: Tensor, level: Level) -> Tensor:
+    """The states with those of a level's tokens, [k, d]."""
+    return more if level.rows is None else torch.cat([states, more])
 
 
 class HostLevel(NamedTuple):
@@ -46,17 +53,11 @@ class HostLevel(NamedTuple):
 
     tokens: Tensor
     parents: tuple[int, ...]  # of the whole draft, whose last k tokens these are
-    origins: Sequence[int] | None = None  # `places`
+    in_tree: bool = False
 
     @property
     def rows(self) -> Tensor | None:
-        if self.origins is None:
-            return None
-        return tree_shape(self.parents, self.tokens.device).rows[-len(self.tokens) :]
-
-    @property
-    def places(self) -> Tensor | None:
-        return None if self.origins is None else to_device(self.origins, self.tokens.device)
+        return tree_shape(self.parents, self.tokens.device).rows[-len(self.tokens) :] if self.in_tree else None
 
 
 Reads = TypeVar("Reads", bound="TrainedPart")
@@ -114,29 +115,22 @@ class TrainedPart:
     servers: ClassVar[Servers] = Servers()
     reads_text: ClassVar[bool] = True  # or else the target's last hidden state alone
     at_once: ClassVar[bool] = False  # one pass over the text makes all of its rows
+    proposer: ClassVar[str] = "step"  # what its tokens come from, by their depth
 
     #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
     #: output of layer i − 1, the last one after the final norm.
     feature_layers: tuple[int, ...]
+    most_depths: float = math.inf  # how deep it drafts
+    masks: int = 0  # that it reads after a text, at most
 
     @property
     def reachable(self) -> Tensor | None:
         """[vocab] bool, the target's tokens that it may draft; None: all of them, or all but one."""
         return None
 
-    @property
-    def most_depths(self) -> float:
-        """How deep it drafts at most."""
-        return math.inf
-
-    @property
-    def masks(self) -> int:
-        """How many masks it reads after a text at most."""
-        return 0
-
     def source(self, depth: int) -> str:
         """What proposes the tokens at this depth, counted from 0."""
-        return f"step {depth + 1}"
+        return f"{self.proposer} {depth + 1}"
 
     def fuse(self, features: Tensor) -> Tensor:
         """What it reads with each token, [..., width]. features: the target's hidden states of the `feature_layers`,
@@ -152,11 +146,7 @@ class TrainedPart:
         raise NotImplementedError
 
     def reading(self) -> dict[str, Any]:
-        """How its files are read where formats differ, as plain values for the page and the trace."""
-        return {}
-
-    def counts(self) -> dict[str, int]:
-        """What the trace says of its size."""
+        """Its size, and how its files are read where formats differ: plain values for the page and the trace."""
         return {}
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
@@ -275,10 +265,8 @@ class RunReading:
             return self.fuse(features)
 
     def level(self, level: HostLevel) -> Tensor:
-        judging = level.rows
-        before = self.states[-1:] if judging is None else self.states.index_select(0, judging)
-        rows = self.reader.extend(level.tokens, level.parents, before)
-        self.states = self._left if judging is None else torch.cat([self.states, self._left])
+        rows = self.reader.extend(level.tokens, level.parents, before(self.states, level))
+        self.states = after(self.states, self._left, level)
         return rows
 
     def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:

@@ -301,6 +301,7 @@ def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
     pair, layout = with_part(name), LAYOUTS[name]
     part = pair.parts["parallel"]
     reading = {"format": name.split()[0], "hidden_states": list(layout.reads(3)), "block_size": layout.block}
+    reading["depths"] = layout.block - (not layout.predicts_next)
     assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
     others = part.other_readings()
     slots = f"each mask predicts the token {'in' if layout.predicts_next else 'after'} its place"
