@@ -126,6 +126,26 @@ class DraftAhead:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class MasksAhead(DraftAhead):
+    """A draft model that fills in masks after the text, all in the pass that reads the text's last tokens."""
+
+    mask: int  # its id
+
+    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+        yield reading.text(reading.last.new_full((depth - 1,), self.mask))
+
+    def read_after(self, length: int, kept: int, depth: int) -> int:
+        return length
+
+    def keep(self, start: Tensor, path: Tensor) -> None:
+        """Nothing to do: it has read nothing of the draft."""
+
+    @property
+    def beyond(self) -> int:
+        return int(self.deepest)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class HeadAhead(DraftAhead):
     """A trained part that continues the target's hidden states. Every round it reads the tokens that the last one
     committed, with the states that the target has computed for them."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.ahead import DraftAhead
+from specviz.drafters.ahead import DraftAhead, MasksAhead
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, logit_width, position_limit
@@ -240,4 +240,7 @@ class ParallelDraftModel(DraftModel):
         self.model.rewind(committed)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        return None
+        if not (self.whole and self.grows_on(self.model)):
+            return None
+        own = self._in_common(self.model.passes, deepest) | {"limit": self.limit, "deepest": self.most_levels}
+        return MasksAhead(**own, unread=deepest + 1, mask=self.model.model.config.pard_token)

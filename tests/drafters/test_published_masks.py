@@ -79,6 +79,12 @@ def test_a_pard_model_drafts_by_one_pass_over_the_text_and_masks(pard, branches,
     assert {token.source for one in run.rounds for token in one.drafted} == {"row", "mask 1", "mask 2"}
 
 
+@pytest.mark.parametrize("branches", [1, 3])
+def test_a_pard_model_fills_in_masks_on_a_device_as_on_the_host(pard, branches):
+    for one, other in zip(*made_twice(pard, sampled(pard, branches).settings), strict=True):
+        assert_same_decisions(one, other)
+
+
 def test_an_ordinary_draft_model_is_not_taken_for_one_with_masks(pard):
     assert drafter_class(pard, "parallel") is ParallelDraftModel
     assert drafter_class(tiny_pair("qwen2"), "parallel") is Parallel
