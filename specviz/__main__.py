@@ -490,7 +490,9 @@ def _metrics(options: argparse.Namespace) -> int:
 
     text = _read(options.metrics, "metrics")
     if options.cost is not None and not 0 <= options.cost < float("inf"):
-        raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
+        raise SpecvizError(
+            "c is a ratio of times: it must be a number from 0 up, not {value}.", "cost", value=options.cost
+        )
     served = read_metrics(text, options.chains)
     _write(options, "json", served_message(served, words(), options.speedup, options.cost))
     print(served_text(served, options.cost, options.speedup))

@@ -141,7 +141,8 @@ class ParallelDraftModel(Masked, DraftModel):
         mask, tokens = pair.draft.config.pard_token, len(pair.draft.get_input_embeddings().weight)
         if not isinstance(mask, int) or not 0 <= mask < tokens:
             raise SpecvizError(
-                "The draft model's mask, pard_token {mask}, is none of its {tokens} tokens: correct its config.json.",
+                "The draft model's mask, pard_token {mask}, is not one of its {tokens} tokens: correct its "
+                "config.json.",
                 "drafter",
                 mask=quoted(mask),
                 tokens=tokens,

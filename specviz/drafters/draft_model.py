@@ -50,7 +50,7 @@ class DraftModel(Stepwise):
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if pair.draft is None:
             raise SpecvizError(
-                "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
+                "This pair has no draft model: name one when loading, or draft with prompt_lookup.", "drafter"
             )
         if cls.branches(pair, params) > 1 and (reason := why_no_trees(pair.draft, pair.draft_name)):
             raise reason

@@ -221,7 +221,7 @@ class ModelPair:
         )
         # Special tokens alone are not a prompt: even an empty text has them.
         if not bare:
-            raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
+            raise SpecvizError("Write a prompt first: this one contains no token to start from.", "prompt")
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
         # A tokenizer may have gained tokens that the model has no rows for.
         return self._checked_ids(ids[: next(ends, len(ids))])
@@ -229,7 +229,7 @@ class ModelPair:
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
-                "{name} has no chat template: untick it, and the prompt is continued as it stands.",
+                "{name} has no chat template: untick it, and the prompt is continued as it is.",
                 "chat",
                 name=self.target_name,
             )
@@ -255,7 +255,7 @@ class ModelPair:
                 reason=first_line(failures[0]),
             ) from failures[0]
         raise SpecvizError(
-            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it stands.",
+            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it is.",
             "chat",
             name=self.target_name,
         )
@@ -287,21 +287,21 @@ class ModelPair:
             sizes |= {"name": self.target_name, "excess": f"{excess:,}"}
             if rope_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
-                    "factors (LongRoPE), for which all of it would be read anew.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} changes its "
+                    "rotary factors (LongRoPE), and all of the text would have to be read again.",
                     "prompt",
                     **sizes,
                 )
             if mask_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} hides tokens by what "
-                    "else it reads in the same pass, so its text would depend on how it is read.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} hides tokens "
+                    "depending on what else the same pass reads, so its text would depend on how it is read.",
                     "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, at least "
-                "one of them new.",
+                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, "
+                "including at least one new token.",
                 "prompt",
                 **sizes,
             )
@@ -312,7 +312,7 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters; at most {most} are read.",
+            "The prompt has {count} characters, but at most {most} can be read.",
             "prompt",
             count=f"{len(prompt):,}",
             most=f"{_MAX_PROMPT_CHARACTERS:,}",
@@ -321,7 +321,7 @@ def _check_characters(prompt: str) -> None:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, not a character by itself: remove it or "
+            "Character {place} of the prompt is half of a surrogate pair, not a whole character: remove it or "
             "paste the text again.",
             "prompt",
             place=error.start + 1,

@@ -115,8 +115,8 @@ class DFlashHead(PublishedPart, PreTrainedModel):
     def other_readings(self) -> dict[Sentence, PublishedPart]:
         other = read_as(self, sizes=replace(self.sizes, predicts_next=not self.sizes.predicts_next))
         if self.sizes.predicts_next:
-            return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
-        return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
+            return super().other_readings() | {Sentence("each mask predicts the token at its position"): other}
+        return super().other_readings() | {Sentence("each mask predicts the token after its position"): other}
 
     def fuse(self, features: Tensor) -> Tensor:
         """What each layer makes keys and values of: [..., d]."""

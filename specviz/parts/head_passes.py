@@ -107,7 +107,7 @@ class PublishedHead(Head):
 def _layers_config(files: PartFiles) -> LlamaConfig:
     """For transformers: of Qwen 3's layers if they norm queries and keys, else of Llama's."""
     if "sliding_attention" in (files.setting("layer_types") or ()):
-        raise files.complaint("The head in {folder} has layers with sliding windows, which are not run here.")
+        raise files.complaint("The head in {folder} has layers with sliding windows, which are not supported.")
     layers = len(set(re.findall(r"(?m)^layers\.\d+\.", "\n".join(files.shapes))))
     kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in files.shapes else LlamaConfig
     config = kind(

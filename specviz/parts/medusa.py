@@ -96,7 +96,7 @@ class PublishedMedusa(Head):
     def other_readings(self) -> dict[Sentence, PublishedPart]:
         """And with a first head that guesses the token already written, as some train it."""
         fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1)
-        named = {Sentence("the first head guessing the token already written"): fewer}
+        named = {Sentence("the first head guesses the token already written"): fewer}
         return super().other_readings() | (named if fewer.num_heads else {})
 
     @classmethod

@@ -95,8 +95,8 @@ class MtpFile(PublishedHead):
         family = layers.get("model_type") if isinstance(layers, dict) else None
         if family not in _FAMILIES:
             raise files.complaint(
-                "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
-                "{families} are.",
+                "{folder} holds an MTP module with a layer of the family {family}, which is not supported "
+                "(supported: {families}).",
                 family=family,
                 families=", ".join(_FAMILIES),
             )

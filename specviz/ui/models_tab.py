@@ -235,7 +235,7 @@ def named(given: dict[str, str]) -> PairName:
     draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
     count = texts["draft_vocabulary"]
     if count and not (count.isascii() and count.isdigit()):
-        raise SpecvizError("Give a whole number here, not {value}.", "draft_vocabulary", value=quoted(count))
+        raise SpecvizError("Enter a whole number, not {value}.", "draft_vocabulary", value=quoted(count))
     return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
 
 

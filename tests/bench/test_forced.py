@@ -136,7 +136,7 @@ def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
 def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
     monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
-    with refused("size", r"needs about 16 GB of memory, and 1\.0 GB are free"):
+    with refused("size", r"needs about 16 GB of memory, but only 1\.0 GB are free"):
         sizes.make_pair(sizes.SIZES[1], "cpu", "bfloat16")
 
 

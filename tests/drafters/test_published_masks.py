@@ -56,7 +56,7 @@ def test_a_pard_models_mask_is_one_of_its_tokens(mask, pard):
     odd = copy.copy(pard.draft)
     odd.config = copy.deepcopy(pard.draft.config)
     odd.config.pard_token = mask
-    with refused("drafter", "is none of its 128 tokens"):
+    with refused("drafter", "is not one of its 128 tokens"):
         specviz.run(dataclasses.replace(pard, draft=odd), PROMPT, drafter="parallel")
 
 
@@ -349,11 +349,11 @@ def blocks(mask, layers):
         ("DFlash z-lab", blocks(999, [0, 2]), None, "mask_token_id is 999"),
         ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
-        ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
+        ("DFlash z-lab", {"logit_scale": 0.2}, None, "of an unknown kind: logit_scale"),
         ("DFlash z-lab", {}, {"layers.0.self_attn.attention_sink_bias": torch.zeros(4)}, "attention_sink"),
         ("DFlash speculators", {}, {"d2t": torch.zeros(25).long() + 120}, "do not rise"),
-        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers of the hidden"),
-        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
+        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers from the hidden"),
+        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "of an unknown kind: lstm"),
         ("DSpark DeepSpec", {"markov_rank": 4}, None, "markov_head.markov_w1.weight in"),
     ],
 )

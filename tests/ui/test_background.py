@@ -210,7 +210,7 @@ def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair
     assert about in known and is_of in known
     assert about in unknown and ("not known" in unknown or "unbekannt" in unknown)
     assert about not in said(pair, PairPasses()), "nothing was timed yet"
-    assert about not in said(pair, timed, Sentence("trying compiled ones")), "other passes than are in use"
+    assert about not in said(pair, timed, Sentence("testing compiled passes")), "other passes than are in use"
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
