@@ -396,7 +396,7 @@ def _require_something(read: _Fields, passes: int | None, *others: int | float |
     by_pass = passes == 0 or (passes is not None and (accepted, tokens) != (None, None))
     if (kind.summed or (not by_pass and length is None)) and None in (accepted, drafted):
         raise SpecvizError(
-            "Request {number}: {names} is needed to compute anything.",
+            "Request {number}: nothing can be computed without {names}.",
             "metrics",
             number=read.number,
             names=", ".join(names[0] for names in (kind.accepted, kind.histogram, kind.drafted, kind.length) if names),

@@ -109,7 +109,11 @@ INCOMPLETE = [
     ('{"draft_vocab_size": 24}', None, "The EAGLE-3 part in {folder} is incomplete"),
     ("[1]", HEAD, "The EAGLE-3 part in {folder} is incomplete"),
     ('{"draft_vocab_size": 24}', b"cut", "model.safetensors in {folder} is damaged or cut short"),
-    ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} has 'x' for n_predict"),
+    (
+        '{"model_type": "mlp_speculator", "n_predict": "x"}',
+        HEAD,
+        "Invalid n_predict in the configuration in {folder}: 'x'.",
+    ),
     ("[1]", None, "transformers cannot use the config.json"),
     (None, None, "it has no config.json"),
 ]
