@@ -12,10 +12,11 @@ from tiny import save_pair, tiny_pair
 
 from specviz.__main__ import main
 from specviz.bench import check as pair_check
-from specviz.bench import commands, equal_texts
+from specviz.bench import equal_texts
 from specviz.bench.check import check_pair
 from specviz.bench.contestants import Figures
 from specviz.bench.equal_texts import Finding
+from specviz.commands.check import line_of
 from specviz.decoding import lossless
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
@@ -163,7 +164,7 @@ def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
         ("memory", "right"),
     ]
     assert findings["this"].seen == refusal
-    assert commands.line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
+    assert line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
 
 
 # Longer texts
@@ -249,7 +250,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 
     checks = ((Sentence("looking"), pair_check.memory), (Sentence("trying"), interrupted))
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks)
-    monkeypatch.setattr("specviz.__main__._load", lambda options: tiny_pair("llama"))
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: tiny_pair("llama"))
     assert main(["check", "--json", str(tmp_path / "check.json")]) == 130
     assert capsys.readouterr().out.strip().splitlines()[-1].endswith(" s · interrupted")
     report = json.loads((tmp_path / "check.json").read_text())
