@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.parts.mtp import MtpModules
-from specviz.parts.published import PublishedPart, logit_width
+from specviz.parts.published import logit_width
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
@@ -28,9 +28,6 @@ from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 from specviz.theory.draft_length import ChosenLength, Experience
 from specviz.theory.roofline import Memory
-
-#: The trained parts that draft from the target's hidden states.
-Part = MtpModules | PublishedPart
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
@@ -102,7 +99,7 @@ class ModelPair:
     draft_name: str | None
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
-    parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
+    parts: dict[str, TrainedPart] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part in the target's folder is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared on this machine
     #: By role, how weights that were unpacked are stored: ``Q4_1`` in a GGUF file.

@@ -24,7 +24,8 @@ from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
-    from specviz.models.pair import ModelPair, Part
+    from specviz.models.pair import ModelPair
+    from specviz.parts.reading import TrainedPart
 
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
@@ -337,15 +338,13 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width
     parts = [("target", info.target, info.target_parameters, info.dtype)]
     if pair.draft is not None:
         parts.append(("draft", info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
     for role, part in pair.parts.items():
-        method = part.method if isinstance(part, PublishedPart) else ""
-        parts.append((role, method, sum(weight.numel() for weight in part.parameters()), info.dtype))
+        parts.append((role, part.method, sum(weight.numel() for weight in part.parameters()), info.dtype))
     for role, name, size, dtype in parts:
         label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
         stored, passes = pair.stored.get(role), pair.passes.fast.get(role)
@@ -364,7 +363,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         yield [_roles([f"quantised {bits}"], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
 
 
-def _states(part: Part | None, say: Words) -> str:
+def _states(part: TrainedPart | None, say: Words) -> str:
     """Which of the target's hidden states a published part reads, to follow its format; empty for a model."""
     if part is None:
         return ""

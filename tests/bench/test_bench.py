@@ -214,7 +214,7 @@ def test_findings_answer_what_people_ask():
     "place, error",
     [
         ("propose", SpecvizError("It is full.", "drafter")),
-        ("observe", IndexError("out of\nrange")),
+        ("observe_draft", IndexError("out of\nrange")),
         ("prefill", IndexError("out of\nrange")),
         ("settings", IndexError("out of\nrange")),
         ("check", SpecvizError("It is full.", "drafter")),
