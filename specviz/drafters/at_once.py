@@ -16,6 +16,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import reader
 from specviz.passes.kernels.chains import spread
+from specviz.passes.roles import TARGET, Role
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
@@ -38,7 +39,7 @@ class AtOnce(Stepwise):
         super().__init__(context)
         self.most = self.most_depths(context.pair)
         self.in_one_call = False  # as `Stepwise` has it, a pass a token
-        passes = context.passes.get("target")
+        passes = context.passes.get(TARGET)
         self.spreads = self.choice is not None and passes is not None and passes.by_kernels
         self.asked = 0  # depths of this round
         self.rows: Tensor | None = None  # of this round, one for each depth
@@ -93,7 +94,7 @@ class Parallel(Masked, Headed):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         model = HeadModel(self.head, self.target)
-        fast = context.passes.get(self.name)
+        fast = context.passes.get(Role(self.name))
         self.reader = reader(model, self.stopwatch, fast)
         self.fuse = self.head.fuse if fast is None else fast.static.fuse
 

@@ -14,6 +14,7 @@ from specviz.drafters.heads import Headed
 from specviz.models.pair import ModelPair
 from specviz.parts.dflash import BlockModel, read_block
 from specviz.passes.cached_model import reader
+from specviz.passes.roles import Role
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device
@@ -30,7 +31,7 @@ class Blocks(Masked, Headed):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         self.masks_alone = not self.head.sizes.predicts_next
-        fast = context.passes.get(self.name)
+        fast = context.passes.get(Role(self.name))
         self.reader = reader(BlockModel(self.head, self.target), self.stopwatch, fast, (-1,))
         if fast is not None:
             self.head = fast.static.model.head  # the same, perhaps on the kernels

@@ -10,10 +10,12 @@ from torch import Tensor
 from specviz.drafters.ahead import DraftAhead, ModelAhead
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair, logit_width, position_limit
+from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.passes.cached_model import reader
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
@@ -38,7 +40,7 @@ class DraftModel(Stepwise):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get("draft"))
+        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get(DRAFT))
         self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns

@@ -15,6 +15,7 @@ from specviz.parts.head_passes import Head, HeadModel
 from specviz.parts.mtp import MtpModules
 from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel, reader, tree_view
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
@@ -98,7 +99,7 @@ class Eagle(Headed):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        fast = context.passes.get(self.name)
+        fast = context.passes.get(Role(self.name))
         self.fuse = self.head.fuse if fast is None else fast.static.fuse
         self.reader = self.reader_of(context)
         self.in_one_call = self.drafts_in_one_call(self.reader)
@@ -111,7 +112,7 @@ class Eagle(Headed):
         """Reads the text with the head; its features are the head's states."""
         return self._reading(context, self.head, self.name)
 
-    def _reading(self, context: DraftContext, head: Head, role: str) -> CachedModel:
+    def _reading(self, context: DraftContext, head: Head, role: Role) -> CachedModel:
         return reader(HeadModel(head, self.target), self.stopwatch, context.passes.get(role), (-1,))
 
     def source(self, depth: int) -> str:
@@ -196,7 +197,7 @@ class Mtp(Eagle):
             return self._reading(context, self.head.modules[0], self.name)
         if isinstance(self.head, GemmaAssistant):
             model = AssistantModel(self.head, self.target)
-            return assistant_reader(model, context.target, context.passes.get(self.name))
+            return assistant_reader(model, context.target, context.passes.get(Role(self.name)))
         return super().reader_of(context)
 
     def ahead(self, deepest: int) -> DraftAhead | None:

@@ -14,6 +14,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import HeadModel, read_alone
 from specviz.parts.medusa import MedusaModel
 from specviz.passes.cached_model import reader
+from specviz.passes.roles import TARGET, Role
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, depth
 from specviz.rules.transfer import to_device
@@ -56,7 +57,7 @@ class Medusa(FromLastState, AtOnce):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         self.model, self.context = MedusaModel(self.head, self.target), context
-        self.reader = reader(self.model, self.stopwatch, context.passes.get(self.name))
+        self.reader = reader(self.model, self.stopwatch, context.passes.get(Role(self.name)))
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
@@ -68,7 +69,7 @@ class Medusa(FromLastState, AtOnce):
         if not self.grows_on(self.context.target):
             return None
         # It reads no text, so that the buffers are the target's.
-        own = self._in_common(self.context.passes["target"], deepest)
+        own = self._in_common(self.context.passes[TARGET], deepest)
         return StateAhead(**own, unread=1, shares=True, deepest=self.most, model=self.model)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:

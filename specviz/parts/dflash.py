@@ -28,6 +28,7 @@ from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead, Without
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, filled, read_as, smaller_vocabulary
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, StaticPass, additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
@@ -135,8 +136,8 @@ class DFlashHead(PublishedPart, PreTrainedModel):
             block = layer(block, text, turns, masks[sight], cache)
         return self.norm(block)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        return {self.kind: functools.partial(StaticBlock, self)}
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
+        return {Role(self.kind): functools.partial(StaticBlock, self)}
 
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""

@@ -21,8 +21,9 @@ from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, another_target, filled, read_as, same_target
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import is_sharded
+from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
 
@@ -94,7 +95,7 @@ class GemmaAssistant(Head):
         scores = (table[ids].to(hidden.dtype) @ hidden.unsqueeze(-1)).squeeze(-1)
         return hidden.new_full((*hidden.shape[:-1], len(table)), -torch.inf).scatter(-1, ids, scores)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticAssistant, self)}
 
     def reading(self) -> dict[str, Any]:

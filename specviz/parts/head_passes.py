@@ -21,6 +21,7 @@ from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass, additive_mask, few_numbers
 from specviz.rules.sampling import in_order
 
@@ -74,11 +75,11 @@ class Head(PublishedPart, PreTrainedModel):
         return hidden
 
     @property
-    def role(self) -> str:
-        """Of its passes, see `PairPasses.fast`."""
-        return self.kind if self.place == 1 else f"{self.kind} {self.place}"
+    def role(self) -> Role:
+        """Of its passes."""
+        return Role(self.kind, self.place if self.place > 1 else 0)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticHead, self)}
 
 

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
@@ -86,7 +87,7 @@ class PublishedMedusa(Head):
             rows = (self.lm_heads[0] if self.lm_heads else of_target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticMedusa, self)}
 
     def reading(self) -> dict[str, Any]:
@@ -198,7 +199,7 @@ class MlpSpeculator(PublishedPart):
         """On the same weights."""
         return [SpeculatorHead(self, index) for index in range(self.num_heads)]
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for head in self.heads() for role, make in head.statics().items()}
 
     def reading(self) -> dict[str, Any]:

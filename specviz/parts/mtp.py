@@ -21,6 +21,7 @@ from specviz.parts.head_passes import Head, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers, filled, read_as, same_target
 from specviz.passes.devices import home_of
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 
@@ -168,7 +169,7 @@ class MtpModules:
         """The target's last hidden states as they are: a module norms them itself."""
         return features
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         """As `PublishedPart.statics`."""
         return {role: make for module in self.modules for role, make in module.statics().items()}
 

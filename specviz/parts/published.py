@@ -14,6 +14,7 @@ from transformers.initialization import no_init_weights
 
 from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import home_of
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
@@ -86,7 +87,7 @@ class PublishedPart(nn.Module):
         side by side."""
         return features
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
         return {}
 

@@ -20,7 +20,7 @@ from specviz.drafters.copying import Suffix
 from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.parts.eagle import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings

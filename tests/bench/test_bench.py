@@ -23,7 +23,8 @@ from specviz.bench.report import BenchReport, BenchRow, bench_text, busy, equali
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.memory_share import stored_bytes, weights_read
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, margin
 from specviz.records.prompts import PRESETS
