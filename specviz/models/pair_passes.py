@@ -25,7 +25,7 @@ class QuantisedTarget:
     bytes: int  # of its own weights, without those that are the target's
 
 
-@dataclass
+@dataclass(repr=False)
 class Preparation:
     """What became of a pair's passes, by role."""
 
@@ -33,11 +33,13 @@ class Preparation:
     reasons: dict[Role, SpecvizError] = field(default_factory=dict)  # why the others did not, or got no faster ones
     complete: bool = False  # whether nothing is left to be tried
 
-    def __str__(self) -> str:
-        """A line on what is ready, and for each role without, why."""
-        ready = f"prepared: {', '.join(map(str, self.ready)) or 'nothing'}"
-        kinds = {role: "nothing faster" if role in self.ready else "plain passes" for role in self.reasons}
-        return "\n".join([ready, *(f"{kinds[role]}, {role}: {reason}" for role, reason in self.reasons.items())])
+    def __repr__(self) -> str:
+        return "\n".join([f"prepared: {', '.join(map(str, self.ready)) or 'nothing'}", *self.shortfalls()])
+
+    def shortfalls(self) -> list[str]:
+        """A line for each role without faster passes, or without still faster ones, with the reason."""
+        kept = {role: "nothing faster" if role in self.ready else "plain passes" for role in self.reasons}
+        return [f"{kept[role]}, {role}: {reason}" for role, reason in self.reasons.items()]
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 from refusal import refused
-from tiny import generated, save_model, tiny_model, tiny_pair, unprepared
+from tiny import generated, save_model, save_pair, tiny_model, tiny_pair, unprepared
 
 import specviz
 from specviz.models import pass_checks
@@ -17,6 +17,7 @@ from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import prepare_passes
 from specviz.models.quantised_targets import quantised_target
 from specviz.passes import compiler
+from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError
@@ -85,6 +86,54 @@ def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_ha
     prepare_passes(pair)
     again = replace(pair, passes=PairPasses())
     assert prepare_passes(again, compiling=False).reasons == {} and kinds(again) == {"compiled"}
+
+
+def test_a_second_preparation_has_nothing_to_do_and_a_first_one_after_loading_only_what_is_missing(
+    compiled_by_hand, pair, monkeypatch
+):
+    before = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24)
+    assert not prepare_passes(pair, compiling=False).complete, "programs are missing"
+    done = pair.prepare()
+    assert done.complete and repr(done) == "prepared: target, draft, exit 1" and kinds(pair) == {"compiled"}
+    monkeypatch.setattr(compiler, "file", lambda *given: pytest.fail("it was prepared again"))
+    assert pair.prepare() is done
+    after = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24)
+    assert (before.pair.passes, after.pair.passes) == ("plain", "compiled")
+    assert before.token_ids == after.token_ids and before.rounds[0].drafted
+
+
+def test_a_run_that_has_begun_keeps_its_passes(compiled_by_hand, pair):
+    order = {"sampling": SamplingParams(temperature=0.7), "max_new_tokens": 24, "seed": 3}
+    whole = specviz.run(pair, PROMPT, **order)
+    rounds = specviz.speculate(pair, PROMPT, **order)
+    first = next(rounds)
+    pair.prepare()
+    ids = [token for round_ in (first, *rounds) for token in round_.emitted]
+    assert ids == list(whole.token_ids) and pair.passes.kind == "compiled"
+
+
+@pytest.mark.parametrize("passes, kind", [("cached", "compiled"), ("auto", "compiled"), ("plain", "plain")])
+def test_loading_takes_what_was_compiled_before_unless_told_otherwise(compiled_by_hand, tmp_path, passes, kind):
+    folders = save_pair(tmp_path / "pair")
+    fresh = specviz.load_pair(*folders, dtype="float32", device="cpu")
+    reasons = fresh.passes.prepared.reasons
+    assert fresh.passes.kind == "plain" and "prepare() in Python" in str(reasons[TARGET])
+    assert "plain passes, draft: " in repr(fresh.passes.prepared)
+    fresh.prepare()
+    again = specviz.load_pair(*folders, dtype="float32", device="cpu", passes=passes)
+    assert again.passes.kind == kind
+    texts = [specviz.run(each, PROMPT, sampling=GREEDY, max_new_tokens=24).token_ids for each in (fresh, again)]
+    assert texts[0] == texts[1]
+
+
+def test_where_no_kernels_were_built_loading_builds_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(kernel_library, "_loaded", [])
+    monkeypatch.setattr(kernel_library, "_build", lambda path: pytest.fail("it builds for seconds, and nobody asked"))
+    pair = specviz.load_pair(*save_pair(tmp_path / "pair"), dtype="float32", device="cpu")
+    assert pair.passes.kind == "plain" and not pair.passes.prepared.ready
+    with refused("passes", "one of plain, cached, auto"):
+        specviz.load_pair(*save_pair(tmp_path / "other"), passes="fast")
 
 
 PROMPT, GREEDY = [5, 9, 33], SamplingParams(temperature=0)

@@ -15,11 +15,12 @@ from published_heads import write_medusa
 from running import PATIENCE, wait_until
 from tiny import passes_called_compiled, save_pair, tiny_pair
 
+import specviz
 from specviz.__main__ import main
 from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
-from specviz.models import preparation
+from specviz.models import loading
 from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
@@ -295,28 +296,30 @@ def embedded_stand_in(monkeypatch):
         asked.append(compiling)
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
         pair.passes.fast = passes_called_compiled(pair)
-        return Preparation([TARGET, DRAFT], {Role.exit(2): SpecvizError("No exit today.", "passes")})
+        reasons = {Role.exit(2): SpecvizError("No exit today.", "passes")}
+        pair.passes.prepared = Preparation([TARGET, DRAFT], reasons, complete=compiling)
 
-    monkeypatch.setattr(preparation, "prepare_passes", prepare)
+    for asker in (loading, specviz.models.pair):
+        monkeypatch.setattr(asker, "prepare_passes", prepare)
     return asked
 
 
 @pytest.mark.parametrize(
     "option, asked, kind",
-    [("", [False], "compiled"), ("--passes auto", [True], "compiled"), ("--passes plain", [], "plain")],
+    [("", [False], "compiled"), ("--passes auto", [False, True], "compiled"), ("--passes plain", [], "plain")],
 )
 def test_a_run_takes_what_was_compiled_before_unless_told_otherwise(embedded_stand_in, option, asked, kind, capfd):
     assert main(f"run Once --max-new-tokens 4 --temperature 0 --dtype float32 {option}".split()) == 0
     assert embedded_stand_in == asked
     err = capfd.readouterr().err
     assert f"· {kind} passes" in err
-    assert ("1 of 2 compiled" in err) == (asked == [True]), "a run that compiles nothing has nothing to report"
+    assert ("1 of 2 compiled" in err) == (True in asked), "a run that compiles nothing has nothing to report"
 
 
 def test_compiling_beforehand_tells_how_far_it_is_and_what_became_of_it(embedded_stand_in, capfd):
     assert main(["compile", "--dtype", "float32"]) == 0
     out, err = capfd.readouterr()
-    assert embedded_stand_in == [True]
+    assert embedded_stand_in == [False, True]
     assert err.splitlines() == ["passes: 1 of 2 compiled", "plain passes, exit 2: No exit today."]
     assert out == "storybook on cpu in float32, compiled passes: target, draft\n"
 
