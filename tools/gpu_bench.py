@@ -108,10 +108,10 @@ class GpuBench:
         if "made" in self.__dict__:
             self.__dict__.pop("made").free()
         if self.folder == EMBEDDED:
-            pair = load_pair()
+            pair = load_pair(passes="plain")
         else:
             others = [one for one in self.folder.iterdir() if one.name != "target" and any(one.glob("*.safetensors"))]
-            pair = load_pair(self.folder / "target", sorted(others))
+            pair = load_pair(self.folder / "target", sorted(others), passes="plain")
         self._prepare("embedded", pair)
         return self._known("embedded", pair)
 
@@ -206,8 +206,9 @@ class GpuBench:
         began = time.perf_counter()
         with self.report.telling(f"preparing passes, {which}"):
             done = prepare_passes(pair, compiling=pair.device.type == "cuda")
-            reasons = {role: str(reason) for role, reason in done.reasons.items()}
-            outcome |= {"seconds": time.perf_counter() - began, "ready": done.ready, "reasons": reasons}
+            reasons = {str(role): str(reason) for role, reason in done.reasons.items()}
+            ready = list(map(str, done.ready))
+            outcome |= {"seconds": time.perf_counter() - began, "ready": ready, "reasons": reasons}
             self._known(which, pair)
 
     def _known(self, which: str, pair: ModelPair) -> ModelPair:

@@ -10,12 +10,14 @@ from torch import Tensor
 from specviz.drafters.ahead import DraftAhead
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair, logit_width, position_limit
+from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import reader
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
@@ -40,7 +42,7 @@ class DraftModel(Stepwise):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get("draft"))
+        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get(DRAFT))
         self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns

@@ -25,6 +25,7 @@ from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.devices import is_sharded
 from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
 
@@ -96,10 +97,10 @@ class GemmaAssistant(Head):
         scores = (table[ids].to(hidden.dtype) @ hidden.unsqueeze(-1)).squeeze(-1)
         return hidden.new_full((*hidden.shape[:-1], len(table)), -torch.inf).scatter(-1, ids, scores)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticAssistant, self)}
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast = passes.get(self.role)
         own = assistant_reader(AssistantModel(self, target.model), target, fast)
         return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)

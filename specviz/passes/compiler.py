@@ -42,6 +42,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
 from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
@@ -220,7 +221,7 @@ def refuse_crowded(model_bytes: int) -> None:
 class ProgramJob:
     """A program to be made."""
 
-    role: str  # see `PairPasses.fast`
+    role: Role
     static: Any  # what it is a program of, with a name: a `StaticPass`, or what `build` takes in its place
     path: pathlib.Path
     build: Callable[[Any, pathlib.Path], None] = build  # given both, in another process

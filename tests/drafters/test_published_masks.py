@@ -28,6 +28,7 @@ from specviz.drafters.registry import drafter_class
 from specviz.drafters.stepwise import Stepwise
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
+from specviz.passes.roles import Role
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Draft
@@ -252,7 +253,7 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
     """Token by token and row by row, through rounds in which drafts are kept and refused."""
     pair = with_part(name)
     fast = with_passes(pair, MAKERS[passes](pair))
-    assert "parallel" in fast.passes.fast
+    assert Role("parallel") in fast.passes.fast
     run, plain = drafts_of(monkeypatch, pair)
     monkeypatch.undo()
     other, prepared = drafts_of(monkeypatch, fast)

@@ -10,7 +10,7 @@ from tiny import tiny_pair
 
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import Request, prepare
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.records.runs import Round
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
 from specviz.records.words import words
