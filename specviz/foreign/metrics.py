@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specviz.records.errors import SpecvizError, quoted, shortened
-from specviz.records.metrics import Tally
 from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
+from specviz.records.errors import SpecvizError, quoted, shortened
+from specviz.records.metrics import Tally
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
 MOST_CHARACTERS = 10_000_000

@@ -11,8 +11,8 @@ from itertools import chain, pairwise, takewhile
 from math import isfinite
 from typing import Any
 
-from specviz.records.errors import SpecvizError, quoted
 from specviz.foreign.formats import LINES, SCRAPES, Format
+from specviz.records.errors import SpecvizError, quoted
 
 #: How many draft positions are believed.
 MOST_DEPTH = 1024

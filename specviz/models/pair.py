@@ -69,7 +69,7 @@ class PairPasses:
     lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
-    #: How large the inputs of the target's layers are (`specviz.passes.kernels.few_bits.input_squares`), once that was asked.
+    #: How large the inputs of the target's layers are (`kernels.few_bits.input_squares`), once that was asked.
     input_squares: dict[str, Tensor] | None = None
     #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
     tried: threading.Event = field(default_factory=threading.Event)

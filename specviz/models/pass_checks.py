@@ -16,9 +16,9 @@ from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
+from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
 from specviz.passes.reading_checks import (

@@ -21,8 +21,8 @@ from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, another_target, filled, read_as, same_target
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import is_sharded
+from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
 

@@ -1,4 +1,5 @@
-"""The page's texts by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
+"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json beside the element of assets/web that
+says it; what several elements say lies in assets/text/LANGUAGE.
 
 A text is a sentence with a ``{name}``, or ``{name:.2f}`` for a number in a format of Python, for each value or, if it
 counts something, an object with the sentences for ``one`` and for ``other`` values of ``n``. The page's scripts read
@@ -9,35 +10,35 @@ from __future__ import annotations
 
 import functools
 import json
+import pathlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specviz.records.assets import ASSETS
+from specviz.records.assets import ASSETS, WEB
 
 TEXTS = ASSETS / "text"
 
 #: The languages of the page, the first one at its root, and their own names.
 LANGUAGES = {"en": "English", "de": "Deutsch"}
 
-#: Names of runs, contestants and pairs in messages.
-_RUNS = ("ways", "generate", "passes", "page")
 
-#: The areas of texts that an element of assets/web says, in addition to ``common``.
+def _areas_said(folder: pathlib.Path) -> tuple[str, ...]:
+    """The areas of texts that an element says in addition to ``common``: those beside it, and others it names."""
+    beside = sorted(area_of(path) for path in folder.glob(f"*.{next(iter(LANGUAGES))}.json"))
+    named = folder / "element.json"
+    return (*beside, *(json.loads(named.read_text(encoding="utf-8"))["says"] if named.exists() else ()))
+
+
+def area_of(path: pathlib.Path) -> str:
+    return path.name.split(".")[0]
+
+
+#: By element; what lies in shared/ is no element, but what all of them extend.
 AREAS = {
-    "run": ("rounds", "playback", "traces", *_RUNS),
-    "race": ("race", *_RUNS),
-    "compare": ("compare", "advice", *_RUNS),
-    "why": ("why", *_RUNS),
-    "served": ("served", "doctor", "why"),
-    "lossless": ("lossless", *_RUNS),
-    "beside": ("beside", "rounds"),
-    "tour": ("tour",),
-    "challenges": ("challenges", "rounds"),
-    "quiz": ("quiz",),
-    "share": ("share",),
-    "gallery": ("gallery",),
-    "charts": ("traces", "charts"),
+    path.parent.name: _areas_said(path.parent)
+    for path in sorted(WEB.glob("*/element.js"))
+    if path.parent.name != "shared"
 }
 
 Text = str | dict[str, str]
@@ -123,8 +124,8 @@ class Words:
 @functools.cache
 def words(language: str = "en") -> Words:
     """The texts in one of `LANGUAGES`."""
-    files = sorted((TEXTS / language).glob("*.json"))
-    return Words(language, {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files})
+    files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
+    return Words(language, {area_of(file): json.loads(file.read_text(encoding="utf-8")) for file in sorted(files)})
 
 
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:

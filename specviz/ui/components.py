@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specviz.records.assets import ASSETS
+from specviz.records.assets import WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
@@ -25,8 +25,6 @@ from specviz.ui.lessons import Lessons, lesson_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
-
-WEB = ASSETS / "web"
 
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from specviz.records.assets import ASSETS
+from specviz.records.assets import WEB
 from specviz.records.runs import Run
 from specviz.records.words import AREAS, LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
@@ -28,8 +28,6 @@ from specviz.views.run_messages import (
     rounds_message,
     settings_line,
 )
-
-WEB = ASSETS / "web"
 
 _RUN = "run"  # the run's key in its messages
 

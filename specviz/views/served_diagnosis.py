@@ -8,11 +8,11 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
+from specviz.foreign.doctor import Finding, Signs, examine
+from specviz.foreign.metrics import ServedRequest, tally_of
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
-from specviz.foreign.metrics import ServedRequest, tally_of
 from specviz.records.words import Words
-from specviz.foreign.doctor import Finding, Signs, examine
 
 #: Figures of a finding that are shares, written as percentages.
 _SHARES = "rate", "first", "share", "alpha"

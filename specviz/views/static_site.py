@@ -8,7 +8,7 @@ import pathlib
 import shutil
 from typing import Any
 
-from specviz.records.assets import ASSETS, EMBEDDED
+from specviz.records.assets import ASSETS, EMBEDDED, WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.links import share
 from specviz.records.prompts import PRESETS
@@ -29,6 +29,8 @@ license: apache-2.0
 
 #: What it says beyond its elements' texts.
 OWN_AREAS = ("common", "file", "controls", "static")
+#: They come in all languages in one file, site.json.
+_TEXTS = shutil.ignore_patterns("*.json")
 
 
 def write_site(folder: pathlib.Path) -> int:
@@ -53,8 +55,8 @@ def write_site(folder: pathlib.Path) -> int:
 
 def _written(folder: pathlib.Path) -> int:
     for name in FOLDERS:
-        shutil.copytree(ASSETS / "web" / name, folder / "web" / name, dirs_exist_ok=True)
-    shutil.copy(ASSETS / "web" / "colours.css", folder / "web")
+        shutil.copytree(WEB / name, folder / "web" / name, ignore=_TEXTS, dirs_exist_ok=True)
+    shutil.copy(WEB / "colours.css", folder / "web")
     shutil.move(folder / "web" / "static" / "index.html", folder / "index.html")
     for role in ("target", "draft"):
         shutil.copytree(EMBEDDED / role, folder / "models" / role, dirs_exist_ok=True)

@@ -2,7 +2,7 @@
 //
 //   import "…/run/element.js";                        defines <specviz-run>
 //   const view = document.createElement("specviz-run");
-//   view.words = { "rounds.text": "Text", … };        the texts it says, by their keys (assets/text/LANGUAGE); once
+//   view.words = { "rounds.text": "Text", … };        the texts it says, by their keys; once
 //   view.message = { kind: "start", … };              or view.receive({ … }): one message at a time, any number of them
 //   view.addEventListener("specviz-finished", …);     what it has to tell: DOM events that bubble, with their `detail`
 //
