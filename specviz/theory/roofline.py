@@ -29,12 +29,6 @@ def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[f
     return numpy.interp(widths, known, seconds).tolist()
 
 
-def tokens_to_match(made: float, taken: float, longer: float) -> float:
-    """Tokens that a round has to make to be worth as much as one that makes `made` in `taken` seconds, if it takes
-    `longer` seconds more: made · (1 + longer / taken)."""
-    return made * (1 + max(0.0, longer) / taken)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSize:
     """What a pass of a dense model moves and computes."""

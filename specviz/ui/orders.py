@@ -150,15 +150,13 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
         ("max_new_tokens", request.settings.max_new_tokens, deployment.max_new_tokens),
         ("num_draft_tokens", request.num_draft_tokens, deployment.max_draft_tokens),
     ):
-        require_at_most(most, name, count)
-
-
-def require_at_most(most: int, name: str, count: int) -> None:
-    """Raises SpecvizError with the field's name for more tokens than a page allows there."""
-    if count > most:
-        raise SpecvizError(
-            "{value} tokens are more than the {most} that this page allows here.", name, value=quoted(count), most=most
-        )
+        if count > most:
+            raise SpecvizError(
+                "{value} tokens are more than the {most} that this page allows here.",
+                name,
+                value=quoted(count),
+                most=most,
+            )
 
 
 # --- for how long to ask for a GPU where the platform lends them by the call ------------------------------------------

@@ -48,7 +48,6 @@ TO_ELEMENTS = {
     "shown_runs.py": ("run",),
     "static_site.py": ("run",),
     "terminal.py": ("compare",),
-    "tree_note.py": (),
 }
 
 PLACEHOLDER = re.compile(r"\{(\w+)(?::[^{}]+)?\}")
