@@ -180,7 +180,7 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
 
 def _pasted(tab: Any) -> str:
     """Opens the tab of a server's own numbers and pastes requests with all their passes."""
-    tab.get_by_role("tab").nth([name for name, *_ in TABS].index("why")).click()
+    tab.get_by_role("tab").nth(list(TABS).index("why")).click()
     tab.wait_for_function("() => document.querySelector('specviz-served')?.built")
     kept = [place % 5 for place in range(PASSES)]
     one = {"per_step_accepted": kept, "per_step_drafted": [4] * PASSES, "num_spec_tokens": 4}
