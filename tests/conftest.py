@@ -17,8 +17,9 @@ pytest_plugins = ["browser"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
-    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
-    *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
+    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/tabs/test_compare_tab"),
+    *("ui/tabs/test_lossless_tab", "ui/test_background", "ui/tabs/test_why_tab", "models/test_any_size"),
+    "ui/test_gallery",
     *("models/test_checkpoints", "bench/test_bench", "promises/test_exact_sampling", "promises/test_fresh_caches"),
     *("promises/test_greedy_equality", "models/test_token_texts", "decoding/test_lossless", "test_command_line"),
     *("records/test_links", "training/test_training", "views/test_tree_view", "views/test_playback"),

@@ -21,11 +21,11 @@ from dataclasses import asdict, replace
 from functools import cached_property, partial
 
 from specviz.bench.check import check_pair
-from specviz.bench.commands import line_of
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.equal_texts import Finding
 from specviz.bench.machine import describe_machine
 from specviz.bench.pass_times import measure_passes
+from specviz.commands.check import line_of
 from specviz.models.loading import load_pair
 from specviz.models.memory_share import copy_bandwidth
 from specviz.models.pair import ModelPair

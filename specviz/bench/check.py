@@ -7,8 +7,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 from specviz.bench.contestants import PLAIN, Contestant, Figures, busy, figures_of
 from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
@@ -31,6 +30,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
+from specviz.rules import RULES, rule_named
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
 #: Seconds that a check takes unless more is allowed; and the shares of them for texts, longer texts, trained parts,
@@ -51,23 +51,14 @@ RACE_REPEATS, RACE_TOKENS = 4, 96
 #: With less than this share of memory free, the next text may not fit.
 LITTLE_MEMORY = 0.05
 
-#: The full check: lossless rules with the branches with which each is tried, and precisions.
-RULES = (("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3))
-DTYPES = ("float32", "bfloat16", "float16")
-
 #: The announcement, and the check itself.
 Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
 
 
-def check_pair(
-    pair: ModelPair, seconds: float = SECONDS, further: Sequence[Check] = ()
-) -> Iterator[Sentence | Finding]:
-    """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made.
-
-    further: checks that follow, however long they take.
-    """
+def check_pair(pair: ModelPair, seconds: float = SECONDS) -> Iterator[Sentence | Finding]:
+    """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made."""
     yield Sentence("timing a pass; all of it takes about {seconds} s", seconds=round(seconds))
-    for what, work in (*short_checks(seconds), *further):
+    for what, work in short_checks(seconds):
         yield what
         try:
             yield from work(pair)
@@ -96,12 +87,17 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 
 
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
-    """The distribution of the first two tokens under the usual rules: chains, and a tree where the pair has any."""
-    found = [testable(pair, sampled(*one, "auto")) for one in itertools.product(DRAFTERS, (1, 3))]
+    """The distribution of the first two tokens: chains of every drafter, a tree where the pair has any, and every other
+    lossless rule once."""
+    found = [testable(pair, drafter, branches, "auto") for drafter, branches in itertools.product(DRAFTERS, (1, 3))]
     # Some make chains whatever they are asked for.
-    tested = {(one.settings.drafter, one.branches): one for one in found if one is not None}.values()
-    chains = [request for request in tested if request.branches == 1]
-    asked = [*chains, *[request for request in tested if request.branches == 3][:1]]
+    tested = {(request.settings.drafter, request.branches): request for request in found if request}.values()
+    chains, trees = ([request for request in tested if request.branches == branches] for branches in (1, 3))
+    asked = [*chains, *trees[:1]]
+    for rule in map(rule_named, RULES):
+        if rule.lossless and rule not in [request.rule for request in asked]:
+            others = (testable(pair, drafter, 3 if rule.trees else 1, rule.name) for drafter in DRAFTERS)
+            asked += itertools.islice(filter(None, others), 1)
     began = time.perf_counter()
     for request in asked:
         late = time.perf_counter() - began > seconds
@@ -109,8 +105,10 @@ def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         yield left_out(named(request)) if late else tried(named(request), test)
 
 
-def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
+def testable(pair: ModelPair, drafter: str, branches: int, rule: str) -> Request | None:
     """The request whose distribution can be tested; None where the pair, its drafter or the rule cannot do that."""
+    drafting = DraftParams(branches)
+    settings = RunSettings(PRESETS[0].prompt, drafter, 2, SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
     try:
         request = prepare(pair, settings)
         check_lossless(request, LAB_RULES["auto"])
@@ -145,13 +143,6 @@ def named(request: Request) -> Sentence:
     if request.branches == 1:
         return Sentence("distribution, {drafter}, rule {rule}, chain", **known)
     return Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
-
-
-def sampled(drafter: str, branches: int, rule: str) -> RunSettings:
-    """The settings of one run of a test of the distribution."""
-    drafting = DraftParams(branches)
-    prompt = PRESETS[0].prompt
-    return RunSettings(prompt, drafter, 2, SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
 
 
 def trees(pair: ModelPair) -> Iterator[Finding]:
@@ -239,36 +230,3 @@ def _raced(what: Sentence, figures: Figures, disturbed: bool) -> Finding:
     if disturbed:
         return Finding("slow", what, seen, Sentence("Something else wants the processor: try again once it rests."))
     return Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
-
-
-# The full check: it takes minutes, or other weights
-
-
-def full_checks(load: Callable[[str], ModelPair]) -> tuple[Check, ...]:
-    """load: the pair once more, in the dtype of this name."""
-    return (
-        (Sentence("sampling under every rule"), every_rule),
-        (Sentence("comparing texts in every precision"), lambda pair: every_dtype(load)),
-    )
-
-
-def every_rule(pair: ModelPair) -> Iterator[Finding]:
-    """The distribution of two tokens for each drafter under each lossless rule that can judge its drafts."""
-    for drafter, (rule, branches) in itertools.product(DRAFTERS, RULES):
-        request = testable(pair, sampled(drafter, branches, rule))
-        if request is not None:
-            yield tried(named(request), functools.partial(distribution, request))
-
-
-def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
-    """Greedy texts in every precision that models run in."""
-    for dtype in DTYPES:
-        try:
-            pair = load(dtype)
-        except SpecvizError as refusal:
-            # Memory may not hold another copy of the pair in use.
-            yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
-            continue
-        for found in texts(pair, math.inf):
-            yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
-        pair.free()

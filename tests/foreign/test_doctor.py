@@ -5,9 +5,9 @@ import json
 import pytest
 from refusal import refused
 
+from specviz.foreign.doctor import BROKEN, examine
 from specviz.foreign.metrics import read_metrics
 from specviz.records.words import LANGUAGES, words
-from specviz.foreign.doctor import BROKEN, examine
 from specviz.views.served_diagnosis import anchors, beside, findings, ranges, signs_of
 
 

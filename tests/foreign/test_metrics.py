@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from refusal import refused
 
+from specviz.foreign.metrics import read_metrics, tally_of
+from specviz.foreign.text import decoded
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
-from specviz.foreign.metrics import read_metrics, tally_of
-from specviz.foreign.text import decoded
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 

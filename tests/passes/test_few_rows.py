@@ -22,8 +22,8 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
-from specviz.passes.kernels import kernel_library
 from specviz.passes.compiler import join_layers
+from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of

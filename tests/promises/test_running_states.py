@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+from chi_square import FEW, SHORT, p_value
 from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of, pairwise
 from refusal import refused
-from test_exact_sampling import FEW, SHORT, p_value
 from tiny import WITH_STATES, InTurn, assert_same_rows, generated, greedy_run, tiny_model, tiny_pair, with_heads
 
 import specviz

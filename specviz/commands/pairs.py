@@ -1,0 +1,75 @@
+"""The options that name a pair of models, loading it, and preparing its passes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from specviz.commands.output import progress
+from specviz.passes.processes import process_count
+from specviz.records.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+    from specviz.models.preparation import Preparation
+
+
+def add_pair_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", metavar="NAME", help="folder, GGUF file or Hub id (default: the embedded pair)")
+    add(
+        "--draft",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="what drafts for it: a draft model, or a part trained on the target (EAGLE, DFlash, DSpark, Medusa, "
+        "MTP, ...); repeatable",
+    )
+    add(
+        "--draft-vocabulary",
+        type=int,
+        metavar="N",
+        help="leave the draft model's head only N frequent tokens (FR-Spec; default: all)",
+    )
+    add(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: over "
+        "torchrun's processes, and what auto means under torchrun (default: %(default)s)",
+    )
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+
+
+def load(options: argparse.Namespace) -> ModelPair:
+    """The pair that the options name. Raises SpecvizError if it cannot be loaded, or for a device under torchrun."""
+    from specviz.models.loading import load_pair
+
+    several = process_count() > 1
+    if several and options.device not in ("auto", "parallel"):
+        raise SpecvizError(
+            "torchrun started {count} processes, and each picks its own device: leave out --device.",
+            "device",
+            count=process_count(),
+        )
+    return load_pair(
+        options.target,
+        options.draft,
+        draft_vocabulary=options.draft_vocabulary,
+        device="parallel" if several else options.device,
+        dtype=options.dtype,
+    )
+
+
+def prepare(pair: ModelPair, compiling: bool = True) -> Preparation:
+    """Prepares the pair's fast passes; while compiling, prints the steps, and why a role got no faster passes.
+
+    compiling: otherwise only what was compiled before is used.
+    """
+    from specviz.models.preparation import prepare_passes
+
+    if not compiling:
+        return prepare_passes(pair, compiling=False)
+    done = prepare_passes(pair, lambda fraction, step: progress(f"passes: {step}"))
+    for role, error in done.reasons.items():
+        progress(f"{'nothing faster' if role in done.ready else 'plain passes'}, {role}: {error}")
+    return done
