@@ -369,7 +369,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     settle(page)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
     for visitor, own in ((page, say), (elsewhere, german)):
-        visitor.get_by_role("tab", name=own("page.models"), exact=True).click()
+        visitor.get_by_role("tab", name=own("models.tab"), exact=True).click()
         visitor.locator("[aria-controls=pair-notes]").click()
         expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons[Role.exit(1)]))
         expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("models.on_compiled"))
