@@ -166,18 +166,18 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
     if best.low > 0:
         seen = Sentence(
-            "{reading} would keep {gain} tokens a pass more ({low} to {high}, 98 %): {figures}",
+            "{reading} would give {gain} more tokens a pass ({low} to {high}, 98 %): {figures}",
             reading=reading.name,
             figures=figures,
             gain=round(best.value, 2),
             low=round(best.low, 2),
             high=round(best.high, 2),
         )
-        advice = Sentence("Its configuration does not say how it was trained: correct it, or fetch it anew.")
+        advice = Sentence("Its configuration does not say how it was trained: correct it, or download it again.")
         return Finding("slow", what, seen, advice)
     if all(gain.high < 0 for gain in gains):
         return Finding("right", what, figures)
-    return Finding("skipped", what, Sentence("no reading is better beyond chance: {figures}", figures=figures))
+    return Finding("skipped", what, Sentence("no other reading is better beyond chance: {figures}", figures=figures))
 
 
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
@@ -198,5 +198,5 @@ def _kept(sums: numpy.ndarray, reading: int) -> numpy.ndarray:
 def _figure(reading: Reading, kept: Ratio) -> Sentence:
     known = {"kept": round(kept.value, 2), "low": round(kept.low, 2), "high": round(kept.high, 2)}
     if reading.name is None:
-        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read", **known)
+        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **known)
     return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)

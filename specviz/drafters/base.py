@@ -16,6 +16,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.reading_checks import reads_trees
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
@@ -31,7 +32,7 @@ class DraftContext:
     chooser: Chooser  # how a model's probabilities become tokens
     target: CachedModel  # with its cache and the run's clock, `target.stopwatch`
     seed: int = 0  # for drafters that start from random guesses; all draws use the run's uniforms
-    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
+    passes: Mapping[Role, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
 
 
 class Drafter(ABC):

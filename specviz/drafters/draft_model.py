@@ -10,12 +10,14 @@ from torch import Tensor
 from specviz.drafters.ahead import DraftAhead, MasksAhead
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair, logit_width, position_limit
+from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import reader
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
@@ -40,7 +42,7 @@ class DraftModel(Stepwise):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get("draft"))
+        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get(DRAFT))
         self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns
@@ -56,7 +58,7 @@ class DraftModel(Stepwise):
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if pair.draft is None:
             raise SpecvizError(
-                "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
+                "This pair has no draft model: name one when loading, or draft with prompt_lookup.", "drafter"
             )
         if cls.branches(pair, params) > 1 and (reason := why_no_trees(pair.draft, pair.draft_name)):
             raise reason
@@ -222,7 +224,8 @@ class ParallelDraftModel(DraftModel):
         mask, tokens = pair.draft.config.pard_token, len(pair.draft.get_input_embeddings().weight)
         if not isinstance(mask, int) or not 0 <= mask < tokens:
             raise SpecvizError(
-                "The draft model's mask, pard_token {mask}, is none of its {tokens} tokens: correct its config.json.",
+                "The draft model's mask, pard_token {mask}, is not one of its {tokens} tokens: correct its "
+                "config.json.",
                 "drafter",
                 mask=quoted(mask),
                 tokens=tokens,

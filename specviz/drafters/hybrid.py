@@ -76,8 +76,8 @@ def model_of(pair: ModelPair) -> type[Drafter]:
             return kind
     if pair.draft is None:
         raise SpecvizError(
-            "This pair has no model to draft with where the text does not repeat itself: name a draft model when "
-            "loading it, or draft with suffix.",
+            "This pair has no model to draft where the text does not repeat itself: name a draft model when "
+            "loading, or draft with suffix.",
             "drafter",
         )
     return DraftModel if pair.translation is None else TranslatedDraftModel

@@ -15,6 +15,7 @@ from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
 from specviz.passes.reading_checks import check_exit
+from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.records.settings import BITS, DraftParams
 from specviz.rules.draft import Draft
@@ -69,7 +70,7 @@ class EarlyExit(SelfDrafting):
     def __init__(self, context: DraftContext):
         self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
         shortened = exit_after(context.target.model, self.exit_layer)
-        super().__init__(context, shortened, self.exit_layer, context.passes.get(f"exit {self.exit_layer}"))
+        super().__init__(context, shortened, self.exit_layer, context.passes.get(Role.exit(self.exit_layer)))
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class QuantisedSelf(SelfDrafting):
 
     def __init__(self, context: DraftContext):
         self.bits = context.params.bits or BITS[0]
-        made = quantised_target(context.pair, self.bits, context.passes.get("target"))
+        made = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
         super().__init__(context, made.model, layer_count(made.model), made.passes)
 
     @classmethod

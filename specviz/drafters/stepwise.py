@@ -19,6 +19,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.chains import Choice, Made, spread
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
@@ -42,7 +43,7 @@ class Stepwise(Drafter):
         self.vocab_size = context.pair.vocab_size
         self.width = context.branches
         self.confidence = context.params.confidence
-        passes = context.passes.get("target")
+        passes = context.passes.get(TARGET)
         self.by_kernels = passes is not None and passes.by_kernels
 
     @classmethod

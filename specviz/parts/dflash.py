@@ -31,6 +31,7 @@ from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
@@ -120,8 +121,8 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
         other = read_as(self, sizes=sizes, most_depths=sizes.depths)
         if self.sizes.predicts_next:
-            return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
-        return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
+            return super().other_readings() | {Sentence("each mask predicts the token at its position"): other}
+        return super().other_readings() | {Sentence("each mask predicts the token after its position"): other}
 
     def fuse(self, features: Tensor) -> Tensor:
         """What each layer makes keys and values of: [..., d]."""
@@ -140,15 +141,15 @@ class DFlashHead(PublishedPart, PreTrainedModel):
             block = layer(block, text, turns, masks[sight], cache)
         return self.norm(block)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        return {self.kind: functools.partial(StaticBlock, self)}
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
+        return {Role(self.kind): functools.partial(StaticBlock, self)}
 
     def source(self, depth: int) -> str:
         mask = depth + (not self.sizes.predicts_next)
         return f"mask {mask}" if mask else "row"
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
-        fast, model = passes.get(self.kind), BlockModel(self, target.model)
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        fast, model = passes.get(Role(self.kind)), BlockModel(self, target.model)
         own = reader(model, target.stopwatch, fast, (-1,))
         part = self if fast is None else fast.static.model.head  # the same, perhaps on the kernels
         # The hidden states go in as they are: a pass fuses them itself.

@@ -23,8 +23,9 @@ from specviz.parts.published import another_target, filled, same_target
 from specviz.parts.reading import RunReading, TrainedPart, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import is_sharded
+from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
 
@@ -96,10 +97,10 @@ class GemmaAssistant(Head):
         scores = (table[ids].to(hidden.dtype) @ hidden.unsqueeze(-1)).squeeze(-1)
         return hidden.new_full((*hidden.shape[:-1], len(table)), -torch.inf).scatter(-1, ids, scores)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticAssistant, self)}
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast = passes.get(self.role)
         own = assistant_reader(AssistantModel(self, target.model), target, fast)
         return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)
@@ -109,15 +110,15 @@ class GemmaAssistant(Head):
         return super().reading() | places | {"modules": self.num_modules}
 
     def other_readings(self) -> dict[Sentence, TrainedPart]:
-        before = Sentence("drafting from the place before the last token")
+        before = Sentence("drafting from the position before the last token")
         return super().other_readings() | {before: read_as(self, step_back=1)}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         if is_sharded(target):
             raise files.complaint(
-                "The assistant in {folder} reads the target's keys and values, which are not whole where its layers "
-                "are sharded: choose another device."
+                "The assistant in {folder} reads the target's keys and values, but no device holds them whole "
+                "when its layers are sharded: choose another device."
             )
         config = AutoConfig.for_model(**files.settings)
         _check(files, config, target)
@@ -127,7 +128,8 @@ class GemmaAssistant(Head):
         part = filled(lambda: cls(config, target), files, target)
         if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
             raise files.complaint(
-                "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."
+                "The groups of tokens in {folder} (masked_embedding) are damaged: they do not contain each token "
+                "exactly once."
             )
         if part.masked_embedding is None and part.lm_head is None:
             with torch.device("meta"):
@@ -266,8 +268,8 @@ def _check(files: PartFiles, config: PreTrainedConfig, target: PreTrainedModel) 
     sources = {} if modes is None else dict(zip(of_target.layer_types, of_target.per_layer_config))
     if not set(text.layer_types) <= sources.keys():
         raise files.complaint(
-            "The assistant in {folder} reads the keys and values of a Gemma 4 model: name the one that it was made for "
-            "as the target."
+            "The assistant in {folder} reads the keys and values of a Gemma 4 model: name the model that it was "
+            "made for as the target."
         )
     sizes = {"hidden_size": config.backbone_hidden_size, "vocab_size": text.vocab_size}
     same_target(files, target, **sizes, sliding_window=text.sliding_window)

@@ -23,6 +23,7 @@ from specviz.parts.reading import RunReading
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask, few_numbers
 from specviz.rules.sampling import in_order
 
@@ -78,19 +79,19 @@ class Head(PublishedPart, PreTrainedModel):
         return hidden
 
     @property
-    def role(self) -> str:
-        """Of its passes, see `PairPasses.fast`."""
-        return self.kind if self.place == 1 else f"{self.kind} {self.place}"
+    def role(self) -> Role:
+        """Of its passes."""
+        return Role(self.kind, self.place if self.place > 1 else 0)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticHead, self)}
 
-    def reader_for(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> CachedModel:
+    def reader_for(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> CachedModel:
         """What reads with it in one run; arguments as of `for_run`."""
         states = (-1,) * self.states_are_read
         return reader(HeadModel(self, target.model), target.stopwatch, passes.get(self.role), states)
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast, own = passes.get(self.role), self.reader_for(target, passes)
         return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse, recorded=own)
 
@@ -120,7 +121,7 @@ class PublishedHead(Head):
 def _layers_config(files: PartFiles) -> LlamaConfig:
     """For transformers: of Qwen 3's layers if they norm queries and keys, else of Llama's."""
     if "sliding_attention" in (files.setting("layer_types") or ()):
-        raise files.complaint("The head in {folder} has layers with sliding windows, which are not run here.")
+        raise files.complaint("The head in {folder} has layers with sliding windows, which are not supported.")
     layers = len(set(re.findall(r"(?m)^layers\.\d+\.", "\n".join(files.shapes))))
     kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in files.shapes else LlamaConfig
     config = kind(

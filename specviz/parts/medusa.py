@@ -25,6 +25,7 @@ from specviz.parts.published import PublishedPart, columns_of, filled, logit_wid
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, after, before, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
@@ -93,10 +94,10 @@ class PublishedMedusa(Head):
             rows = (self.lm_heads[0] if self.lm_heads else of_target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticMedusa, self)}
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         own = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
         return RunReading(self, [own], self.fuse, recorded=target)  # it reads no text: what is recorded is the target's
 
@@ -111,7 +112,7 @@ class PublishedMedusa(Head):
     def other_readings(self) -> dict[Sentence, TrainedPart]:
         """And with a first head that guesses the token already written, as some train it."""
         fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1, most_depths=self.num_heads - 1)
-        named = {Sentence("the first head guessing the token already written"): fewer}
+        named = {Sentence("the first head guesses the token already written"): fewer}
         return super().other_readings() | (named if fewer.num_heads else {})
 
     @classmethod
@@ -215,10 +216,10 @@ class MlpSpeculator(PublishedPart):
         """On the same weights."""
         return [SpeculatorHead(self, index) for index in range(self.num_heads)]
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for head in self.heads() for role, make in head.statics().items()}
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
 
     def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:

@@ -24,6 +24,7 @@ from specviz.parts.reading import HostLevel, RunReading, TrainedPart, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import home_of
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.draft import tree_shape
@@ -101,8 +102,8 @@ class MtpFile(PublishedHead):
         family = layers.get("model_type")
         if family not in _FAMILIES:
             raise files.complaint(
-                "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
-                "{families} are.",
+                "{folder} holds an MTP module with a layer of the family {family}, which is not supported "
+                "(supported: {families}).",
                 family=family,
                 families=", ".join(_FAMILIES),
             )
@@ -177,7 +178,7 @@ class MtpModules(TrainedPart):
         self.feature_layers = self.modules[0].feature_layers
         self.num_modules = len(self.modules)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for module in self.modules for role, make in module.statics().items()}
 
     def reading(self) -> dict[str, Any]:
@@ -186,7 +187,7 @@ class MtpModules(TrainedPart):
     def source(self, depth: int) -> str:
         return super().source(depth) if self.num_modules == 1 else f"module {min(depth + 1, self.num_modules)}"
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         if self.num_modules == 1:
             return self.modules[0].for_run(target, passes)
         return ReadingInTurn(self, [module.reader_for(target, passes) for module in self.modules], self.fuse)

@@ -74,25 +74,24 @@ def filled(
         wanted = make().state_dict()
     for name, tensor in wanted.items():
         if name not in files.shapes:
-            raise files.complaint("The weights in {folder} lack {tensor}, or its dimensions.", tensor=name)
+            raise files.complaint("The weights in {folder} lack {tensor}, or some of its dimensions.", tensor=name)
         if files.shapes[name] != tensor.shape:
             raise files.complaint(
-                "{tensor} in {folder} has the shape {found}, and the configuration and the target need {wanted}.",
+                "{tensor} in {folder} has the shape {found}, but the configuration and the target need {wanted}.",
                 tensor=name,
                 found=list(files.shapes[name]),
                 wanted=list(tensor.shape),
             )
     if unknown := sorted(files.shapes.keys() - wanted.keys() - MAPS):
         raise files.complaint(
-            "The weights in {folder} hold {tensor}, which this reading of the format does not know: it would be left "
-            "out.",
+            "The weights in {folder} contain {tensor}, which specviz does not know in this format and would leave out.",
             tensor=unknown[0],
         )
     held = files.tensors()
     for name, tensor in wanted.items():
         if held[name].is_floating_point() != tensor.is_floating_point():
             raise files.complaint(
-                "{tensor} in {folder} holds numbers of the kind {found}, which a part is not made of.",
+                "{tensor} in {folder} holds numbers of the type {found}, which specviz does not expect in a part.",
                 tensor=name,
                 found=str(held[name].dtype).removeprefix("torch."),
             )
@@ -123,7 +122,7 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
 def another_target(files: PartFiles, name: str, size: object, own: object) -> SpecvizError:
     """Says that something has this size in a part's files, and its own in the target."""
     return files.complaint(
-        "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
+        "The part in {folder} was made for another target: {name} is {size} there and {own} here.",
         name=name,
         size=size,
         own=own,
@@ -146,8 +145,8 @@ def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[
         states = tuple(number + ("speculators_model_type" not in files.settings) for number in numbers)
     if len(states) * width != fused or not all(0 <= state <= layers for state in states):
         raise files.complaint(
-            "The part in {folder} was made for another target: it reads {fused} numbers of the hidden states {states}, "
-            "and this target has {layers} layers, {width} wide.",
+            "The part in {folder} was made for another target: it reads {fused} numbers from the hidden states "
+            "{states}, but this target has {layers} layers of width {width}.",
             fused=fused,
             states=", ".join(map(str, states)),
             layers=layers,
@@ -175,8 +174,8 @@ def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | No
     offsets = files.tensor("d2t") if "d2t" in files.shapes else torch.zeros(vocab_size)
     if rows != offsets.numel():
         raise files.complaint(
-            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
-            "{vocabulary} they are (d2t).",
+            "The head in {folder} drafts from {rows} tokens, but its files do not say which of the target's "
+            "{vocabulary} tokens they are (d2t).",
             rows=rows,
             vocabulary=vocab_size,
         )
@@ -194,8 +193,8 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     ids = torch.arange(offsets.numel()) + offsets.flatten().long()
     if not len(ids) or not (ids.diff() > 0).all() or ids[0] < 0 or ids[-1] >= vocab_size:
         raise files.complaint(
-            "The vocabulary of the part in {folder} is damaged, or another target's: its tokens do not rise from 0 to "
-            "at most {last}.",
+            "The vocabulary of the part in {folder} is damaged or belongs to another target: its tokens do not "
+            "rise from 0 to at most {last}.",
             last=vocab_size - 1,
         )
     columns = torch.full((vocab_size,), len(ids))
@@ -213,8 +212,8 @@ def hidden_size_of(target: PreTrainedModel) -> int:
     widths = (target.get_input_embeddings().weight.shape[1], None if head is None else head.weight.shape[1])
     if widths != (size, size):
         raise SpecvizError(
-            "Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
-            "{embeddings} and {head} beside {size}: choose another drafter.",
+            "Trained heads need embeddings and an output head as wide as the hidden states, but this target's "
+            "widths are {embeddings}, {head} and {size}: choose another drafter.",
             "drafter",
             embeddings=widths[0],
             head=widths[1],

@@ -19,6 +19,7 @@ from torch.nn import functional
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, FastPasses, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.draft import tree_shape
@@ -137,7 +138,7 @@ class TrainedPart:
         side by side."""
         return features
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
         return {}
 
@@ -157,7 +158,7 @@ class TrainedPart:
         """
         return shifted(self)
 
-    def for_run(self, target: CachedModel, passes: Mapping[str, FastPasses]) -> RunReading:
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         """Its passes in one run. target: with that run's text. passes: the run's fast passes by role."""
         raise NotImplementedError
 

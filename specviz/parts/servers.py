@@ -17,4 +17,4 @@ class Servers:
     model: str | None = None  # stands for a model that only the reader can name
     in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
     ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
-    note: str = ""  # the key of a sentence on what else is needed there, in assets/text/*/advice.json
+    note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``

@@ -28,6 +28,7 @@ from specviz.drafters.registry import drafter_class
 from specviz.drafters.stepwise import Stepwise
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
+from specviz.passes.roles import Role
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Draft
@@ -58,7 +59,7 @@ def test_a_pard_models_mask_is_one_of_its_tokens(mask, pard):
     odd = copy.copy(pard.draft)
     odd.config = copy.deepcopy(pard.draft.config)
     odd.config.pard_token = mask
-    with refused("drafter", "is none of its 128 tokens"):
+    with refused("drafter", "is not one of its 128 tokens"):
         specviz.run(dataclasses.replace(pard, draft=odd), PROMPT, drafter="parallel")
 
 
@@ -258,7 +259,7 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
     """Token by token and row by row, through rounds in which drafts are kept and refused."""
     pair = with_part(name)
     fast = with_passes(pair, MAKERS[passes](pair))
-    assert "parallel" in fast.passes.fast
+    assert Role("parallel") in fast.passes.fast
     run, plain = drafts_of(monkeypatch, pair)
     monkeypatch.undo()
     other, prepared = drafts_of(monkeypatch, fast)
@@ -365,11 +366,11 @@ def blocks(mask, layers):
         ("DFlash z-lab", blocks(999, [0, 2]), None, "mask_token_id is 999"),
         ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
-        ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
+        ("DFlash z-lab", {"logit_scale": 0.2}, None, "of an unknown kind: logit_scale"),
         ("DFlash z-lab", {}, {"layers.0.self_attn.attention_sink_bias": torch.zeros(4)}, "attention_sink"),
         ("DFlash speculators", {}, {"d2t": torch.zeros(25).long() + 120}, "do not rise"),
-        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers of the hidden"),
-        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
+        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers from the hidden"),
+        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "of an unknown kind: lstm"),
         ("DSpark DeepSpec", {"markov_rank": 4}, None, "markov_head.markov_w1.weight in"),
     ],
 )

@@ -96,5 +96,5 @@ def test_a_head_whose_blocks_mean_something_else_is_not_taught_wrongly(target, t
     assert DSparkRecipe(target, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | settings))
-    with refused("start", "in another way than the recipe teaches"):
+    with refused("start", "differently from what the recipe teaches"):
         DSparkRecipe(target, tmp_path)
