@@ -197,7 +197,7 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         torch.backends.cpu.get_cpu_capability(),
         OPTIONS,
         described,
-        inspect.getsource(inspect.getmodule(kind)),
+        inspect.getsource(sys.modules[kind.__module__]),
         *map(inspect.getsource, (exported, join_layers, _read)),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
@@ -342,9 +342,12 @@ class Worker:
         with self._messages.open("wb") as messages:
             # In a group of its own, with the compilers that it starts: if this process dies while they stand still, the
             # system wakes a group that is left behind, and they find the pipe closed.
-            group = {"process_group": 0} if _GROUPS else {}
-            given = {"env": os.environ | environment, "stdin": pipe, "stdout": pipe, "stderr": messages} | group
-            self.process = subprocess.Popen(command, **given)
+            group = 0 if _GROUPS else None
+            self.process = subprocess.Popen(
+                command, env=os.environ | environment, stdin=pipe, stdout=pipe, stderr=messages, process_group=group
+            )
+        assert self.process.stdin and self.process.stdout, "both are pipes"
+        self._orders, self._answers = self.process.stdin, self.process.stdout
         _rest.began_one(self)
 
     def stop(self, stands_still: bool) -> None:
@@ -361,9 +364,9 @@ class Worker:
             self.end()
         # A process that has ended takes no order, and gives no answer.
         with contextlib.suppress(OSError, ValueError):
-            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self.process.stdin)
-            self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self._orders)
+            self._orders.flush()
+        answer = self._answers.readline()
         if self._ended:
             return None
         if answer:

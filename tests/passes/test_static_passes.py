@@ -19,11 +19,12 @@ from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiler
-from specviz.passes.kernels import kernel_library
 from specviz.passes.cached_model import reader
-from specviz.passes.kernels.chains import Choice, drafting_in_one_call
 from specviz.passes.devices import Stopwatch
+from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.made_drafts import Choice
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
