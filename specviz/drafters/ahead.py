@@ -36,6 +36,11 @@ class DeviceText:
     read: Tensor  # [1] int64, how many places the drafter has read
     features: Tensor | None  # [most, width], the target's hidden states by place (`Drafter.feature_layers`)
 
+    def states(self, places: Tensor) -> Tensor:
+        """Those of the places [n], [n, width]."""
+        assert self.features is not None, "the drafter reads no hidden states"
+        return self.features.index_select(0, places)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DraftAhead(ABC):
@@ -173,7 +178,7 @@ class HeadAhead(ModelAhead):
 
     def states(self, text: DeviceText) -> Tensor:
         """The target's, of the text's last tokens: [unread, width]."""
-        return text.features.index_select(0, text.read + torch.arange(self.unread, device=text.read.device))
+        return text.states(text.read + torch.arange(self.unread, device=text.read.device))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,7 +188,7 @@ class StateAhead(DraftAhead):
     model: MedusaModel
 
     def levels(self, text: DeviceText, depth: int) -> Rows:
-        last, state = text.length - 1, text.features.index_select(0, text.length - 2)
+        last, state = text.length - 1, text.states(text.length - 2)
         rows = self.model(input_ids=text.ids.index_select(0, last)[None], features=state[None]).logits[0]
         for row in rows[:depth].split(1):  # noqa: UP028, it is sent to
             yield row

@@ -114,7 +114,7 @@ class Parallel(Masked, Headed):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.reader):
             return None
-        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.fuse}
+        own = self._in_common(self.reader, deepest) | {"unread": deepest + 1, "fuse": self.fuse}
         return MasksAhead(**own, deepest=self.most, mask=(self.head.mask_id, self.head.mask_hidden[0]))
 
 

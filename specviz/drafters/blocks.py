@@ -61,7 +61,7 @@ class Blocks(Masked, Headed):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.reader):
             return None
-        own = self._in_common(self.reader.passes, deepest) | {"unread": deepest + 1, "fuse": self.head.fuse}
+        own = self._in_common(self.reader, deepest) | {"unread": deepest + 1, "fuse": self.head.fuse}
         return BlockAhead(**own, deepest=self.most, head=self.head, corrects=self.corrects)
 
     def read_text(self, tokens: Tensor, features: Tensor) -> None:

@@ -130,7 +130,7 @@ class Eagle(Headed):
         if not self.grows_on(self.reader) or self.reader.passes.static.shares_rows:
             return None
         # Of the text, what the last round has committed.
-        own = self._in_common(self.reader.passes, deepest)
+        own = self._in_common(self.reader, deepest)
         return HeadAhead(**own, unread=deepest + 1, fuse=self.fuse)
 
     def fused(self) -> Tensor:

@@ -68,7 +68,7 @@ class Medusa(FromLastState, AtOnce):
         if not self.grows_on(self.context.target):
             return None
         # It reads no text, so that the buffers are the target's.
-        own = self._in_common(self.context.passes["target"], deepest)
+        own = self._in_common(self.context.target, deepest)
         return StateAhead(**own, unread=1, shares=True, deepest=self.most, model=self.model)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:

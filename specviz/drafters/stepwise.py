@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.drafters.choosers import Draws, Paths
+from specviz.drafters.choosers import Paths
 from specviz.drafters.growing import Growing
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.kernels.chains import Choice, Made
-from specviz.passes.static_passes import FastPasses
+from specviz.passes.made_drafts import Choice, Made
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -83,7 +82,10 @@ class Stepwise(Drafter):
 
     def _chain(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set)."""
-        tokens, rows, probs, stopped = [], [], [], None
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
+        stopped = None
         for depth, u in enumerate(uniforms[:budget].unbind()):
             if depth:
                 row = self.next_rows(tokens[-1], chain(depth))
@@ -92,14 +94,14 @@ class Stepwise(Drafter):
             rows.append(fit_width(row, self.vocab_size).float())
             token, drawn_from = self.chooser.one(rows[-1], u)
             tokens.append(token)
-            probs.append(drawn_from)
+            if drawn_from is not None:
+                probs.append(drawn_from)
             if self.confidence and self.sure is None and depth < budget - 1:
-                sure = self.chooser.confidence(rows[-1], token, drawn_from)
+                sure = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
                 if sure < self.confidence:
                     stopped = sure
                     break
-        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
-        return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
+        return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), _joined(probs), uniforms, stopped)
 
     @property
     def choice(self) -> Choice | None:
@@ -123,17 +125,20 @@ class Stepwise(Drafter):
         Filters may leave a row fewer tokens than a tree has branches, which only the host can deal with.
         """
         settled = not self.confidence and not isinstance(self.chooser, Paths)
-        return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.recordable
+        return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.graphs is not None
 
-    def _in_common(self, passes: FastPasses, deepest: int) -> dict[str, Any]:
-        """What `DraftAhead` needs to know of every drafter."""
-        growing = Growing(self.chooser.warper if isinstance(self.chooser, Draws) else None, self.width)
+    def _in_common(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
+        """What `DraftAhead` needs to know of every drafter that `grows_on` this reader."""
+        growing = Growing(self.chooser.warper, self.width)
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
-        return {"passes": passes, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
+        return {"passes": reader.graphs, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
-        tokens, rows, probs, stopped = [], [], [], None
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
+        stopped = None
         parents: tuple[int, ...] = ()
         frontier, weights = [-1], [1.0]
         for depth in range(budget):
@@ -145,7 +150,8 @@ class Stepwise(Drafter):
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
             tokens.append(level.tokens)
             rows.append(row if len(row) == 1 else row[list(dict.fromkeys(level.places))])
-            probs.append(level.probs)
+            if level.probs is not None:
+                probs.append(level.probs)
             weights = [weights[place] * chance for place, chance in zip(level.places, level.chances)]
             start = len(parents)
             parents += tuple(frontier[place] for place in level.places)
@@ -153,8 +159,7 @@ class Stepwise(Drafter):
             if self.sure is None and depth < budget - 1 and max(level.sure) < self.confidence:
                 stopped = max(level.sure)
                 break
-        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
-        return self._draft(torch.cat(tokens), parents, torch.cat(rows), drawn_from, uniforms, stopped)
+        return self._draft(torch.cat(tokens), parents, torch.cat(rows), _joined(probs), uniforms, stopped)
 
     def _draft(
         self,
@@ -165,7 +170,8 @@ class Stepwise(Drafter):
         uniforms: Tensor,
         stopped: float | None,
     ) -> Draft:
-        own_softmax = probs is not None and not self.chooser.warper.changes_logits and self.width == 1
+        warper = self.chooser.warper
+        own_softmax = probs is not None and warper is not None and not warper.changes_logits and self.width == 1
         made = Made(tokens, parents, rows, probs)
         return replace(made.as_draft(uniforms, own_softmax, self._sources(parents)), confidence=stopped)
 
@@ -176,3 +182,8 @@ class Stepwise(Drafter):
         for parent in parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return tuple([self.source(depth) for depth in depths])
+
+
+def _joined(probs: list[Tensor]) -> Tensor | None:
+    """[n, vocab] what the tokens were drawn from; None if none was drawn."""
+    return torch.cat(probs) if probs else None
