@@ -10,6 +10,10 @@ import pytest
 # Two files run at a time, and the models are small: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Kernels are built once for all tests; programs that somebody compiled for other work on this machine are not taken.
+home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+os.environ.setdefault("SPECVIZ_CACHE", str(pathlib.Path(home) / "specviz" / "tests"))
+
 # What a script starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -17,8 +21,9 @@ pytest_plugins = ["browser"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
-    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
-    *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
+    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/tabs/test_compare_tab"),
+    *("ui/tabs/test_lossless_tab", "ui/test_background", "ui/tabs/test_why_tab", "models/test_any_size"),
+    "ui/test_gallery",
     *("models/test_checkpoints", "bench/test_bench", "promises/test_exact_sampling", "promises/test_fresh_caches"),
     *("promises/test_greedy_equality", "models/test_token_texts", "decoding/test_lossless", "test_command_line"),
     *("records/test_links", "training/test_training", "views/test_tree_view", "views/test_playback"),

@@ -208,7 +208,10 @@ def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(cap
 
 
 def test_looking_whether_a_file_can_be_written_leaves_none_and_loses_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("specviz.__main__._load", lambda options: (_ for _ in ()).throw(SpecvizError("none", "target")))
+    def refusing(options):
+        raise SpecvizError("none", "target")
+
+    monkeypatch.setattr("specviz.commands.pairs.load", refusing)
     new, old = tmp_path / "new.json", tmp_path / "old.json"
     old.write_text("kept")
     for path in (new, old):
@@ -265,7 +268,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
-        ("run text --temperature 1e400", "an ordinary number from 0.01 up, not inf"),
+        ("run text --temperature 1e400", "a finite number from 0.01 up, not inf"),
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),

@@ -1,18 +1,14 @@
-"""Commands for those who maintain the project; no visitor needs them. Most need playwright and a Chromium.
+"""Commands for those who maintain the project; no visitor needs them. Some need playwright and a Chromium.
 
     python -m tools.NAME
 
-chromium    a headless browser
-page_cost   what watching costs a run
-page_speed  how fast the live view answers with a long run in it
-pictures    takes the pictures of the README and of docs/ again
-record_types  the types of records for the page's scripts
-recorder    records the runs that come with the page again
-sizes       how fast an oracle is at the sizes of real models
-start_up    how soon after the command there is something to see
-wider_target  trains further units of the embedded target
-bench_table   a table for documentation, of a report of the benchmark
-two_rules     token by token and block verification on the same drafts
-gpu_bench     what passes and rounds cost on a GPU, on a pair of a large one's shape that is made there
-trace_cost    the engine with its full trace against a bare loop
+bench_table     a table for documentation, of a report of the benchmark; bench_picture: a picture of it
+gpu_bench       a GPU measured by `bench` and `check`, on a pair of a large one's shape that is made there
+kernel_times    the CUDA kernels of a round
+pictures        takes the pictures of the README and of docs/ again
+recorder        records the runs that come with the page again
+record_types    the types of records for the page's scripts
+static_kernels  builds the kernels of the page without a server
+cut_tokenizer   cuts a published tokenizer down for the tests
+chromium        a headless browser, for the others
 """

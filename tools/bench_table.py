@@ -17,7 +17,7 @@ def table(report: Values) -> str:
     summary = report["summary"]
     groups = {one["group"] for one in summary}
     group = STORY_GROUP if STORY_GROUP in groups else summary[0]["group"]
-    rows = [one for one in summary if one["group"] == group and one["engine"] != "bare"]
+    rows = [one for one in summary if one["group"] == group]
     temperatures = sorted({one["temperature"] for one in rows})
     head = [f"{_at(temperature)} | tokens a pass | speedup, 90 %" for temperature in temperatures]
     ways = dict.fromkeys((one["engine"], one["mode"]) for one in rows)

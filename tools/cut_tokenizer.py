@@ -14,7 +14,7 @@ import sys
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-#: As tests/helpers/tokenizer_kinds.py has it.
+#: As tests/helpers/checkpoints/tokenizer_kinds.py has it.
 TEXT = """Once upon a time there was a king, and the king's tale isn't 1234567 words long: it ends soon.
     def tale(words):
         return [word.strip() for word in words]  # 😀👩\u200d🚀

@@ -1,7 +1,5 @@
 """The benchmark: every way to decode, timed in turn on the same prompts, and the figures that follow.
 
-    commands         the `bench`, `advise` and `check` commands: their options and their output
-
 Values; these load no torch
     contestants      a contestant, its turns and runs, its figures, the speedup with its interval
     advice           figures by prompt and domain; which drafter to use; the flags of servers

@@ -7,8 +7,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 from specviz.bench.contestants import PLAIN, Contestant, Figures, busy, figures_of
 from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
@@ -27,10 +26,12 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
+from specviz.rules import RULES, rule_named
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
 #: Seconds that a check takes unless more is allowed; and the shares of them for texts, longer texts, trained parts,
@@ -51,23 +52,14 @@ RACE_REPEATS, RACE_TOKENS = 4, 96
 #: With less than this share of memory free, the next text may not fit.
 LITTLE_MEMORY = 0.05
 
-#: The full check: lossless rules with the branches with which each is tried, and precisions.
-RULES = (("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3))
-DTYPES = ("float32", "bfloat16", "float16")
-
 #: The announcement, and the check itself.
 Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
 
 
-def check_pair(
-    pair: ModelPair, seconds: float = SECONDS, further: Sequence[Check] = ()
-) -> Iterator[Sentence | Finding]:
-    """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made.
-
-    further: checks that follow, however long they take.
-    """
-    yield Sentence("timing a pass; all of it takes about {seconds} s", seconds=round(seconds))
-    for what, work in (*short_checks(seconds), *further):
+def check_pair(pair: ModelPair, seconds: float = SECONDS) -> Iterator[Sentence | Finding]:
+    """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made."""
+    yield Sentence("timing a pass; everything takes about {seconds} s", seconds=round(seconds))
+    for what, work in short_checks(seconds):
         yield what
         try:
             yield from work(pair)
@@ -85,23 +77,28 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
     return (
         (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
         (Sentence("comparing longer texts"), functools.partial(lengths, seconds=OF_LENGTHS * seconds)),
-        (Sentence("reading trained parts in other ways"), functools.partial(wiring, seconds=OF_PARTS * seconds)),
-        (Sentence("trying trees"), trees),
+        (Sentence("testing other ways to read trained parts"), functools.partial(wiring, seconds=OF_PARTS * seconds)),
+        (Sentence("testing trees"), trees),
         (Sentence("sampling two tokens many times"), lambda pair: distributions(pair, until - time.perf_counter())),
         (Sentence("comparing prepared passes"), prepared),
-        (Sentence("looking at memory"), memory),
+        (Sentence("checking memory"), memory),
         (Sentence("timing passes"), pass_times),
         (Sentence("racing plain decoding"), functools.partial(race, seconds=OF_RACE * seconds)),
     )
 
 
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
-    """The distribution of the first two tokens under the usual rules: chains, and a tree where the pair has any."""
-    found = [testable(pair, sampled(*one, "auto")) for one in itertools.product(DRAFTERS, (1, 3))]
+    """The distribution of the first two tokens: chains of every drafter, a tree where the pair has any, and every other
+    lossless rule once."""
+    found = [testable(pair, drafter, branches, "auto") for drafter, branches in itertools.product(DRAFTERS, (1, 3))]
     # Some make chains whatever they are asked for.
-    tested = {(one.settings.drafter, one.branches): one for one in found if one is not None}.values()
-    chains = [request for request in tested if request.branches == 1]
-    asked = [*chains, *[request for request in tested if request.branches == 3][:1]]
+    tested = {(request.settings.drafter, request.branches): request for request in found if request}.values()
+    chains, trees = ([request for request in tested if request.branches == branches] for branches in (1, 3))
+    asked = [*chains, *trees[:1]]
+    for rule in map(rule_named, RULES):
+        if rule.lossless and rule not in [request.rule for request in asked]:
+            others = (testable(pair, drafter, 3 if rule.trees else 1, rule.name) for drafter in DRAFTERS)
+            asked += itertools.islice(filter(None, others), 1)
     began = time.perf_counter()
     for request in asked:
         late = time.perf_counter() - began > seconds
@@ -109,8 +106,10 @@ def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         yield left_out(named(request)) if late else tried(named(request), test)
 
 
-def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
+def testable(pair: ModelPair, drafter: str, branches: int, rule: str) -> Request | None:
     """The request whose distribution can be tested; None where the pair, its drafter or the rule cannot do that."""
+    drafting = DraftParams(branches)
+    settings = RunSettings(PRESETS[0].prompt, drafter, 2, SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
     try:
         request = prepare(pair, settings)
         check_lossless(request, LAB_RULES["auto"])
@@ -128,7 +127,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
         evidence.add(sampler.sample().tokens)
     p_value = evidence.test().p_value
     if p_value is None:
-        return Finding("skipped", what, Sentence("too few different outcomes were seen to test anything"))
+        return Finding("skipped", what, Sentence("too few different outcomes to test"))
     seen = Sentence(
         "{runs} runs, total variation {distance}, p = {p}",
         runs=evidence.n,
@@ -137,7 +136,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
     )
     if p_value >= SIGNIFICANT:
         return Finding("right", what, seen)
-    return Finding("wrong", what, seen, Sentence("Try the same on the page's Lossless tab with more runs."))
+    return Finding("wrong", what, seen, Sentence("Test the same on the page's Lossless? tab with more runs."))
 
 
 def named(request: Request) -> Sentence:
@@ -145,13 +144,6 @@ def named(request: Request) -> Sentence:
     if request.branches == 1:
         return Sentence("distribution, {drafter}, rule {rule}, chain", **known)
     return Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
-
-
-def sampled(drafter: str, branches: int, rule: str) -> RunSettings:
-    """The settings of one run of a test of the distribution."""
-    drafting = DraftParams(branches)
-    prompt = PRESETS[0].prompt
-    return RunSettings(prompt, drafter, 2, SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
 
 
 def trees(pair: ModelPair) -> Iterator[Finding]:
@@ -162,20 +154,20 @@ def trees(pair: ModelPair) -> Iterator[Finding]:
         what = Sentence("trees, {role}", role=role)
         reason = why_no_trees(model, name)
         if reason is None:
-            yield Finding("right", what, Sentence("read as the branches alone are"))
+            yield Finding("right", what, Sentence("read in the same way as the branches alone"))
         else:
             yield Finding("skipped", what, reason)
 
 
 def prepared(pair: ModelPair) -> Iterator[Finding]:
     """Prepared passes against the model's own."""
-    for role, reason in pair.passes.refused.items():
-        yield Finding("skipped", Sentence("prepared passes, {role}", role=role), reason)
-    target = pair.passes.fast.get("target")
+    for role, reason in pair.passes.prepared.reasons.items():
+        yield Finding("skipped", Sentence("prepared passes, {role}", role=str(role)), reason)
+    target = pair.passes.fast.get(TARGET)
     for role, passes in pair.passes.fast.items():
-        check(passes, target if role.startswith("exit") else None)
+        check(passes, target)
         seen = Sentence("{kind}, equal to the model's own up to rounding", kind=passes.kind)
-        yield Finding("right", Sentence("prepared passes, {role}", role=role), seen)
+        yield Finding("right", Sentence("prepared passes, {role}", role=str(role)), seen)
     if target is not None and target.rounds_refusal is not None:
         yield Finding("skipped", Sentence("rounds made on the device"), target.rounds_refusal)
 
@@ -183,7 +175,7 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
 def memory(pair: ModelPair) -> Iterator[Finding]:
     """The memory left for longer texts."""
     taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
-    seen = Sentence("{taken} at the most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
+    seen = Sentence("{taken} at most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
     if free > LITTLE_MEMORY * (taken + free):
         yield Finding("right", Sentence("memory"), seen)
     else:
@@ -204,7 +196,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     if curve.ratio(GAMMA + 1) is None or curve.about_one > GAMMA:
         yield Finding("right", Sentence("a target pass"), seen)
     else:
-        advice = Sentence("Verifying several tokens is dear here: prepare the passes, and draft few tokens.")
+        advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
     share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
     if isinstance(share, SpecvizError):
@@ -237,38 +229,5 @@ def _raced(what: Sentence, figures: Figures, disturbed: bool) -> Finding:
     if low > 1:
         return Finding("right", what, seen)
     if disturbed:
-        return Finding("slow", what, seen, Sentence("Something else wants the processor: try again once it rests."))
+        return Finding("slow", what, seen, Sentence("Another program may be busy: try again when the machine is idle."))
     return Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
-
-
-# The full check: it takes minutes, or other weights
-
-
-def full_checks(load: Callable[[str], ModelPair]) -> tuple[Check, ...]:
-    """load: the pair once more, in the dtype of this name."""
-    return (
-        (Sentence("sampling under every rule"), every_rule),
-        (Sentence("comparing texts in every precision"), lambda pair: every_dtype(load)),
-    )
-
-
-def every_rule(pair: ModelPair) -> Iterator[Finding]:
-    """The distribution of two tokens for each drafter under each lossless rule that can judge its drafts."""
-    for drafter, (rule, branches) in itertools.product(DRAFTERS, RULES):
-        request = testable(pair, sampled(drafter, branches, rule))
-        if request is not None:
-            yield tried(named(request), functools.partial(distribution, request))
-
-
-def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
-    """Greedy texts in every precision that models run in."""
-    for dtype in DTYPES:
-        try:
-            pair = load(dtype)
-        except SpecvizError as refusal:
-            # Memory may not hold another copy of the pair in use.
-            yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
-            continue
-        for found in texts(pair, math.inf):
-            yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
-        pair.free()

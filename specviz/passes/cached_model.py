@@ -336,7 +336,7 @@ class StaticModel(CachedModel):
     def _empty(self) -> None:
         """Nothing to do: the buffers are the cache."""
 
-    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
+    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> StaticModel:
         return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), buffers=self.buffers)
 
     @property

@@ -4,5 +4,8 @@ import pathlib
 
 ASSETS = pathlib.Path(__file__).resolve().parents[2] / "assets"
 
+#: What the browser runs: a folder for each element of the page.
+WEB = ASSETS / "web"
+
 #: The embedded pair: ``target``, ``draft`` and the target's trained parts.
 EMBEDDED = ASSETS / "models"

@@ -1,4 +1,5 @@
-"""The page's texts by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
+"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json beside the element of assets/web that
+says it; what several elements say lies in assets/text/LANGUAGE.
 
 A text is a sentence with a ``{name}``, or ``{name:.2f}`` for a number in a format of Python, for each value or, if it
 counts something, an object with the sentences for ``one`` and for ``other`` values of ``n``. The page's scripts read
@@ -13,32 +14,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specviz.records.assets import ASSETS
+from specviz.records.assets import ASSETS, WEB
 
 TEXTS = ASSETS / "text"
 
 #: The languages of the page, the first one at its root, and their own names.
 LANGUAGES = {"en": "English", "de": "Deutsch"}
 
-#: Names of runs, contestants and pairs in messages.
-_RUNS = ("ways", "generate", "passes", "page")
-
-#: The areas of texts that an element of assets/web says, in addition to ``common``.
-AREAS = {
-    "run": ("rounds", "playback", "traces", *_RUNS),
-    "race": ("race", *_RUNS),
-    "compare": ("compare", "advice", *_RUNS),
-    "why": ("why", *_RUNS),
-    "served": ("served", "doctor", "why"),
-    "lossless": ("lossless", *_RUNS),
-    "beside": ("beside", "rounds"),
-    "tour": ("tour",),
-    "challenges": ("challenges", "rounds"),
-    "quiz": ("quiz",),
-    "share": ("share",),
-    "gallery": ("gallery",),
-    "charts": ("traces", "charts"),
-}
+#: The areas whose keys are English templates. Python fills these in; the page's scripts never say them.
+TEMPLATES = ("errors", "steps")
 
 Text = str | dict[str, str]
 
@@ -120,6 +104,15 @@ class Words:
         """All texts of these areas by their keys, for the page's scripts."""
         return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}
 
+    def for_page(self) -> dict[str, Text]:
+        """All texts that the page's scripts may say."""
+        return self.texts(*sorted(self.areas.keys() - set(TEMPLATES)))
+
+    def texts_in(self, *sources: str) -> dict[str, Text]:
+        """The texts of those areas of which these scripts, or messages as JSON, hold a key."""
+        found = {area for source in sources for area in re.findall(r'["`](\w+)\.', source)}
+        return {key: text for key, text in self.for_page().items() if key.partition(".")[0] in found}
+
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")
 
@@ -127,8 +120,8 @@ class Words:
 @functools.cache
 def words(language: str = "en") -> Words:
     """The texts in one of `LANGUAGES`."""
-    files = sorted((TEXTS / language).glob("*.json"))
-    return Words(language, {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files})
+    files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
+    return Words(language, {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files})
 
 
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.records import links
 from specviz.foreign.rounds import opened
+from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named

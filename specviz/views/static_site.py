@@ -6,14 +6,15 @@ Everything that runs lies in assets/web/static; here it is put together with wei
 import json
 import pathlib
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
-from specviz.records.assets import ASSETS, EMBEDDED
+from specviz.records.assets import ASSETS, EMBEDDED, WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.links import share
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS, Recording
-from specviz.records.words import AREAS, LANGUAGES, said, words
+from specviz.records.words import LANGUAGES, said, words
 from specviz.views.charts import Trail
 from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
 
@@ -27,8 +28,8 @@ license: apache-2.0
 ---
 """
 
-#: What it says beyond its elements' texts.
-OWN_AREAS = ("common", "file", "controls", "static")
+#: They come in all languages in one file, site.json.
+_TEXTS = shutil.ignore_patterns("*.json")
 
 
 def write_site(folder: pathlib.Path) -> int:
@@ -53,17 +54,18 @@ def write_site(folder: pathlib.Path) -> int:
 
 def _written(folder: pathlib.Path) -> int:
     for name in FOLDERS:
-        shutil.copytree(ASSETS / "web" / name, folder / "web" / name, dirs_exist_ok=True)
-    shutil.copy(ASSETS / "web" / "colours.css", folder / "web")
+        shutil.copytree(WEB / name, folder / "web" / name, ignore=_TEXTS, dirs_exist_ok=True)
+    shutil.copy(WEB / "colours.css", folder / "web")
     shutil.move(folder / "web" / "static" / "index.html", folder / "index.html")
     for role in ("target", "draft"):
         shutil.copytree(EMBEDDED / role, folder / "models" / role, dirs_exist_ok=True)
     shutil.copy(ASSETS.parent / "LICENSE", folder)
     (folder / "README.md").write_text(README, encoding="utf-8")
     (folder / "runs").mkdir(exist_ok=True)
-    for recording in RECORDINGS:
-        (folder / "runs" / f"{recording.name}.json").write_text(_recorded(recording), encoding="utf-8")
-    (folder / "site.json").write_text(json.dumps(_site(), ensure_ascii=False), encoding="utf-8")
+    recorded = {recording.name: _recorded(recording) for recording in RECORDINGS}
+    for name, message in recorded.items():
+        (folder / "runs" / f"{name}.json").write_text(message, encoding="utf-8")
+    (folder / "site.json").write_text(json.dumps(_site(recorded.values()), ensure_ascii=False), encoding="utf-8")
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -82,13 +84,15 @@ def _recorded(recording: Recording) -> str:
     return trace_message(parts, share=share(run) | {"recording": recording.name}, charts=trail.charts())
 
 
-def _site() -> dict[str, Any]:
+def _site(recorded: Iterable[str]) -> dict[str, Any]:
     """What page.js knows of the folder: texts, prompts, recorded runs, and where the models lie."""
-    areas = dict.fromkeys((*OWN_AREAS, *(area for name in ("run", "charts", "gallery") for area in AREAS[name])))
+    scripts = [path.read_text(encoding="utf-8") for name in FOLDERS for path in (WEB / name).rglob("*.js")]
     pair = RECORDINGS[0].load().pair
     weights = {role: sorted((EMBEDDED / role).glob("*.safetensors")) for role in ("target", "draft")}
     return {
-        "languages": {one: {"name": name, "words": words(one).texts(*areas)} for one, name in LANGUAGES.items()},
+        "languages": {
+            each: {"name": name, "words": words(each).texts_in(*scripts, *recorded)} for each, name in LANGUAGES.items()
+        },
         "presets": {preset.name: preset.prompt for preset in PRESETS},
         "recordings": [recording.name for recording in RECORDINGS],
         "models": {

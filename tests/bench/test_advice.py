@@ -9,18 +9,19 @@ from dataclasses import asdict, replace
 import pytest
 from tiny import tiny_pair, with_heads
 
-from specviz.__main__ import _parser, main
+from specviz.__main__ import main, parser
 from specviz.bench import advising as measuring
-from specviz.bench import benchmark, commands
+from specviz.bench import benchmark
 from specviz.bench.advice import ALL, INTERRUPTED, Offer, WorkRow, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
+from specviz.commands import advise
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import Suffix
 from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.parts.eagle import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
@@ -116,26 +117,25 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
 @pytest.fixture
 def short(pair, monkeypatch) -> list[str]:
     """Few and short runs of the pair; what is promised does not depend on their length. Returns the options."""
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling=True: None)
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
     monkeypatch.setattr(benchmark, "HEAT", replace(benchmark.HEAT, gammas=(2,), copied_gammas=(2,)))
     return ["advise", "--max-new-tokens", "6"]
 
 
-def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
+def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch, capsys):
     monkeypatch.setattr(catalog, "drafts_at_hand", lambda target: [catalog.CATALOG[0]] if target == "t" else [])
-    options = _parser().parse_args([*short, "--target", "t", "--temperature", "0.8"])
-    heard: list[str] = []
+    options = parser().parse_args([*short, "--target", "t", "--temperature", "0.8"])
     loaded = [replace(pair, passes=PairPasses())]
-    measured = commands.Measured()
-    commands.measure_advice(options, pair, lambda name: loaded[0], heard.append, measured)
+    measured = advise.Measured()
+    advise.measure(options, pair, lambda name: loaded[0], measured)
     offers, rows = measured.offers, measured.rows
     assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
     assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {r.contestant.mode for r in rows}
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]
     assert all(one.row.ratio.value > 0 for one in offers)
-    assert heard[0].startswith("about ") and heard[0].endswith(" s left")
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("about ") and first.endswith(" s left")
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
 

@@ -9,7 +9,6 @@ from refusal import refused
 from tiny import (
     ARCHITECTURES,
     byte_tokenizer,
-    generated,
     greedy_run,
     save_model,
     save_pair,
@@ -20,11 +19,12 @@ from tiny import (
 
 import specviz
 from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import SamplingParams
-from tools import trace_cost
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 3
 KEPT = 70
@@ -43,7 +43,7 @@ def drafted_ids(run) -> set[int]:
 def test_greedy_texts_stay_the_targets_and_the_rest_is_never_proposed(architecture, kernels):
     pair = narrowed(architecture)
     if kernels:
-        pair.passes = PairPasses({"draft": FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
+        pair.passes = PairPasses({DRAFT: FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
     known = set(frequent_ids(pair.tokenizer, KEPT, pair.vocab_size))
     run = greedy_run(pair, PROMPT, 40)
     assert drafted_ids(run) <= known and not set(run.token_ids) <= known
@@ -59,11 +59,6 @@ def test_what_is_proposed_is_the_drafts_softmax_over_the_tokens_it_kept():
         logits = whole.draft(torch.tensor([PROMPT])).logits[0, -1]
     left_out = torch.full_like(logits, -torch.inf).index_copy(0, known, logits[known])
     assert first.drafted[0].q == pytest.approx(left_out.softmax(-1)[first.drafted[0].id].item(), rel=1e-4)
-
-
-def test_the_bare_loop_reads_the_same_columns():
-    pair = narrowed()
-    assert trace_cost.bare_drafting(pair, PROMPT, 40, 4) == generated(pair, PROMPT, 40)
 
 
 def test_what_is_compiled_has_the_narrow_head():

@@ -4,77 +4,33 @@ found out."""
 import dataclasses
 import itertools
 import pathlib
-from functools import lru_cache, partial
+from functools import partial
 
 import pytest
 import torch
 from assistant_files import assistant_config, assistant_weights, module_config, module_weights, saved
 from block_checkpoints import LAYOUTS, write_block
+from chi_square import FEW, SHORT, p_value, plain_speakers
 from matrix import EXACT, HOT, drafting_with
 from published_heads import write_eagle, write_medusa, write_speculator
-from scipy import stats
-from tiny import save_model, tiny_model, tiny_pair, with_heads
+from tiny import save_model, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from torch.nn.functional import one_hot
 from transformers import PreTrainedTokenizerFast
 
 import specviz
 from specviz import rules
-from specviz.drafters.blocks import CorrectedBlocks
 from specviz.drafters.choosers import Draws
+from specviz.drafters.heads import Parallel
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.models.vocabularies import Translation
 from specviz.records.settings import AUTO, SamplingParams
 from specviz.rules.draft import Draft
-from specviz.rules.sampling import Warper
 
 HOT_AND_WARPED = SamplingParams(temperature=3.0, top_k=5, top_p=0.95, min_p=0.01)
 
-FEW = 6
-SHORT = [3, 5, 1, 2]
-
 #: A rule of each kind, and the branches that it is tried with.
 RULES = [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)]
-
-
-@lru_cache
-def plain_speakers() -> ModelPair:
-    """Target and draft of six tokens whose next one is decided by the last one more than by all before: what is wrong
-    after one text is then wrong in the same way after many."""
-    pair = tiny_pair("llama", noise=0.5, vocab=FEW)
-    with torch.no_grad():
-        for name, weights in [*pair.target.named_parameters(), *pair.draft.named_parameters()]:
-            weights *= 0.2 if "o_proj" in name else 1.0
-    return dataclasses.replace(with_heads(pair), eos_ids=frozenset())
-
-
-def p_value(order: dict, sampling: SamplingParams = HOT, tokens: int = 400, pair: ModelPair | None = None) -> float:
-    """How likely chance alone makes the emitted tokens stray this far from the target's own rows: chi-square.
-
-    pair: of few tokens; the plain speakers by default.
-    Counted is how often each token follows each other one; expected is what the target's row of that place gives it.
-    Rows differ from place to place, so the covariances of the counts are summed over places; were the rows all equal,
-    this would be Pearson's statistic.
-    """
-    pair, length = pair or plain_speakers(), 200
-    few = pair.vocab_size
-    excess, spread = torch.zeros(few, few).double(), torch.zeros(few, few, few).double()
-    for seed in range(tokens // length):
-        run = specviz.run(pair, SHORT, sampling=sampling, max_new_tokens=length, seed=seed, **order)
-        text = torch.tensor([*SHORT, *run.token_ids])
-        with torch.inference_mode():
-            logits = pair.target(text[None]).logits[0, len(SHORT) - 1 : -1]
-        rows = Warper(sampling).probabilities(logits).double()
-        rows /= rows.sum(-1, keepdim=True)
-        emitted, before = one_hot(text[len(SHORT) :], few).double(), one_hot(text[len(SHORT) - 1 : -1], few)
-        assert (rows[emitted.bool()] > 0).all(), "a token to which the target gives nothing"
-        excess += before.T.double() @ (emitted - rows)
-        covariances = rows.diag_embed() - rows.unsqueeze(-1) * rows.unsqueeze(-2)
-        spread += torch.einsum("ti,tjk->ijk", before.double(), covariances)
-    statistic = torch.einsum("ij,ijk,ik", excess, torch.linalg.pinv(spread, hermitian=True, rtol=1e-6), excess)
-    freedom = torch.linalg.matrix_rank(spread, hermitian=True, rtol=1e-6).sum()
-    return stats.chi2.sf(statistic.item(), freedom.item())
 
 
 @pytest.mark.parametrize("drafter, rule, branches", EXACT)
@@ -125,10 +81,10 @@ def test_it_does_where_drafts_end_early_or_before_a_token_that_is_foreseen_to_be
 
 def test_dropping_a_draft_token_for_what_it_became_is_found_out(tmp_path, monkeypatch):
     """What is foreseen of the row after a token decides on the token itself, and not on that row's."""
-    chain = CorrectedBlocks._chain
+    chain = Parallel._chain
 
-    def cut_too_late(self, row, budget, uniforms):
-        draft = chain(self, row, budget, uniforms)
+    def cut_too_late(self, *rows_and_coins):
+        draft = chain(self, *rows_and_coins)
         count = len(draft.parents) - (draft.confidence is not None)
         if count < 1:
             return Draft.copied((), draft.tokens.device)
@@ -138,7 +94,7 @@ def test_dropping_a_draft_token_for_what_it_became_is_found_out(tmp_path, monkey
 
     order, pair = drafting_with("parallel", "token", 1, confidence=0.2), speaking_with("DSpark", tmp_path)
     assert p_value(order, tokens=1600, pair=pair) > 0.001
-    monkeypatch.setattr(CorrectedBlocks, "_chain", cut_too_late)
+    monkeypatch.setattr(Parallel, "_chain", cut_too_late)
     assert p_value(order, tokens=1600, pair=pair) < 1e-4
 
 

@@ -1,6 +1,5 @@
 """The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
 
-import copy
 import lzma
 import math
 import pathlib
@@ -30,8 +29,6 @@ from specviz.training.loop import (
     train,
     validate,
 )
-from tools import wider_target
-from tools.wider_target import add_units, join
 
 
 @pytest.fixture(scope="module")
@@ -132,36 +129,6 @@ def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, t
     assert all(values[-1] < 0.9 * values[0] for values in losses.values())
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (model.config.num_hidden_layers, model.dtype) == (4, torch.bfloat16)
-
-
-@torch.no_grad()
-def test_a_widened_target_writes_what_it_wrote_has_room_to_learn_and_becomes_one_feed_forward(target):
-    ids, wider, sizes = torch.arange(5, 25)[None], copy.deepcopy(target), target.config
-    add_units(wider, 3 * sizes.intermediate_size)
-    torch.testing.assert_close(wider(ids).logits, target(ids).logits)
-    with torch.enable_grad():
-        wider(ids).logits.square().mean().backward()
-    assert wider.model.layers[0].mlp.added.down_proj.weight.grad.abs().max() > 0
-    for layer in wider.model.layers:
-        layer.mlp.added.down_proj.weight.normal_(0, 0.1)
-    apart = wider(ids).logits
-    join(wider)
-    torch.testing.assert_close(wider(ids).logits, apart)
-    assert not torch.allclose(apart, target(ids).logits)
-    grown = wider.num_parameters() - target.num_parameters()
-    assert grown == 3 * sizes.num_hidden_layers * sizes.hidden_size * 2 * sizes.intermediate_size
-
-
-def test_only_added_units_learn_where_the_rest_is_to_stay(target_folder, target, story, tmp_path):
-    present = target.config.intermediate_size
-    start = ("--tokenizer", target_folder, "--start", target_folder, "--text", story, "--out", tmp_path)
-    few = ("--batch", 1, "--tokens", 4 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
-    wider_target.main(*map(str, (2 * present, *start, *few)))
-    after = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
-    for name, before in target.to(torch.bfloat16).state_dict().items():
-        kept = after[name][tuple(slice(size) for size in before.shape)]
-        assert torch.equal(kept, before), name
-    assert after["model.layers.0.mlp.down_proj.weight"][:, present:].abs().max() > 0
 
 
 def test_a_target_is_compiled_trained_on_and_saved(target_folder, target, story, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 //
 //   import "…/run/element.js";                        defines <specviz-run>
 //   const view = document.createElement("specviz-run");
-//   view.words = { "rounds.text": "Text", … };        the texts it says, by their keys (assets/text/LANGUAGE); once
+//   view.words = { "rounds.text": "Text", … };        the texts it says, by their keys; once
 //   view.message = { kind: "start", … };              or view.receive({ … }): one message at a time, any number of them
 //   view.addEventListener("specviz-finished", …);     what it has to tell: DOM events that bubble, with their `detail`
 //
@@ -42,6 +42,8 @@ COMMON.replaceSync(`@media (max-width: 900px) {
 export class SpecvizElement extends HTMLElement {
   /** @type {CSSStyleSheet[]} */
   static sheets = [];
+  /** Whether it shows what was measured of the pair in use, and nothing else: then it is emptied for another pair. */
+  static measures = false;
 
   /** @type {Message[]} what came before the words */
   #early = [];

@@ -1,4 +1,4 @@
-// The texts of an element, by their keys: files of assets/text/LANGUAGE, as records/words.py hands them over.
+// The texts of an element, by their keys: files of assets/web and assets/text, as records/words.py hands them over.
 
 import { formatted, written } from "./numbers.js";
 

@@ -91,7 +91,9 @@ export class SpecvizTour extends SpecvizElement {
     ui.panel = make("section", { class: "panel", part: "panel", id: "panel", role: "dialog", "aria-label": say("tour.name"),
       "aria-describedby": "title", hidden: true, on: { keydown: (/** @type {any} */ event) => this.onKey(event) } },
       make("div", { class: "top" }, ui.progress, ui.dots, shut),
-      make("div", { class: "body" }, make("div", { class: "explains" }, ui.title, ui.text), ui.said),
+      // It may scroll, and no key does that from the buttons.
+      make("div", { class: "body", part: "body", role: "region", tabindex: "0", "aria-labelledby": "title" },
+        make("div", { class: "explains" }, ui.title, ui.text), ui.said),
       make("div", { class: "actions" }, ui.back, ui.show, ui.lab, ui.next));
     this.shadow.append(ui.opener, ui.panel);
     new ResizeObserver(() => this.dock()).observe(ui.panel);

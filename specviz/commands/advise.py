@@ -1,0 +1,114 @@
+"""`advise`: measures every way to draft that the pair has, and says which to use."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specviz.bench.advice import Offer, WorkRow, offers_of
+from specviz.bench.contestants import PLAIN, Contestant
+from specviz.commands import pairs
+from specviz.commands.output import keeping, progress, with_faults
+from specviz.commands.work import add_work_options, check_work, follow, minutes, requests_of
+from specviz.records.words import words
+from specviz.views.run_messages import passes_words
+from specviz.views.terminal import advice, as_table
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+
+ABOUT = "measure every drafter that the pair has, and say which to use: a minute"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    parser.add_argument("--minutes", type=minutes, default=1.0, help="how long it may take (default: %(default)s)")
+    add_work_options(parser)
+    pairs.add_pair_options(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 1 if a way to draft failed."""
+    check_work(options)
+    from specviz.bench.machine import name_of
+    from specviz.models.loading import load_pair
+
+    def load(draft: str) -> ModelPair:
+        return load_pair(options.target, draft, device=options.device, dtype=options.dtype)
+
+    pair = pairs.load(options)
+    measured = Measured()
+
+    def text(interrupted: bool) -> str:
+        info, offers = pair.info(), measured.offers
+        known = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
+        table = as_table(advice(offers, *known, measured.rows), words()) if offers else ""
+        return with_faults(table, measured.failed, interrupted)
+
+    with keeping(text):
+        measure(options, pair, load, measured)
+    return int(bool(measured.failed))
+
+
+@dataclass
+class Measured:
+    """The figures of each way to draft so far, on this pair and with other draft models that are available."""
+
+    groups: list[tuple[Any, ...]] = field(default_factory=list)  # see `offers_of`
+    failed: list[dict[str, str]] = field(default_factory=list)  # "title" and "reason"
+
+    @property
+    def offers(self) -> list[Offer]:
+        return [offer for group in self.groups for offer in offers_of(*group)]
+
+    @property
+    def rows(self) -> list[WorkRow]:
+        """Of the pair itself, by domain."""
+        return self.groups[0][0] if self.groups else []
+
+
+def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], measured: Measured) -> None:
+    """Fills `measured`.
+
+    load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
+    """
+    from specviz.bench.advising import SECONDS, advise, require_chains
+    from specviz.bench.benchmark import advised_chains
+    from specviz.bench.lanes import reason_of
+    from specviz.drafters.registry import servers_of
+
+    def measure_pair(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:
+        requests, domains = requests_of(options, pair, options.temperature)
+        rows: list[WorkRow] = []
+        servers = servers_of(pair, (contestant.mode for contestant in contestants))
+        measured.groups.append((rows, draft, pair.translation is not None, servers))
+        follow(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), rows, measured.failed)
+
+    contestants, others = advised_chains(pair), list(_other_drafts(options))
+    require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
+    seconds = SECONDS * options.minutes / (1 + len(others))
+    named = pair.draft.name_or_path if options.draft and pair.draft else None
+    if contestants:
+        measure_pair(pair, contestants, named)
+    for name in others:
+        progress(f"loading {name}")
+        try:
+            other = load(name)
+            measure_pair(other, [chain for chain in advised_chains(other) if chain.mode == "draft_model"], name)
+            other.free()
+        except Exception as error:
+            # However it fails, the advice is about all others.
+            measured.failed.append({"title": name, "reason": str(reason_of(error))})
+            progress(f"✗ {name}: {reason_of(error)}")
+
+
+def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
+    """Draft models of the catalogue that fit this target and this machine, and were downloaded."""
+    from specviz.models.catalog import drafts_at_hand, needed_bytes
+    from specviz.models.placement import within_reach
+
+    for entry in drafts_at_hand(options.target or ""):
+        if entry.draft not in options.draft and needed_bytes(entry) <= within_reach(options.device):
+            yield entry.draft

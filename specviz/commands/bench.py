@@ -1,0 +1,113 @@
+"""`bench`: plain decoding, every drafter and transformers, measured in turn."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from specviz.bench.advice import WorkReport
+from specviz.bench.contestants import PLAIN, Contestant
+from specviz.commands import pairs
+from specviz.commands.output import keeping, progress, with_faults, write
+from specviz.commands.work import add_work_options, check_work, follow, requests_of
+from specviz.drafters import DRAFTERS
+from specviz.records.errors import SpecvizError
+from specviz.records.prompts import CHAT_PRESETS, PRESETS
+from specviz.records.words import words
+from specviz.views.terminal import aligned, work_table
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+
+ABOUT = "measure plain decoding, every drafter and transformers in turn"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
+    add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
+    add_work_options(parser)
+    names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
+    add("--only", **names, help=f"these drafters alone, of {', '.join(DRAFTERS)}")
+    add("--preset", **names, help="these prompts alone, such as story,repeats")
+    add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
+    add(
+        "--passes",
+        choices=("auto", "plain"),
+        default="auto",
+        help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
+    )
+    pairs.add_pair_options(parser)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 1 if a contestant failed."""
+    _check(options)
+    pair = pairs.load(options, options.passes)
+    return (_on_prompts if options.prompts else _on_presets)(options, pair)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises SpecvizError for errors that can be found before a model is loaded."""
+    check_work(options)
+    for name in ("quick", "preset"):
+        if options.prompts is not None and getattr(options, name):
+            raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
+    from specviz.bench.benchmark import planned, preset_named
+
+    planned(options.quick, options.only, ())
+    for name in options.preset:
+        preset_named(name, (*PRESETS, *CHAT_PRESETS))
+
+
+def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
+    from specviz.bench.benchmark import Benchmark
+    from specviz.bench.report import bench_text, save
+
+    temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
+    plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens
+    bench = Benchmark.of(pair, options.quick, progress, *plan)
+
+    def text(interrupted: bool) -> str:
+        return bench_text(bench.report(interrupted)) if bench.rows else ""
+
+    def write_rows(interrupted: bool) -> None:
+        write(options, "json", functools.partial(save, bench.report(interrupted)))
+
+    with keeping(text, write_rows):
+        bench.run()
+    return int(bool(bench.failures.reasons))
+
+
+def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
+    """Every way to draft on one's own prompts."""
+    from specviz.bench.advising import require_chains, work_on
+    from specviz.bench.benchmark import advised_chains
+    from specviz.bench.machine import describe_machine
+    from specviz.bench.report import save
+
+    temperature = 0.0 if options.temperature is None else options.temperature
+    chains = [chain for chain in advised_chains(pair) if chain.mode in (options.only or [chain.mode])]
+    contestants = [Contestant(PLAIN), *chains]
+    require_chains(contestants)
+    requests, domains = requests_of(options, pair, temperature)
+    report = WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests))
+
+    def text(interrupted: bool) -> str:
+        table = aligned(words().spoken(work_table(report.rows))) if report.rows else ""
+        return with_faults(table, report.failed, interrupted)
+
+    def write_rows(interrupted: bool) -> None:
+        report.interrupted = interrupted
+        write(options, "json", functools.partial(save, report))
+
+    with keeping(text, write_rows):
+        follow(work_on(requests, domains, contestants), report.rows, report.failed)
+    return int(bool(report.failed))

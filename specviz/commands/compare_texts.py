@@ -1,0 +1,43 @@
+"""`compare-texts`: two greedy texts of any engines that should be equal, and the target's verdict where they part."""
+
+import argparse
+import json
+import pathlib
+
+from specviz.commands import pairs
+from specviz.commands.output import read
+from specviz.records.settings import SETTINGS
+from specviz.records.words import words
+from specviz.views.terminal import harmless, parting_lines
+
+ABOUT = "two greedy texts that should be equal: did they part by rounding, or is one wrong?"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    for name in ("one", "other"):
+        what = "a text after the prompt, or its token ids as a JSON list"
+        add(name, type=pathlib.Path, metavar=name.upper(), help=what)
+    add("--prompt", default="", metavar="TEXT", help="what both texts follow")
+    add("--chat", action="store_true", help=SETTINGS["chat"].about)
+    pairs.add_pair_options(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 1 if one of them is wrong."""
+    texts = [_ids_or_text(read(getattr(options, name), name)) for name in ("one", "other")]
+    from specviz.bench.two_texts import parting
+
+    found = parting(pairs.load(options, "plain"), *texts, options.prompt, options.chat)
+    for line in parting_lines(found, (str(options.one), str(options.other)), words()):
+        print(harmless(line))
+    return int(found is not None and any(found.wrong))
+
+
+def _ids_or_text(text: str) -> list[int] | str:
+    """The token ids, if the text is a JSON list of whole numbers."""
+    try:
+        ids = json.loads(text)
+    except ValueError:
+        return text
+    return ids if isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids) else text

@@ -1,0 +1,35 @@
+"""`metrics`: what a server says of its own speculation, as figures."""
+
+import argparse
+import pathlib
+
+from specviz.commands.output import read, write
+from specviz.foreign.metrics import read_metrics
+from specviz.records.errors import SpecvizError
+from specviz.records.words import words
+from specviz.views.served_messages import served_message, served_text
+
+ABOUT = "what a server says of its own speculation (vLLM, SGLang, llama.cpp, …), as figures"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    what = "answers, a log, a scrape of /metrics, or what a benchmark wrote; - is the input; see docs/metrics.md"
+    add("metrics", type=pathlib.Path, metavar="FILE", help=what)
+    add("--chains", action="store_true", help="every pass drafted one chain of full length (SGLang: topk 1)")
+    add("--cost", type=float, metavar="C", help="the server's c, for the γ that the formula favours")
+    about = "speed measured over the same server without drafts, or by requests at once: 1:1.9 32:0.8"
+    add("--speedup", default="", metavar="X", help=about)
+    add("--json", type=pathlib.Path, metavar="FILE", help="write the figures there too")
+
+
+def main(options: argparse.Namespace) -> int:
+    text = read(options.metrics, "metrics")
+    if options.cost is not None and not 0 <= options.cost < float("inf"):
+        raise SpecvizError(
+            "c is a ratio of times: it must be a number from 0 up, not {value}.", "cost", value=options.cost
+        )
+    served = read_metrics(text, options.chains)
+    write(options, "json", served_message(served, words(), options.speedup, options.cost))
+    print(served_text(served, options.cost, options.speedup))
+    return 0

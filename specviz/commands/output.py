@@ -1,0 +1,103 @@
+"""What commands print, write and read; and that nothing measured is lost by an interruption."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from specviz.bench.advice import INTERRUPTED
+from specviz.foreign.text import decoded
+from specviz.passes.processes import is_leader
+from specviz.records.errors import SpecvizError
+from specviz.views.terminal import harmless
+
+#: The options that name a file to write.
+FILES = ("json", "html")
+
+
+def progress(line: str) -> None:
+    """Prints a line that is not part of the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def only_the_leader_speaks(options: argparse.Namespace) -> Iterator[None]:
+    """Under torchrun all processes do the same work; within this, only the first one prints and writes files."""
+    if is_leader():
+        yield
+        return
+    for option in FILES:
+        setattr(options, option, None)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Raises SpecvizError, before anything is run, if a file that an option names cannot be written."""
+    for option in FILES:
+        if path := getattr(options, option, None):
+            existed = path.exists()
+            with _writing(option, path), path.open("ab"):
+                pass
+            if not existed:
+                path.unlink()
+
+
+def write(options: argparse.Namespace, option: str, content: str | Callable[[pathlib.Path], object]) -> None:
+    """Writes the file that an option names, if it names one: a text, or whatever a function writes there."""
+    if path := getattr(options, option):
+        with _writing(option, path):
+            path.write_text(content, encoding="utf-8") if isinstance(content, str) else content(path)
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: pathlib.Path) -> Iterator[None]:
+    """Turns an error of the file system into a sentence: a folder that does not exist, or a disk that is full."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SpecvizError(
+            "{path} cannot be written ({reason}): name a file in a folder that you may write to.",
+            option,
+            path=path,
+            reason=error.strerror,
+        ) from error
+
+
+def read(path: pathlib.Path, field: str) -> str:
+    """The text of a file in any encoding; of the input for ``-``. Raises SpecvizError for `field`."""
+    try:
+        return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
+    except OSError as error:
+        raise SpecvizError("The file cannot be read: {reason}.", field, reason=error.strerror) from error
+
+
+@contextlib.contextmanager
+def keeping(text: Callable[[bool], str], write: Callable[[bool], None] = lambda interrupted: None) -> Iterator[None]:
+    """Prints and writes the measurements, whatever ends the measuring; nothing if there is no text.
+
+    text, write: get True if the measuring was interrupted.
+    """
+    interrupted = True
+    try:
+        yield
+        interrupted = False
+    finally:
+        if shown := text(interrupted):
+            try:
+                print(shown, flush=True)
+            finally:
+                write(interrupted)
+
+
+def with_faults(table: str, failed: Sequence[Mapping[str, str]], interrupted: bool) -> str:
+    """A table, the failures with their reasons, and a line if it was interrupted; empty if nothing was measured."""
+    faults = [f"✗ {entry['title']}: {entry['reason']}" for entry in failed]
+    parts = [table, "\n".join(faults), INTERRUPTED * interrupted] if table or faults else []
+    return harmless("\n\n".join(filter(None, parts)))

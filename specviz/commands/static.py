@@ -1,0 +1,18 @@
+"""`static`: writes the page as a folder that needs no server."""
+
+import argparse
+import pathlib
+
+from specviz.views.static_site import write_site
+
+ABOUT = "write the page as a folder that needs no server: browsers run the pair"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="a new one, or an earlier one of these")
+
+
+def main(options: argparse.Namespace) -> int:
+    size = write_site(options.folder)
+    print(f"{options.folder}: {size / 1e6:.0f} MB. To look at it: python -m http.server -d {options.folder}")
+    return 0
