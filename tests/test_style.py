@@ -1,4 +1,4 @@
-"""One style, kept by tools: ruff for Python, TypeScript's checker for the page's scripts."""
+"""One style, kept by tools: ruff and mypy for Python, TypeScript's checker for the page's scripts."""
 
 import os
 import pathlib
@@ -19,6 +19,11 @@ TYPESCRIPT = "typescript@~7.0.2"
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
 def test_ruff_finds_nothing(command):
     done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_types_of_the_program_fit():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

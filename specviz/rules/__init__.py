@@ -30,7 +30,7 @@ def rule_named(name: str) -> Rule:
     return _RULES[name]
 
 
-def choose_rule(name: str, drafter: str, makes_trees: bool, draws_paths: bool) -> Rule:
+def choose_rule(name: str, drafter: str | None, makes_trees: bool, draws_paths: bool) -> Rule:
     """The rule with this name, ``auto`` resolved. draws_paths: the drafter can draw whole paths.
 
     Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.
