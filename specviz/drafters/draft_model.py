@@ -249,5 +249,5 @@ class ParallelDraftModel(DraftModel):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not (self.whole and self.grows_on(self.model)):
             return None
-        own = self._in_common(self.model.passes, deepest) | {"limit": self.limit, "deepest": self.most_levels}
+        own = self._in_common(self.model, deepest) | {"limit": self.limit, "deepest": self.most_levels}
         return MasksAhead(**own, unread=deepest + 1, mask=self.model.model.config.pard_token)

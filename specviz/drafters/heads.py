@@ -90,6 +90,7 @@ class HeadDrafter(Stepwise):
         self.observe_plain_step(committed, verdict, features)
 
     def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        assert features is not None, "the target leaves those of `feature_layers`"
         self.news.append(features)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
@@ -116,6 +117,7 @@ class HeadDrafter(Stepwise):
         return len(committed) - 2, features[-1:]
 
     def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        assert features is not None
         self.reading.go_on(read)
         self.news = [features]
 
