@@ -357,7 +357,7 @@ def blocks(mask, layers):
 @pytest.mark.parametrize(
     "name, changes, edit, sentence",
     [
-        ("DFlash z-lab", {"num_target_layers": 36}, None, "another target: num_hidden_layers is 36 there, and 3"),
+        ("DFlash z-lab", {"num_target_layers": 36}, None, "another target: num_hidden_layers is 36 there and 3"),
         ("DFlash z-lab", {"hidden_size": 64}, None, "another target: hidden_size is 64 there, and 48"),
         ("DFlash z-lab", {"vocab_size": 99}, None, "another target: vocab_size"),
         ("DFlash z-lab", {"dflash_config": {"target_layer_ids": [0, 1]}}, None, "does not say mask_token_id"),
