@@ -136,13 +136,13 @@ class SamplingParams:
     )
     top_k: int = setting(
         0,
-        "only this many of the likeliest tokens; 0 is off",
+        "draw only from this many of the most likely tokens; 0 is off",
         least=0,
         error="Top-k must be a whole number, 0 (off) or more, not {value}.",
     )
     top_p: float = setting(
         1.0,
-        "only the likeliest tokens with this mass; 1 is off",
+        "draw only from the most likely tokens with this total probability; 1 is off",
         above=0,
         most=1,
         step=0.05,
@@ -150,7 +150,7 @@ class SamplingParams:
     )
     min_p: float = setting(
         0.0,
-        "only tokens at least this fraction as likely as the likeliest; 0 is off",
+        "draw only from tokens at least this fraction as likely as the most likely one; 0 is off",
         least=0,
         most=1,
         step=0.01,
@@ -177,7 +177,7 @@ class DraftParams:
     #: More siblings than 8 are never worth their place in the target pass. None is the drafter's default.
     branches: int | None = setting(
         None,
-        "draft tokens at each depth, 1 to 8: 1 makes a chain, more a tree, which pays where wide passes are quick",
+        "draft tokens at each depth, 1 to 8: 1 makes a chain, more make a tree, which pays if wide passes are fast",
         int,
         least=1,
         most=8,
@@ -193,11 +193,11 @@ class DraftParams:
     )
     exit_layer: int | None = setting(
         None,
-        "early_exit: leave the target after this many layers; about a quarter of them if left out",
+        "early_exit: leave the target after this many layers; by default about a quarter of them",
         int,
         least=1,
     )
-    bits: int | None = setting(None, "quantised_self: 4 or 8 bits a weight; 4 if left out", int, choices=BITS)
+    bits: int | None = setting(None, "quantised_self: 4 or 8 bits per weight; by default 4", int, choices=BITS)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -216,7 +216,7 @@ class RunSettings:
     #: γ: the depth of a round's draft; ignored in plain decoding. Longer drafts than 64 only fill memory.
     num_draft_tokens: int | Literal["auto"] = setting(
         4,
-        "γ, draft tokens a round; auto chooses their number in each round",
+        "γ, draft tokens per round; auto chooses γ in each round",
         least=1,
         most=64,
         choices=(AUTO,),
@@ -226,19 +226,19 @@ class RunSettings:
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = setting(
         128,
-        "where the text ends at the latest",
+        "the most tokens to write",
         least=1,
         error="Ask for at least one new token, as a whole number; got {value}.",
     )
     seed: int = setting(
-        0, "of every coin", least=0, most=MAX_SEED, error="The seed must be a whole number from 0 to 2^53 − 1."
+        0, "the seed of all coins", least=0, most=MAX_SEED, error="The seed must be a whole number from 0 to 2^53 − 1."
     )
     stop: Sequence[str] = ()  # texts that end the run: neither a form nor a link gives any
     chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
     #: ``auto``: see `usual_rule`.
-    rule: str = setting("auto", f"how drafts are judged: auto, {', '.join(RULES)} (lossy)")
-    coins: str = setting("", "coins set by hand, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
+    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(RULES)} (lossy)")
+    coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:
         _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())

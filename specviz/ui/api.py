@@ -236,19 +236,19 @@ ENDPOINTS: dict[str, Endpoint] = {
         grows=True,
     ),
     "race": Endpoint(
-        "Decodes a prompt plainly and speculatively, in turn, and returns the measured speedup and both runs on "
-        "one clock.",
+        "Decodes a prompt plainly and speculatively, taking turns, and returns the measured speedup and both runs "
+        "against the same clock.",
         RUN,
         _race,
         "race",
     ),
     "compare": Endpoint(
-        "Measures several ways to decode a prompt in turn with plain decoding and returns a row of figures for each.",
+        "Measures several ways to decode a prompt, taking turns with plain decoding, and returns figures for each.",
         {name: RUN[name] for name in _COMPARED}
         | {
-            "drafters": Parameter(list[str] | None, "those to compare; all that the pair has if left out"),
+            "drafters": Parameter(list[str] | None, "the drafters to compare; by default all that the pair has"),
             "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
-            "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's own", [OWN]),
+            "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's default", [OWN]),
             "rules": Parameter(list[str], "besides the usual one: block, multi_path, typical", []),
             "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
         },

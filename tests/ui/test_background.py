@@ -191,7 +191,7 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
     assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
     pair.passes.fast = passes_called_compiled(pair)
     said = notes(pair, Stage(reasons={"target": SpecvizError("They were slower.", "passes")}), words("en"))
-    assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
+    assert "Nothing faster was found (target): They were slower." in said and "No faster passes" not in said
     lost = pair.passes.fast["target"]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
     said = notes(pair, Stage(), words("en"))

@@ -196,7 +196,7 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, new_page, monkeypa
     page = new_page()
     page.goto(viewer)
     wait_for_recording(page, RECORDINGS[0].name)
-    expect(page.locator(".sv-warning").first).to_contain_text("models that belong to this page are missing")
+    expect(page.locator(".sv-warning").first).to_contain_text("This page's models are missing")
     assert page.locator("#go, #start-race, #start-compare").count() == 0
     page.locator('specviz-gallery [data-name="tree"]').click()
     wait_for_recording(page, "tree")

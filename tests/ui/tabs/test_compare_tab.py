@@ -186,7 +186,7 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
     choice = replace(CHOICE, rules=["block", "typical"])
     told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
     table = next(message for message in map(words().spoken, map(json.loads, told)) if message["kind"] == "contest")
-    assert {one["rule"] for one in table["rows"][1:]} == {"every rule alike at temperature 0"}
+    assert {one["rule"] for one in table["rows"][1:]} == {"at temperature 0 all rules are the same"}
     told.close()
     with refused("temperature"):
         replay_order(ORDER.but(temperature=0.0))
