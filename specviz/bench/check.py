@@ -26,6 +26,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -160,13 +161,13 @@ def trees(pair: ModelPair) -> Iterator[Finding]:
 
 def prepared(pair: ModelPair) -> Iterator[Finding]:
     """Prepared passes against the model's own."""
-    for role, reason in pair.passes.refused.items():
-        yield Finding("skipped", Sentence("prepared passes, {role}", role=role), reason)
-    target = pair.passes.fast.get("target")
+    for role, reason in pair.passes.prepared.reasons.items():
+        yield Finding("skipped", Sentence("prepared passes, {role}", role=str(role)), reason)
+    target = pair.passes.fast.get(TARGET)
     for role, passes in pair.passes.fast.items():
-        check(passes, target if role.startswith("exit") else None)
+        check(passes, target)
         seen = Sentence("{kind}, equal to the model's own up to rounding", kind=passes.kind)
-        yield Finding("right", Sentence("prepared passes, {role}", role=role), seen)
+        yield Finding("right", Sentence("prepared passes, {role}", role=str(role)), seen)
     if target is not None and target.rounds_refusal is not None:
         yield Finding("skipped", Sentence("rounds made on the device"), target.rounds_refusal)
 

@@ -174,7 +174,7 @@ class OracleDrafter(DraftModel):
         self.drafted = max(0, budget)
         return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # In a plain step the draft model has read nothing that could be taken back; it catches up later.
         if self.drafted:
-            super().observe(committed, verdict, features)
+            super().observe_draft(committed, verdict, features)

@@ -50,9 +50,7 @@ def _names(text: str) -> list[str]:
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if a contestant failed."""
     _check(options)
-    pair = pairs.load(options)
-    if options.passes == "auto":
-        pairs.prepare(pair)
+    pair = pairs.load(options, options.passes)
     return (_on_prompts if options.prompts else _on_presets)(options, pair)
 
 

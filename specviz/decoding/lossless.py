@@ -99,7 +99,7 @@ class Mislabelled(Draws):
 
 
 class Forgetful(StatefulModel):
-    """WRONG: takes refused tokens out of keys and values alone, and goes on with the states that they have changed."""
+    """WRONG: crops keys and values after a rejection but leaves the running state as the rejected tokens left it."""
 
     def rewind(self, length: int) -> None:
         crop_rows(self.cache, self.length - length)

@@ -1,4 +1,4 @@
-"""Drafting by copying: what followed earlier occurrences of the text's end, the last time or most often."""
+"""Drafting by copying: what followed the text's end at its last occurrence, or most often."""
 
 import bisect
 import heapq
@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext, Drafter, Servers
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
+from specviz.parts.servers import Servers
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 from specviz.rules.transfer import to_device

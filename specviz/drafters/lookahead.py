@@ -159,7 +159,7 @@ class Lookahead(Drafter):
         tokens = to_device(trie.tokens, self.device)
         return Draft(tokens, tuple(trie.parents), sources=tuple(trie.sources))
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         choices = [verdict.choices[top + 1] for top in self.tops]
         for (first, *above), choice in zip(self.columns, choices, strict=True):
             self.pool.add(first, (*above, choice))

@@ -1,4 +1,4 @@
-"""Rounds of any engine, of a log or a student's own loop, as a `Run`: what they lack is not known, and is shown so.
+"""Rounds of any engine, of a log or a student's own loop, as a `Run`: missing values are shown as not known.
 
 The arguments of `show` are the fields of an open JSON file, schema ``specviz.rounds/1`` (docs/python.md).
 """

@@ -11,9 +11,10 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.quantizers import AutoHfQuantizer
 
-from specviz.models.pair import logit_width, position_limit
+from specviz.models.pair import logit_width
 from specviz.models.refusals import quantisation_name, quantisation_of
 from specviz.models.sources import ModelSource, quietly
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
 from specviz.passes.states import can_go_back, keeps_state
 from specviz.records.errors import first_line

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, check_sharding, reading, try_model
 from specviz.models.memory_share import measured_memory
-from specviz.models.pair import ModelPair, PairPasses, logit_width
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pair_passes import PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -21,6 +22,7 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
+from specviz.models.preparation import prepare_passes
 from specviz.models.sources import (
     ModelSource,
     Progress,
@@ -38,6 +40,7 @@ from specviz.passes.model_twins import narrow_head
 from specviz.passes.processes import process_count
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import PASSES
 from specviz.records.words import Bytes, Sentence
 
 #: A draft model that shares less of its vocabulary than this can propose next to nothing.
@@ -60,6 +63,7 @@ def load_pair(
     draft_revision: str | None = None,
     draft_vocabulary: int | None = None,
     token: str | None = None,
+    passes: str = "cached",
     progress: Progress | None = None,
 ) -> ModelPair:
     """Load a target and the models that draft for it; with neither, the embedded pair.
@@ -79,13 +83,21 @@ def load_pair(
         a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     draft_vocabulary: how many frequent tokens to leave the draft model's head (`keep_frequent`); None: all.
+    passes: ``"cached"``: compiled ones, where they were compiled on this machine before (`ModelPair.prepare`), else the
+        models' own; ``"plain"``: the models' own, whose weights stay where transformers put them; ``"auto"``: compiled
+        now, where they were not. Greedy text in float32 is the same by all of them; otherwise they may round
+        differently. On a GPU they are recorded as graphs first.
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
     On a CPU torch's number of threads is set to suit the target's size (`settle_threads`).
 
-    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype`` or ``draft_vocabulary``.
+    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype``, ``draft_vocabulary`` or
+    ``passes``.
     """
     tell = progress or (lambda fraction, sentence: None)
+    if passes not in PASSES:
+        known = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
+        raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **known)
     place, wanted = place_named(device), dtype_named(dtype)
     set_libraries_aside()
     token = token or os.environ.get("HF_TOKEN") or None
@@ -119,9 +131,8 @@ def load_pair(
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
     with reading(sources[0]):
-        passes = _measured(models[0], place, tell)
-    tell(1.0, Sentence("Ready."))
-    return ModelPair.of(
+        measured = _measured(models[0], place, tell)
+    pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
@@ -133,9 +144,14 @@ def load_pair(
         draft_columns=columns,
         parts=parts,
         flaws=flaws,
-        passes=passes,
+        passes=measured,
         recommended=recommended_sampling(generation_settings(sources[0])),
     )
+    if passes != "plain" and not place.lent:
+        tell(0.95, Sentence("Preparing the passes."))
+        prepare_passes(pair, lambda fraction, step: tell(0.95, step), compiling=passes == "auto")
+    tell(1.0, Sentence("Ready."))
+    return pair
 
 
 def _find_models(

@@ -18,6 +18,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import free_memory
 from specviz.passes.devices import Stopwatch, is_sharded, is_spread, synchronise
 from specviz.passes.kernels.few_rows import FewRowsLinear
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import Memory, MemoryShare
 
@@ -49,7 +50,7 @@ def share_of(pair: ModelPair, seconds: float, memory: Memory | None) -> MemorySh
         return reason
     if memory is None:
         return SpecvizError("There is too little free memory to measure the memory's speed.", "target")
-    prepared = pair.passes.fast.get("target")
+    prepared = pair.passes.fast.get(TARGET)
     size = stored_bytes(weights_read(pair.target if prepared is None else prepared.static.model))
     share = MemoryShare(size, seconds, memory)
     if share.share > 1 and not share.from_cache:

@@ -11,13 +11,13 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import recognise
 from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line
 
@@ -124,7 +124,7 @@ def _kind(files: PartFiles) -> str | None:
 
 def load_parts(
     target: PreTrainedModel, home: pathlib.Path, named: Mapping[str, pathlib.Path]
-) -> tuple[dict[str, Part], dict[str, SpecvizError]]:
+) -> tuple[dict[str, TrainedPart], dict[str, SpecvizError]]:
     """The trained parts by their drafters, and why any in the target's folder is unusable.
 
     home: the target's folder. named: folders of parts that are named, which take the places of those there; if one of
@@ -146,7 +146,7 @@ def load_parts(
     return parts, flaws
 
 
-def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Part:
+def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> TrainedPart:
     """The part in `folder` that this drafter reads, in evaluation mode, on the target's device and in its dtype.
 
     Raises SpecvizError (field ``draft``) if it is none, is damaged, or was made for another target.

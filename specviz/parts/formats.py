@@ -29,7 +29,7 @@ class Format:
 
     @property
     def drafter(self) -> str | None:
-        return self.part and self.part.kind
+        return None if self.part is None else self.part.kind
 
 
 def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> Format:

@@ -58,7 +58,8 @@ class PartFiles:
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
         """What lies in `folder`."""
-        files, shapes, flaw = cls(folder, settings_in(folder)), {}, None
+        files, flaw = cls(folder, settings_in(folder)), None
+        shapes: dict[str, tuple[int, ...]] = {}
         for file in files._weights():
             try:
                 shapes |= files._shapes_in(file)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -13,47 +11,22 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from specviz.parts.part_files import PartFiles
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of
-from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence
 
 #: Tensors that say which of the target's tokens a part drafts from.
 MAPS = {"d2t", "t2d", "token_map"}
 
-#: A published part; any part.
+#: A published part.
 AnyPart = TypeVar("AnyPart", bound="PublishedPart")
-Reads = TypeVar("Reads")
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The names that inference servers have for a way to draft; None where they have no such way.
-
-    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
-    docs/speculative.md, with the names of its pull requests 22397 and 22964.
-    """
-
-    vllm: str | None = None
-    sglang: str | None = None
-    llama_cpp: str | None = None
-    model: str | None = None  # stands for a model that only the reader can name
-    in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
-    ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
-    note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``
-
-
-class PublishedPart(nn.Module):
+class PublishedPart(nn.Module, TrainedPart):
     """A part in a published format. Its weights have the names of its files, apart from their prefixes."""
 
-    kind: ClassVar[str]  # its drafter
-    method: ClassVar[str]  # its format, for people
-    servers: ClassVar[Servers] = Servers()
     states_are_read: ClassVar[bool] = True  # whether drafting reads its hidden states, and not its logits alone
 
-    #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
-    #: output of layer i − 1, the last one after the final norm.
-    feature_layers: tuple[int, ...]
     #: Where each of the target's tokens stands in the part's own, smaller vocabulary (`columns_of`); None if it drafts
     #: from the target's.
     columns: Tensor | None
@@ -76,53 +49,16 @@ class PublishedPart(nn.Module):
 
     @property
     def reachable(self) -> Tensor | None:
-        """[vocab] bool, the target's tokens that it may draft; None: all of them, or all but one."""
         if self.columns is None or (lacking := self.columns.max()) == len(self.columns) - 1:
             return None
         return self.columns < lacking
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """What it reads with each token, [..., width]. features: the target's hidden states of the `feature_layers`,
-        side by side."""
-        return features
-
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
-        return {}
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Of its weights, for which programs are compiled."""
         return [tuple(weight.shape) for weight in self.parameters()]
 
     def reading(self) -> dict[str, Any]:
-        """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}
-
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
-        """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
-
-        A part that is wired right keeps more tokens than any of them. Those that read hidden states which the target
-        does not have are left out by `specviz.bench.wiring`.
-        """
-        return shifted(self)
-
-
-def read_as(part: Reads, **otherwise: Any) -> Reads:
-    """Any part with these attributes; the weights are the same tensors."""
-    other = copy.copy(part)
-    vars(other).update(otherwise)
-    return other
-
-
-def shifted(part: Reads) -> dict[Sentence, Reads]:
-    """Any part, reading hidden states one layer off."""
-    names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
-    layers = part.feature_layers
-    return {
-        name: read_as(part, feature_layers=tuple(layer + by for layer in layers))
-        for by, name in names.items()
-        if layers
-    }
 
 
 def filled(
@@ -202,6 +138,7 @@ def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[
     """
     config = target.config.get_text_config()
     layers, width, fused = config.num_hidden_layers, config.hidden_size, files.size("fc.weight", 1)
+    states: tuple[int, ...]
     if numbers is None:
         states = (2, layers // 2, layers - 3)
     else:

@@ -42,6 +42,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
 from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
@@ -220,7 +221,7 @@ def refuse_crowded(model_bytes: int) -> None:
 class ProgramJob:
     """A program to be made."""
 
-    role: str  # see `PairPasses.fast`
+    role: Role
     static: Any  # what it is a program of, with a name: a `StaticPass`, or what `build` takes in its place
     path: pathlib.Path
     build: Callable[[Any, pathlib.Path], None] = build  # given both, in another process
@@ -261,8 +262,8 @@ def compile_all(
 
 
 class _Rest:
-    """Stops the processes that make programs: all while somebody measures, and else those of earlier calls while there
-    are some of a later one, whose models somebody has just loaded."""
+    """Pauses compiler processes: all of them during a measurement; otherwise those of older calls while a newer call is
+    compiling."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The one exception written for users: what is wrong, and what to do about it."""
+"""The exception for users: it says what is wrong and what to do about it."""
 
 from __future__ import annotations
 

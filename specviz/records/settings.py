@@ -33,6 +33,9 @@ LIKELIEST = 3
 #: The bits of a weight that a drafter may have. By default the first: less time counts more than a better draft.
 BITS = (4, 8)
 
+#: A pair's passes: the models' own; compiled ones, if any were compiled before; compiled now where they were not.
+PASSES = ("plain", "cached", "auto")
+
 #: The γ that is chosen anew in every round (`specviz.theory.draft_length`), and the most it then is.
 AUTO: Literal["auto"] = "auto"
 LONGEST_AUTO = 16

@@ -1,9 +1,9 @@
-"""From logits to distributions and tokens, and the acceptance rules: which draft tokens are kept.
+"""From logits to distributions and tokens, and the acceptance rules: which draft tokens are accepted.
 
 sampling  logits -> the distribution a token is drawn from -> a token
 draft     a Draft, its TargetRows and Uniforms; the Rule that judges it; its Decision and the Verdict
 exact     the lossless rules: token by token, block, siblings, multi-path; at temperature 0 all become one
-typical   keeps tokens that are likely enough: lossy
+typical   accepts tokens that are likely enough: lossy
 transfer  from the host to a device, without waiting for it, and back
 
 Register new rules here, in `_RULES`.

@@ -1,4 +1,4 @@
-"""Typical acceptance, LOSSY: keeps tokens that the target finds likely enough, without flipping a coin."""
+"""Typical acceptance, LOSSY: accepts tokens that the target finds likely enough, without flipping a coin."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""What a pass costs, over K tokens of one request or of many: as measured, and the least that it can take.
+"""The cost of a pass over K tokens of one request or of many: measured, and the least possible.
 
-Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
+Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations; the slower one decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,6 @@ def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[f
     known.append(known[-1] + _FURTHER * (known[-1] - known[0]))
     seconds.append(seconds[-1] + _FURTHER * max(0.0, seconds[-1] - seconds[0]))
     return numpy.interp(widths, known, seconds).tolist()
-
-
-def tokens_to_match(made: float, taken: float, longer: float) -> float:
-    """Tokens that a round has to make to be worth as much as one that makes `made` in `taken` seconds, if it takes
-    `longer` seconds more: made · (1 + longer / taken)."""
-    return made * (1 + max(0.0, longer) / taken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
 
 def _load(options: argparse.Namespace) -> ModelPair:
     threads = torch.get_num_threads()
-    pair = load_pair(options.target, device=options.device, dtype=_dtype(options))
+    pair = load_pair(options.target, device=options.device, dtype=_dtype(options), passes="plain")
     # A pair chooses the threads that suit one token per pass; training passes are wide.
     torch.set_num_threads(threads)
     if is_spread(pair.target):

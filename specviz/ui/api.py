@@ -216,7 +216,7 @@ def _passes(runner: Runner, values: Values, report: Report) -> Answers:
         from specviz.bench.pass_times import measure_passes
 
         for batch in filter(None, runner.batches(PairName(), measure_passes)):
-            report(SAY("line.short_why"), batch[-1].fraction)
+            report(SAY("why.in_line"), batch[-1].fraction)
             yield answers.passes_answer(batch[-1], machine_of(pair))
 
     return work()

@@ -50,8 +50,7 @@ def wire_remote(controls: Controls) -> None:
     asked = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
     # Each request is heard, however long the one before it takes.
-    done = controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
-    controls.settled.append(done)
+    controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -68,7 +67,7 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
         answer = _answer("generate") if settings else gr.skip()
         return applied(controls, store.home, settings) | {controls.remote: answer}
 
-    controls.settled.append(share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED))
+    share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
 
 def _warn(controls: Controls, error: SpecvizError) -> None:

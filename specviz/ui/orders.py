@@ -150,21 +150,19 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
         ("max_new_tokens", request.settings.max_new_tokens, deployment.max_new_tokens),
         ("num_draft_tokens", request.num_draft_tokens, deployment.max_draft_tokens),
     ):
-        require_at_most(most, name, count)
-
-
-def require_at_most(most: int, name: str, count: int) -> None:
-    """Raises SpecvizError with the field's name for more tokens than a page allows there."""
-    if count > most:
-        raise SpecvizError(
-            "{value} tokens are more than the {most} that this page allows here.", name, value=quoted(count), most=most
-        )
+        if count > most:
+            raise SpecvizError(
+                "{value} tokens are more than the {most} that this page allows here.",
+                name,
+                value=quoted(count),
+                most=most,
+            )
 
 
 # --- for how long to ask for a GPU where the platform lends them by the call ------------------------------------------
 #
 # Asking for more than is needed would have a visitor wait longer and, with little of their daily time left, be refused;
-# a call that takes longer than it asked for may be cut off. So this reckons with the slowest course that runs can take.
+# a call that takes longer than it asked for may be cut off. So estimate for the slowest possible run.
 
 #: Below the least a slow start alone would use it up; the most is what any visitor may ask for.
 LEAST_SECONDS, MOST_SECONDS = 20, 120
@@ -172,7 +170,7 @@ LEAST_SECONDS, MOST_SECONDS = 20, 120
 #: For a process, CUDA and the weights to be there, and for the first, slow passes.
 START_SECONDS = 12
 
-#: What an eager pass is reckoned to take; GPUs that are lent have been at least twice as fast.
+#: The time assumed for an eager pass; GPUs that are lent have been at least twice as fast.
 LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
 
 

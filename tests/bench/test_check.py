@@ -21,6 +21,7 @@ from specviz.decoding import lossless
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
@@ -206,7 +207,7 @@ def test_texts_are_compared_across_each_length_at_which_something_changes(archit
 def test_prepared_passes_that_are_wrong_are_found_at_once_or_once_their_buffers_grow(only):
     pair = tiny_pair("llama")
     static = StaticPass(pair.target)
-    pair.passes.fast = {"target": FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
+    pair.passes.fast = {TARGET: FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
     checks = ((Sentence("comparing"), pair_check.prepared), (Sentence("looking"), pair_check.memory))
     findings = only(pair, *checks)
     assert findings["comparing"].state == "wrong" and "more than rounding" in str(findings["comparing"].seen)
@@ -216,7 +217,7 @@ def test_prepared_passes_that_are_wrong_are_found_at_once_or_once_their_buffers_
         room = given[3].shape[-1]
         return [each if room <= 64 else -each for each in static(*given)]
 
-    pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
+    pair.passes.fast = {TARGET: FastPasses(static, wrong_when_large, "compiled")}
     assert [length for length, _ in equal_texts.switches(pair)] == [64, 256], "512 lies beyond the context"
     one = found(equal_texts.lengths(pair, inf))["texts across 64 tokens, where buffers grow"]
     assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
@@ -257,7 +258,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 
     checks = ((Sentence("looking"), pair_check.memory), (Sentence("trying"), interrupted))
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks)
-    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: tiny_pair("llama"))
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: tiny_pair("llama"))
     assert main(["check", "--json", str(tmp_path / "check.json")]) == 130
     assert capsys.readouterr().out.strip().splitlines()[-1].endswith(" s · interrupted")
     report = json.loads((tmp_path / "check.json").read_text())

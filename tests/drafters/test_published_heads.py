@@ -81,9 +81,9 @@ def test_a_head_computes_what_its_paper_says_and_its_greedy_text_is_generates(lo
 def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch):
     pair, name, expected = loaded
     fast = MAKERS[passes](pair)
-    assert sum(role.startswith(name) for role in fast) == (4 if "MLP" in pair.parts[name].method else 1)
+    assert sum(role.kind == name for role in fast) == (4 if "MLP" in pair.parts[name].method else 1)
     for role in fast:
-        pass_checks.check(fast[role]) if role.startswith(name) else None
+        pass_checks.check(fast[role]) if role.kind == name else None
     looked = noted(monkeypatch, drafter_class(pair, name))
     drafting = {"drafter": name, "drafting": DraftParams(branches=3), "num_draft_tokens": 3}
     specviz.run(with_passes(pair, fast), PROMPT, sampling=SamplingParams(temperature=3), seed=4, **drafting)

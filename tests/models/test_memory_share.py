@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM, Gemma3Config
 from specviz.models import memory_share
 from specviz.models.loading import load_pair
 from specviz.models.memory_share import measured_memory, share_of, stored_bytes, weights_read
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
@@ -38,7 +40,7 @@ def test_packed_weights_count_as_they_are_stored():
     pair = tiny_pair("llama")
     plain = share_of(pair, 1.0, MEMORY)
     static = StaticPass(pair.target, (), FewRows.ready()).quantised(4, {})
-    pair.passes.fast = {"target": FastPasses(static, static, "kernels")}
+    pair.passes.fast = {TARGET: FastPasses(static, static, "kernels")}
     packed = share_of(pair, 1.0, MEMORY)
     linear = [part for part in static.model.modules() if isinstance(part, FewRowsLinear)]
     assert packed.weight_bytes < 0.3 * plain.weight_bytes

@@ -7,7 +7,6 @@ import torch
 from refusal import refused
 from tiny import tiny_model
 
-from specviz.parts.dflash import BlockModel, read_block
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
@@ -44,8 +43,9 @@ def test_the_rows_that_it_learns_from_are_what_drafting_computes(recipe, target)
     features, every = recipe.target.read(ids).features[0], [list(one) for one in recipe.rows(ids, 3)]
     wanted = target(ids).logits[0]
     for place, anchor in enumerate(anchors[:5].tolist()):
-        reader = CachedModel(BlockModel(head, target), Stopwatch(target.device), (-1,))
-        rows, hidden = read_block(reader, features[:anchor], ids[0, 1 : anchor + 1]), reader.features
+        reading = head.for_run(CachedModel(target, Stopwatch(target.device)), {})
+        reading.begin(ids[0, : anchor + 1].tolist(), features[:anchor])
+        rows, hidden = head.block(reading), reading.states
         memory = head.first_memory(ids[0, anchor : anchor + 1], hidden)
         for depth in range(size):
             before = ids[0, anchor + depth : anchor + depth + 1]
