@@ -72,7 +72,8 @@ def accept_relaxed(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decisi
 
 def defer_rejections(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
     """vLLM's ``fly``, LOSSY: judges a chain token by token, but accepts a rejected token where the target is unsure
-    (the entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would pass.
+    (the entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would
+    pass.
 
     Training-free loosely speculative decoding, arXiv 2511.22972; apply_fly_random_acceptance_kernel and its greedy
     sister in vllm/v1/spec_decode/fly.py (vLLM #53987), where a window has to end within the draft.
