@@ -87,7 +87,7 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
 
 
 def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
-    """Every way to draft on one's own prompts."""
+    """Every drafter on the user's own prompts."""
     from specviz.bench.advising import require_chains, work_on
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.machine import describe_machine

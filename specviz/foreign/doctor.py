@@ -22,7 +22,7 @@ WASTED = 0.1
 #: Fewer passes tell nothing.
 LEAST_PASSES = 20
 
-#: A measured speedup below this is no gain.
+#: A measured speedup below this is not a gain.
 GAIN = 1.05
 
 #: Two rates that differ by less are not mixed up.

@@ -1,5 +1,5 @@
-"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json beside the element of assets/web that
-says it; what several elements say lies in assets/text/LANGUAGE.
+"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json next to its element in assets/web;
+assets/text/LANGUAGE holds the texts that several elements share.
 
 A text is a sentence with a ``{name}``, or ``{name:.2f}`` for a number in a format of Python, for each value or, if it
 counts something, an object with the sentences for ``one`` and for ``other`` values of ``n``. The page's scripts read
