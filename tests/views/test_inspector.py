@@ -160,7 +160,7 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
 
 def assert_verdict(sentence: str, token: DraftedToken) -> None:
     words = {
-        "accepted": r"accepted\.|kept",
+        "accepted": r"accepted\.",
         "rejected": r"(: |is )rejected|no coin can pass",
         "discarded": r"never judged|never tried|left out|discarded with",
     }

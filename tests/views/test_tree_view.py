@@ -64,7 +64,7 @@ def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
     page = show(a_tree_run(*rounds))
     for one in rounds:
         switch_of = switch(page, one.index)
-        expect(switch_of).to_contain_text(f"{one.accepted} of 9 kept")
+        expect(switch_of).to_contain_text(f"{one.accepted} of 9 accepted")
         if switch_of.get_attribute("aria-expanded") == "true":
             switch_of.click()
         path = {str(index) for index, token in enumerate(one.drafted) if token.outcome == "accepted"}
@@ -149,7 +149,7 @@ def test_what_was_never_tried_says_why(show):
     unfold(page, 0)
     labels = page.locator("button.chip").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
     assert "coin" not in " ".join(labels)
-    assert "a match, accepted" in ask(page, 0, 3) and "They differ" in ask(page, 0, 6)
+    assert "a match, accepted" in ask(page, 0, 3) and "The two differ" in ask(page, 0, 6)
 
 
 def test_a_token_says_what_proposed_it(show):
@@ -181,7 +181,7 @@ def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotie
     run = a_run((a_block("AB", (0.6, 0.9)), a_block("AA", (0.3, 0.7), 1)), vocabulary={1: " A", 2: " B"})
     page = show(run, "block")
     kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
-    assert "h = 0 and the coin came up u = 0.60, not below it" in kept_later
+    assert "h = 0, and the coin came up u = 0.60, not below h" in kept_later
     assert "accepted because a later one, ‹\u2068 B\u2069›, passed" in kept_later
     assert "h = 1" in last and "the whole draft is accepted" in last
     assert "no later coin passed either: rejected" in refused
