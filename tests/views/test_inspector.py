@@ -160,9 +160,9 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
 
 def assert_verdict(sentence: str, token: DraftedToken) -> None:
     words = {
-        "accepted": r"accepted\.",
+        "accepted": r"accepted[.,]|is accepted",
         "rejected": r"(: |is )rejected|no coin can pass",
-        "discarded": r"never judged|never tried|left out|discarded with",
+        "discarded": r"never judged|never tried|left out|discarded together with",
     }
     assert re.search(words[token.outcome], sentence), (token, sentence)
     assert f"‹{token.text}›" in sentence
