@@ -59,7 +59,7 @@ def _check(options: argparse.Namespace) -> None:
     check_work(options)
     for name in ("quick", "preset"):
         if options.prompts is not None and getattr(options, name):
-            raise SpecvizError("--{name} is not for prompts of one's own: leave it out.", name, name=name)
+            raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
     from specviz.bench.benchmark import planned, preset_named
 
     planned(options.quick, options.only, ())

@@ -66,7 +66,7 @@ class Decoder:
         # 4. Keep: caches drop what was refused, and the drafter hears of it.
         self.target.keep(len(committed), verdict.path)
         features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
-        hear = self.drafter.observe if budget else self.drafter.watch
+        hear = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
         hear(len(committed), verdict, features)
         return verdict
 

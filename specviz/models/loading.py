@@ -123,7 +123,7 @@ def load_pair(
         models.clear()
         release_memory()
         raise
-    tell(0.85, Sentence("Nearly ready: trying the models once."))
+    tell(0.85, Sentence("Nearly ready: testing the models once."))
     for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:
@@ -160,7 +160,7 @@ def _find_models(
     """The target, and the draft model if one was named; without a target, the embedded models."""
     if target is None:
         if draft is not None:
-            raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
+            raise SpecvizError("Name a target too: a draft model cannot run alone.", "target")
         sources = [find_model(EMBEDDED / role, role, None, None) for role in ("target", "draft")]
         for source in sources:
             source.name = f"storybook {source.field}"
@@ -197,7 +197,8 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
         raise SpecvizError("Name a draft model too: only its vocabulary can be cut.", "draft_vocabulary")
     if translation is not None:
         own = sources[1].complaint(
-            "{name} has a tokenizer of its own: only a draft model that shares the target's can do with fewer tokens."
+            "{name} has a tokenizer of its own: only a draft model that shares the target's tokenizer can do "
+            "with fewer tokens."
         )
         raise own.at("draft_vocabulary")
 
@@ -244,10 +245,12 @@ def _announce(source: ModelSource) -> Sentence:
         return Sentence("Unpacking {name} ({stored}).", name=name, stored=source.stored)
     here = source.options.get("local_files_only")
     if not size:  # of quantised weights, before they are in a folder
-        return Sentence("Loading {name}.", name=name) if here else Sentence("Fetching and loading {name}.", name=name)
+        return (
+            Sentence("Loading {name}.", name=name) if here else Sentence("Downloading and loading {name}.", name=name)
+        )
     if here:
         return Sentence("Loading {name} ({size}).", name=name, size=size)
-    return Sentence("Fetching and loading {name} ({size}).", name=name, size=size)
+    return Sentence("Downloading and loading {name} ({size}).", name=name, size=size)
 
 
 def _translation(
@@ -266,8 +269,8 @@ def _translation(
     shared, size = len(translation.pairs), translation.draft_size
     if shared < max(1, _LEAST_SHARED * size):
         raise draft.complaint(
-            "{name} and {target} have different tokenizers that share only {shared} of the draft's {size} tokens, too "
-            "few to draft with: choose a draft model whose tokenizer is closer to the target's.",
+            "{name} and {target} have different tokenizers that share only {shared} of the draft model's {size} "
+            "tokens, too few to draft with: choose a draft model with a tokenizer closer to the target's.",
             target=target.name,
             shared=shared,
             size=f"{size:,}",
@@ -288,7 +291,7 @@ def keep_frequent(draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, co
     width = logit_width(draft)
     if isinstance(count, bool) or not isinstance(count, int) or not LEAST_FREQUENT <= count < width:
         raise SpecvizError(
-            "The draft's vocabulary can be cut to {least} to {most} tokens, not to {value}.",
+            "The draft model's vocabulary can be cut to between {least} and {most} tokens, not to {value}.",
             "draft_vocabulary",
             least=LEAST_FREQUENT,
             most=width - 1,

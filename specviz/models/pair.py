@@ -19,8 +19,8 @@ from specviz.models.placement import dtype_name, release_memory
 from specviz.models.preparation import Progress, prepare_passes
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.parts.mtp import MtpModules
-from specviz.parts.published import PublishedPart, logit_width
+from specviz.parts.published import logit_width
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
@@ -28,9 +28,6 @@ from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
-
-#: The trained parts that draft from the target's hidden states.
-Part = MtpModules | PublishedPart
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
@@ -55,7 +52,7 @@ class ModelPair:
     draft_name: str | None
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
-    parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
+    parts: dict[str, TrainedPart] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part in the target's folder is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared on this machine
     #: By role, how weights that were unpacked are stored: ``Q4_1`` in a GGUF file.
@@ -187,7 +184,7 @@ class ModelPair:
         )
         # Special tokens alone are not a prompt: even an empty text has them.
         if not bare:
-            raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
+            raise SpecvizError("Write a prompt first: this one contains no token to start from.", "prompt")
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
         # A tokenizer may have gained tokens that the model has no rows for.
         return self._checked_ids(ids[: next(ends, len(ids))])
@@ -195,7 +192,7 @@ class ModelPair:
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
-                "{name} has no chat template: untick it, and the prompt is continued as it stands.",
+                "{name} has no chat template: untick it, and the prompt is continued as it is.",
                 "chat",
                 name=self.target_name,
             )
@@ -221,7 +218,7 @@ class ModelPair:
                 reason=first_line(failures[0]),
             ) from failures[0]
         raise SpecvizError(
-            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it stands.",
+            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it is.",
             "chat",
             name=self.target_name,
         )
@@ -253,21 +250,21 @@ class ModelPair:
             sizes |= {"name": self.target_name, "excess": f"{excess:,}"}
             if rope_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
-                    "factors (LongRoPE), for which all of it would be read anew.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} changes its "
+                    "rotary factors (LongRoPE), and all of the text would have to be read again.",
                     "prompt",
                     **sizes,
                 )
             if mask_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} hides tokens by what "
-                    "else it reads in the same pass, so its text would depend on how it is read.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} hides tokens "
+                    "depending on what else the same pass reads, so its text would depend on how it is read.",
                     "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, at least "
-                "one of them new.",
+                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, "
+                "including at least one new token.",
                 "prompt",
                 **sizes,
             )
@@ -278,7 +275,7 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters; at most {most} are read.",
+            "The prompt has {count} characters, but at most {most} can be read.",
             "prompt",
             count=f"{len(prompt):,}",
             most=f"{_MAX_PROMPT_CHARACTERS:,}",
@@ -287,7 +284,7 @@ def _check_characters(prompt: str) -> None:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, not a character by itself: remove it or "
+            "Character {place} of the prompt is half of a surrogate pair, not a whole character: remove it or "
             "paste the text again.",
             "prompt",
             place=error.start + 1,

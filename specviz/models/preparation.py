@@ -81,7 +81,7 @@ def prepare_passes(
         work.record(statics, CudaRecorder(pair.device), progress)
         return work.over()
     if compiling:
-        progress(0.0, Sentence("looking for compiled ones"))
+        progress(0.0, Sentence("looking for compiled passes"))
     jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
@@ -92,7 +92,7 @@ def prepare_passes(
     with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
         for group in ready:
             if compiling:
-                progress(1.0, Sentence("trying compiled ones"))
+                progress(1.0, Sentence("testing compiled passes"))
             work.take(group)
     compiler.forget_old()
     turn(work.settle)
@@ -200,7 +200,7 @@ class _Work:
         with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, 1)) as ready:
             for of_models, _ in zip((True, False), ready):
                 if jobs and self.compiling:
-                    progress(1.0, Sentence("trying compiled ones"))
+                    progress(1.0, Sentence("testing compiled passes"))
                 self._take_layers(reading, layered, recorder, of_models)
         compiler.forget_old()
 
@@ -325,7 +325,7 @@ def _no_memory() -> SpecvizError:
 
 def _never_compiled() -> SpecvizError:
     return SpecvizError(
-        "This model's passes were never compiled here: python -m specviz compile does it, or prepare() in Python.",
+        "This model's passes were never compiled here: run python -m specviz compile, or prepare() in Python.",
         "passes",
     )
 

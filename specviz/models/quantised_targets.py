@@ -33,7 +33,7 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
         raise SpecvizError("{name} is quantised already.", "drafter", name=pair.target_name)
     if is_spread(pair.target) or is_sharded(pair.target):
         raise SpecvizError(
-            "{name} lies on several devices: only a target on one can draft for itself in few bits.",
+            "{name} lies on several devices: only a target on a single device can draft for itself in few bits.",
             "drafter",
             name=pair.target_name,
         )
@@ -41,7 +41,7 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
     needed, free = each * pair.target.num_parameters(), free_memory(pair.device)
     if bits not in pair.passes.quantised and needed > free:
         raise SpecvizError(
-            "Quantising {name} temporarily needs {needed} of memory, and only {free} are free.",
+            "Quantising {name} temporarily needs {needed} of memory, but only {free} are free.",
             "drafter",
             name=pair.target_name,
             needed=Bytes(needed),

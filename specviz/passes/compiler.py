@@ -98,7 +98,7 @@ class Program:
         by_name, names = dict(itertools.chain(*held)), self.loader.get_constant_fqns()
         if unknown := [name for name in names if name not in by_name]:
             raise SpecvizError(
-                "The compiled pass of {name} asks for {weights}, which the model does not have.",
+                "The compiled pass of {name} needs {weights}, which the model does not have.",
                 "passes",
                 name=static.name,
                 weights=", ".join(unknown[:3]),
@@ -210,7 +210,7 @@ def refuse_crowded(model_bytes: int) -> None:
     free = psutil.virtual_memory().available
     if model_bytes > free // 2:
         raise SpecvizError(
-            "Compiled passes would need another {needed} for weights, and only {free} of memory are free.",
+            "Compiled passes would need another {needed} for weights, but only {free} of memory are free.",
             "passes",
             needed=Bytes(model_bytes),
             free=Bytes(free),

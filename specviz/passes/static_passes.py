@@ -215,7 +215,7 @@ def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -
             )
     if hides_far_places(model) or counts_its_cache(model):
         return SpecvizError(
-            "{name} counts the places in its cache by itself, so it has no fast passes.", "passes", **facts
+            "{name} counts the positions in its cache itself, so it has no fast passes.", "passes", **facts
         )
     return None
 

@@ -119,7 +119,7 @@ class Preparer:
             elif self._pool is None:
                 self._early.append(pair)
             else:
-                self._stages[pair], halt = Stage(Sentence("looking for compiled ones")), threading.Event()
+                self._stages[pair], halt = Stage(Sentence("looking for compiled passes")), threading.Event()
                 self._work[pair] = halt, self._pool.submit(self._prepare, pair, halt)
 
     def start(self) -> None:
@@ -193,10 +193,11 @@ class Preparer:
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:
     if deployment.passes == "plain":
-        return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
+        return SpecvizError("This page is set to plain passes (SPECVIZ_PASSES).", "passes")
     if is_zero_gpu():
         return SpecvizError(
-            "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
+            "ZeroGPU lends a GPU for one call at a time, to a separate process: prepared passes would not "
+            "survive the call.",
             "passes",
         )
     return None
@@ -281,7 +282,7 @@ class PairStore:
         with self.lock:
             if name != self.guest_name:
                 if not self.deployment.allow_loading:
-                    raise SpecvizError("This page keeps to the models it started with.", "target")
+                    raise SpecvizError("This page keeps the models that it started with.", "target")
                 if self.guest is not None:
                     self.preparer.forget(self.guest)
                     self.guest.free()

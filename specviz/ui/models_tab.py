@@ -25,7 +25,8 @@ from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
-    from specviz.models.pair import ModelPair, Part
+    from specviz.models.pair import ModelPair
+    from specviz.parts.reading import TrainedPart
 
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
@@ -236,7 +237,7 @@ def named(given: dict[str, str]) -> PairName:
     draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
     count = texts["draft_vocabulary"]
     if count and not (count.isascii() and count.isdigit()):
-        raise SpecvizError("Give a whole number here, not {value}.", "draft_vocabulary", value=quoted(count))
+        raise SpecvizError("Enter a whole number, not {value}.", "draft_vocabulary", value=quoted(count))
     return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
 
 
@@ -338,15 +339,13 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width
     parts = [(TARGET, info.target, info.target_parameters, info.dtype)]
     if pair.draft is not None:
         parts.append((DRAFT, info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
     for drafter, part in pair.parts.items():
-        method = part.method if isinstance(part, PublishedPart) else ""
-        parts.append((Role(drafter), method, sum(weight.numel() for weight in part.parameters()), info.dtype))
+        parts.append((Role(drafter), part.method, sum(weight.numel() for weight in part.parameters()), info.dtype))
     for role, name, size, dtype in parts:
         label = _roles([role], say) if role.is_model else say(f"ways.{role}")
         stored, passes = pair.stored.get(role.kind), pair.passes.fast.get(role)
@@ -365,7 +364,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         yield [_roles([Role.quantised(bits)], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
 
 
-def _states(part: Part | None, say: Words) -> str:
+def _states(part: TrainedPart | None, say: Words) -> str:
     """Which of the target's hidden states a published part reads, to follow its format; empty for a model."""
     if part is None:
         return ""

@@ -215,7 +215,7 @@ def test_findings_answer_what_people_ask():
     "place, error",
     [
         ("propose", SpecvizError("It is full.", "drafter")),
-        ("observe", IndexError("out of\nrange")),
+        ("observe_draft", IndexError("out of\nrange")),
         ("prefill", IndexError("out of\nrange")),
         ("settings", IndexError("out of\nrange")),
         ("check", SpecvizError("It is full.", "drafter")),
@@ -267,7 +267,7 @@ def test_who_writes_another_text_is_not_timed_and_ends_the_command_with_status_1
     report = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     (failed,) = report["failed"]
     assert failed["title"] == "transformers prompt_lookup γ=4"
-    assert "wrong on story: its greedy token 3" in failed["reason"]
+    assert "wrong on story: greedy token 3" in failed["reason"]
     assert {"plain", "prompt_lookup γ=4"} <= {row["title"] for row in report["rows"]}
     out, err = capsys.readouterr()
     assert failed["reason"] in err and f"✗ {failed['title']}: {failed['reason']}" in out
@@ -318,10 +318,10 @@ def test_in_half_precision_a_near_tie_may_part_and_nothing_else(half):
     for tokens, fault in (
         (
             other_text(request, plain, clear, choice=1),
-            f"draft_model γ=4 is wrong on story: its greedy token {clear + 1} is",
+            f"draft_model γ=4 is wrong on story: greedy token {clear + 1} is",
         ),
-        ([*tied[:-1], (tied[-1] + 1) % 128], f"its greedy token {len(tied)} lies .* below the target's best"),
-        (plain.token_ids[:3], "its greedy token 4 is ∅"),
+        ([*tied[:-1], (tied[-1] + 1) % 128], f"greedy token {len(tied)} lies .* below the target's best"),
+        (plain.token_ids[:3], "greedy token 4 is ∅"),
     ):
         with pytest.raises(SpecvizError, match=fault):
             judged(tokens)
@@ -457,7 +457,7 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
 @pytest.mark.parametrize(
     "options, said, loads",
     [
-        (["--quick"], "--quick: --quick is not for prompts of one's own", False),
+        (["--quick"], "--quick: --quick cannot be combined with your own prompts", False),
         (["--preset", "story"], "--preset: --preset is not", False),
         (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token", False),
         (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file", False),

@@ -252,7 +252,7 @@ def other_text(**changes):
         (other_text(vocab_size=32), "another target: vocab_size is 32"),
         (other_text(global_head_dim=8), r"another target: head_dim \(full_attention\) is 8"),
         (other_text(sliding_window=4), "another target: sliding_window is 4"),
-        (other_text(hidden_size="wide"), "does not describe a part of its kind"),
+        (other_text(hidden_size="wide"), "does not describe an? .+ part"),
         (lambda config, weights: weights["masked_embedding.token_ordering"].fill_(3), "groups of tokens"),
         (lambda config, weights: config.update(centroid_intermediate_top_k=9), "groups of tokens"),
     ],

@@ -101,7 +101,7 @@ def test_more_than_all_of_it_comes_from_the_cache_or_was_measured_wrongly():
     small = share_of(pair, 1e-5, MEMORY)
     assert small.share > 1 and "(threads: 2), so weights come from the processor's cache" in small.sentence
     large = share_of(pair, 1e-5, replace(MEMORY, buffer_bytes=1000))
-    assert isinstance(large, SpecvizError) and "more than the 1.0 GB that memory gave" in large.message
+    assert isinstance(large, SpecvizError) and "more than the 1.0 GB a second that memory reached" in large.message
     slow = share_of(pair, 1.0, MEMORY)
     assert slow.share < 1 and "cache" not in slow.sentence
 
@@ -126,7 +126,7 @@ def test_measuring_takes_an_eighth_of_the_memory_that_is_free_and_nothing_where_
     assert made == ([] if taken is None else [taken])
     assert (memory is None) if taken is None else (memory.bandwidth > 0 and memory.buffer_bytes == taken)
     if memory is None:
-        assert "Too little memory" in share_of(tiny_pair("llama"), 1.0, memory).message
+        assert "too little free memory" in share_of(tiny_pair("llama"), 1.0, memory).message
 
 
 def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch):

@@ -92,7 +92,7 @@ def refused_field(architecture: str, drafter: str, branches: int | None) -> str 
 )
 def test_what_only_differs_in_long_texts_is_refused_before_any_is_read(settings):
     model = tiny_model("llama4", attention_chunk_size=8192, floor_scale=8192, **settings)
-    with refused("passes", "counts the places in its cache"):
+    with refused("passes", "counts the positions in its cache"):
         unprepared(model)
 
 

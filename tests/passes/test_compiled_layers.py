@@ -209,17 +209,17 @@ def test_layers_that_are_no_functions_of_tensors_are_refused(monkeypatch):
     monkeypatch.setattr(
         type(model.base_model), "forward", lambda base, *given, **named: own(base, *given, **named, extra=object())
     )
-    with pytest.raises(SpecvizError, match=r"more than tensors \(object\)"):
+    with pytest.raises(SpecvizError, match=r"other than tensors \(object\)"):
         LayeredPass(StaticPass(model))
     counting = lambda base, *given, **named: own(base, *given, **named, extra=named["input_ids"].shape[1])  # noqa: E731
     monkeypatch.setattr(type(model.base_model), "forward", counting)
-    with pytest.raises(SpecvizError, match="not called alike"):
+    with pytest.raises(SpecvizError, match="not called in the same way"):
         LayeredPass(StaticPass(model))
 
 
 def test_where_nothing_can_be_compiled_it_is_said(monkeypatch):
     monkeypatch.setattr(compiled_layers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SpecvizError, match="Triton is not installed"):
+    with pytest.raises(SpecvizError, match="Triton, which compiles for the GPU, is not installed"):
         compiled_layers.refuse_uncompilable(torch.device("cuda"))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SpecvizError, match="no C\\+\\+ compiler"):
@@ -261,7 +261,7 @@ def test_graphs_are_there_at_once_and_those_of_compiled_layers_together_later(co
     done = recorded(pair, progress=progress)
     roles = [DRAFT, Role("eagle"), Role.exit(1), Role("mtp"), Role("parallel"), TARGET]
     assert seen[0] == ("0 of 9 compiled", roles, True, set())
-    assert seen[-1] == ("trying compiled ones", roles, True, {TARGET, DRAFT})
+    assert seen[-1] == ("testing compiled passes", roles, True, {TARGET, DRAFT})
     assert compiled_roles(pair) == set(roles) and not done.reasons
     fast = pair.passes.fast
     assert all(isinstance(passes, GraphedPasses) and passes.graphs for passes in fast.values())
@@ -285,7 +285,7 @@ def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_mad
     code_for_programs, monkeypatch, tmp_path
 ):
     def refuse(passes, slower):
-        raise SpecvizError("They are no faster here than the present ones.", "passes")
+        raise SpecvizError("Compiled passes were made, but are no faster here than the present ones.", "passes")
 
     pair = tiny_pair("llama")
     monkeypatch.setattr(pass_checks, "_refuse_slower_graphs", refuse)

@@ -228,7 +228,7 @@ def test_nothing_is_recorded_where_that_would_leave_texts_no_memory(model, monke
         return
     with pytest.raises(SpecvizError) as caught:
         pass_checks.recorded(static, record, None)
-    assert f"about {Bytes(needed)} of memory, and only {Bytes(free)} are free" in caught.value.message
+    assert f"about {Bytes(needed)} of memory, but only {Bytes(free)} are free" in caught.value.message
     assert not record.recorded
 
 

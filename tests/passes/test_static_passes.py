@@ -14,7 +14,7 @@ from tiny import assert_same_rows, generated, tiny_model, tiny_pair, unprepared,
 import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS, at_once, stepwise
+from specviz.drafters import DRAFTERS, stepwise
 from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
@@ -300,8 +300,8 @@ def test_rows_that_are_there_already_are_spread_in_one_call(sampling, branches, 
     pair = with_heads(tiny_pair("llama"))
     pair = with_passes(pair, kernel_passes(pair))
     order = {"drafter": "medusa", "drafting": DraftParams(branches=branches), "seed": 5, "max_new_tokens": NEW_TOKENS}
-    spread, calls = at_once.spread, []
-    monkeypatch.setattr(at_once, "spread", lambda *given: calls.append(given) or spread(*given))
+    spread, calls = stepwise.spread, []
+    monkeypatch.setattr(stepwise, "spread", lambda *given: calls.append(given) or spread(*given))
     in_one_call = specviz.run(pair, PROMPT, sampling=sampling, **order)
     assert calls
     monkeypatch.setattr(stepwise.Stepwise, "choice", None)

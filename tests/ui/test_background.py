@@ -211,7 +211,7 @@ def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair
     assert about in known and is_of in known
     assert about in unknown and ("not known" in unknown or "unbekannt" in unknown)
     assert about not in said(pair, PairPasses()), "nothing was timed yet"
-    assert about not in said(pair, timed, Sentence("trying compiled ones")), "other passes than are in use"
+    assert about not in said(pair, timed, Sentence("testing compiled passes")), "other passes than are in use"
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
@@ -369,7 +369,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     settle(page)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
     for visitor, own in ((page, say), (elsewhere, german)):
-        visitor.get_by_role("tab", name=own("page.models"), exact=True).click()
+        visitor.get_by_role("tab", name=own("models.tab"), exact=True).click()
         visitor.locator("[aria-controls=pair-notes]").click()
         expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons[Role.exit(1)]))
         expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("models.on_compiled"))
