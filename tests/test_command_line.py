@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(cap
 
 
 def test_looking_whether_a_file_can_be_written_leaves_none_and_loses_none(tmp_path, monkeypatch):
-    def refusing(options):
+    def refusing(*asked):
         raise SpecvizError("none", "target")
 
     monkeypatch.setattr("specviz.commands.pairs.load", refusing)
