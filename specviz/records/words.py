@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pathlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,24 +21,8 @@ TEXTS = ASSETS / "text"
 #: The languages of the page, the first one at its root, and their own names.
 LANGUAGES = {"en": "English", "de": "Deutsch"}
 
-
-def _areas_said(folder: pathlib.Path) -> tuple[str, ...]:
-    """The areas of texts that an element says in addition to ``common``: those beside it, and others it names."""
-    beside = sorted(area_of(path) for path in folder.glob(f"*.{next(iter(LANGUAGES))}.json"))
-    named = folder / "element.json"
-    return (*beside, *(json.loads(named.read_text(encoding="utf-8"))["says"] if named.exists() else ()))
-
-
-def area_of(path: pathlib.Path) -> str:
-    return path.name.split(".")[0]
-
-
-#: By element; what lies in shared/ is no element, but what all of them extend.
-AREAS = {
-    path.parent.name: _areas_said(path.parent)
-    for path in sorted(WEB.glob("*/element.js"))
-    if path.parent.name != "shared"
-}
+#: The areas whose keys are English templates. Python fills these in; the page's scripts never say them.
+TEMPLATES = ("errors", "steps")
 
 Text = str | dict[str, str]
 
@@ -117,6 +100,15 @@ class Words:
         """All texts of these areas by their keys, for the page's scripts."""
         return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}
 
+    def for_page(self) -> dict[str, Text]:
+        """All texts that the page's scripts may say."""
+        return self.texts(*sorted(self.areas.keys() - set(TEMPLATES)))
+
+    def texts_in(self, *sources: str) -> dict[str, Text]:
+        """The texts of those areas of which these scripts, or messages as JSON, hold a key."""
+        found = {area for source in sources for area in re.findall(r'["`](\w+)\.', source)}
+        return {key: text for key, text in self.for_page().items() if key.partition(".")[0] in found}
+
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")
 
@@ -125,7 +117,7 @@ class Words:
 def words(language: str = "en") -> Words:
     """The texts in one of `LANGUAGES`."""
     files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
-    return Words(language, {area_of(file): json.loads(file.read_text(encoding="utf-8")) for file in sorted(files)})
+    return Words(language, {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files})
 
 
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:

@@ -110,13 +110,14 @@ class MemoryShare:
             found = Sentence("{found} (threads: {threads})", found=found, threads=self.memory.threads)
         if self.from_cache:
             return Sentence(
-                "{found}, so weights come from the processor's cache (or memory was busy while it was measured)",
+                "{found}, so weights come from the processor's cache (or other work slowed memory while it was "
+                "measured)",
                 found=found,
             )
         if not on_gpu:
             return found
         return Sentence(
-            "{found} (elsewhere: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "
+            "{found} (others: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "
             "Research; gpt-fast 82 % with 7B on an A100, by its README)",
             found=found,
         )

@@ -184,10 +184,10 @@ def _is_width(value: Any) -> bool:
 def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     """The values of a list, each once. Raises SpecvizError with the parameter's name."""
     if not isinstance(values, list):
-        raise SpecvizError("Give a list here, not {value}.", name, value=quoted(values))
+        raise SpecvizError("Enter a list, not {value}.", name, value=quoted(values))
     for one in values:
         if not fits(one):
-            raise SpecvizError("{value} does not belong into this list.", name, value=quoted(one))
+            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(one))
     return list(dict.fromkeys(values))
 
 
@@ -216,7 +216,7 @@ def _passes(runner: Runner, values: Values, report: Report) -> Answers:
         from specviz.bench.pass_times import measure_passes
 
         for batch in filter(None, runner.batches(PairName(), measure_passes)):
-            report(SAY("line.short_why"), batch[-1].fraction)
+            report(SAY("why.in_line"), batch[-1].fraction)
             yield answers.passes_answer(batch[-1], machine_of(pair))
 
     return work()

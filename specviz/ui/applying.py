@@ -129,7 +129,7 @@ def _check_pair(used: ModelPair, wanted: str | None) -> None:
     name = used.info().name
     if wanted not in (None, name):
         raise SpecvizError(
-            "This run was made with {wanted}, and the page now uses {used}: load that pair on the Models tab first.",
+            "This run was made with {wanted}, but the page now uses {used}: first load that pair on the Models tab.",
             wanted=quoted(wanted),
             used=quoted(name),
         )
@@ -150,7 +150,7 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
     least = control.minimum if name != "num_draft_tokens" else SLIDER_AUTO + 1
     if not least <= value <= control.maximum:
         raise SpecvizError(
-            "The link says {name}={value}; here it runs from {least} to {most}.",
+            "The link says {name}={value}, but this page allows {least} to {most}.",
             name,
             name=name,
             value=value,

@@ -20,7 +20,7 @@ from specviz.records.assets import WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
-from specviz.records.words import AREAS, Words
+from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui.lessons import Lessons, lesson_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
@@ -28,6 +28,9 @@ from specviz.views.served_messages import served_answer
 
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}
+#: All texts that scripts say, a module for each language.
+_WORDS = "// The page's texts.\nexport const words = %s;\n"
+FILES |= {f"words/{language}.js": (_WORDS % json.dumps(words(language).for_page())).encode() for language in LANGUAGES}
 
 #: After an update every file has a new address, so that no browser mixes old modules with new; and files are served as
 #: they were when the server started, which starlette's StaticFiles would not do.
@@ -47,8 +50,9 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page; those in file/ and static/ are for pages without a server.
-        if "/" in name and not name.startswith(("file/", "static/"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/ and static/ are
+        # for pages without a server.
+        if "/" in name and not name.startswith(("words/", "file/", "static/"))
     )
 
 
@@ -100,9 +104,6 @@ UNQUEUED = {"queue": False, **UNSEEN, **INTERNAL}
 TOUR_TOKENS = 48
 SHORT_DRAFT, LONG_DRAFT = 4, 16
 
-#: Elements that show only measurements of the pair in use: another pair empties them.
-MEASURED = {"race", "compare", "lossless"}
-
 
 def element_view(
     name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, **options: Any
@@ -111,8 +112,7 @@ def element_view(
 
     join: the module that joins the two. submits: the element's event on which the component submits.
     """
-    given = {"tag": f"specviz-{name}", "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name])}
-    given |= {"submits": submits, "measures": name in MEASURED}
+    given = {"name": name, "language": say.language, "submits": submits}
     template = f"<specviz-{name}></specviz-{name}>"
     return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
 
@@ -192,7 +192,7 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
     """The page's name, with its subtitle or, while its models are at work, their task (assets/web/gradio/brand.js).
 
-    in_line: `Line.now`; without it there are no models.
+    in_line: `Line.now` in the page's language; without it there are no models.
     """
     named = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
     if in_line is None:

@@ -96,14 +96,14 @@ def _whole(name: str, value: Any) -> int | str | None:
         return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)
-    raise SpecvizError("Give a whole number here, not {value}.", name, value=quoted(value))
+    raise SpecvizError("Enter a whole number, not {value}.", name, value=quoted(value))
 
 
 def whole_up_to(most: int, name: str, value: Any) -> int:
     """A field's value as a whole number from 1 to `most`. Raises SpecvizError with the field's name."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 1 <= value <= most or value != int(value):
-        raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
+        raise SpecvizError("Enter a whole number from 1 to {most}.", name, most=most)
     return int(value)
 
 

@@ -27,15 +27,15 @@ from specviz.ui.shown_runs import KEPT, Visitors
 from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
 from specviz.ui.why_tab import create_why_tab
 
-#: The tabs in their order: id, key of the title, and the function that builds it.
-TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
-    ("generate", "page.generate", create_generate_tab),
-    ("race", "page.race", create_race_tab),
-    ("compare", "page.compare", create_compare_tab),
-    ("why", "why.tab", create_why_tab),
-    ("lossless", "lossless.tab", create_lossless_tab),
-    ("models", "page.models", create_models_tab),
-)
+#: What builds each tab, in their order. Its title is the text ``NAME.tab``; ``NAME.in_line`` names its work.
+TABS: dict[str, Callable[[Desk], Tab]] = {
+    "generate": create_generate_tab,
+    "race": create_race_tab,
+    "compare": create_compare_tab,
+    "why": create_why_tab,
+    "lossless": create_lossless_tab,
+    "models": create_models_tab,
+}
 
 #: Seconds between two looks at the passes while something is being prepared.
 LOOK_EVERY = 2
@@ -78,10 +78,10 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
             wire_remote(controls)
         desk, made = Desk(page, runner, visitors, head, controls, say), []
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
-            for name, title, create in TABS:
-                with gr.Tab(say(title), id=name) as opened:
+            for name, create in TABS.items():
+                with gr.Tab(say(f"{name}.tab"), id=name) as opened:
                     made.append((opened, create(desk)))
-    components.tab_history(TABS[0][0])
+    components.tab_history(next(iter(TABS)))
     wire_tabs(desk, tabs, made)
 
 
@@ -94,8 +94,8 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
     why = say("traces.no_model_asked" if runner.deployment.without_models else "traces.no_model_found")
     gr.Markdown(why, elem_classes=["sv-warning"])
     with gr.Tabs():
-        for name, title, create in TABS:
-            with gr.Tab(say(title), id=name):
+        for name, create in TABS.items():
+            with gr.Tab(say(f"{name}.tab"), id=name):
                 if create is create_generate_tab:
                     create_viewer(visitors.runs, False, say)
                 else:
@@ -107,7 +107,7 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
 def _head(runner: Runner, say: Words) -> Head:
     """Lays out the head; the line about the pair comes once the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
-        components.brand(say, runner.line.now)
+        components.brand(say, lambda: runner.line.now(say))
         components.tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
         components.element_view("challenges", say)
         components.quiz_view(say)

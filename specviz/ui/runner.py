@@ -85,7 +85,7 @@ class Stops:
 class Turn:
     """One place in line."""
 
-    kind: str  # of work; the key of its name is ``line.kind``
+    kind: str  # of work: a tab's id, or ``load`` or ``api``
     began: float | None = None  # when its turn had come
 
 
@@ -104,7 +104,7 @@ class Line:
         turn = Turn(kind)
         with self._changed:
             if len(self._turns) > self.most:
-                raise SpecvizError("{count} are in line already: try again in a moment.", count=self.most)
+                raise SpecvizError("{count} are waiting already: try again in a moment.", count=self.most)
             self._turns.append(turn)
         try:
             yield turn
@@ -130,10 +130,11 @@ class Line:
         with self._changed:
             return self._ahead(self._turns[: self._turns.index(turn)])
 
-    def now(self) -> tuple[list[str], float | None]:
-        """The same for everything in line."""
+    def now(self, say: Words) -> tuple[list[str], float | None]:
+        """What everything in line is called, and how long all of it takes."""
         with self._changed:
-            return self._ahead(self._turns)
+            kinds, seconds = self._ahead(self._turns)
+        return [name_of(kind, say) for kind in kinds], seconds
 
     def _ahead(self, turns: list[Turn]) -> tuple[list[str], float | None]:
         left = [self._left(one) for one in turns]
@@ -154,9 +155,16 @@ class Line:
             due = time.monotonic() + SAY_EVERY
             kinds, seconds = self.before(turn)
             if kinds:
-                sentence = say("line.before", n=len(kinds), what=say(f"line.{kinds[0]}"))
+                sentence = say("line.before", n=len(kinds), what=name_of(kinds[0], say))
                 left = "" if seconds is None else " " + say("line.seconds", seconds=max(1, round(seconds)))
                 yield sentence + left
+
+
+def name_of(kind: str, say: Words) -> str:
+    """What a kind of work is called by those who wait for it: in its tab's words, or else by the tab's title."""
+    if f"{kind}.in_line" in say:
+        return say(f"{kind}.in_line")
+    return say(f"line.{kind}") if f"line.{kind}" in say else say("line.tab", tab=say(f"{kind}.tab"))
 
 
 #: Seconds between batches: ten updates a second.
@@ -213,7 +221,7 @@ class Runner:
                     if batch.error is not None:
                         raise batch.error
             except gr.Error as error:  # the platform refuses, in a toast of its own
-                raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
+                raise SpecvizError("No GPU available: {reason}", reason=str(error.message)) from error
 
     def _carry_out(
         self,
@@ -271,7 +279,9 @@ def _hand_over(
     except Exception as failure:
         logging.getLogger(__name__).exception("Engine work failed")
         reason = {"kind": type(failure).__name__, "reason": first_line(failure)}
-        error = SpecvizError("This failed: {reason} ({kind}). Try again, or ask for less; the log says more.", **reason)
+        error = SpecvizError(
+            "This failed: {reason} ({kind}). Try again, or ask for less; the log has the details.", **reason
+        )
     made.put(Ended(time.perf_counter() - began, error))
 
 

@@ -29,7 +29,7 @@ def create_why_tab(desk: Desk) -> Tab:
             go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
             stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
         many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
-        pressed = gr.Button(say("why.forced_title"), elem_id="run-forced", elem_classes=["sv-unseen"])
+        pressed = gr.Button(say("why.forced_title"), elem_id="start-forced", elem_classes=["sv-unseen"])
     view = element_view("why", say, value=why_message(story=_story(WAYS[0]), runs=[]))
     served_view(say)
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))

@@ -11,12 +11,11 @@ import html
 import json
 import posixpath
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from specviz.records.assets import WEB
 from specviz.records.runs import Run
-from specviz.records.words import AREAS, LANGUAGES, Said, joined, said, words
+from specviz.records.words import LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
 from specviz.views.run_messages import (
     end_message,
@@ -59,7 +58,7 @@ def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
         "end": end_message(_RUN, total=len(run.rounds), reason=reason),
         "charts": trail.charts(),
     }
-    return _page("run", language, run, ("run", "charts"), **given)
+    return _page("run", language, run, **given)
 
 
 def run_frame(run: Run) -> str:
@@ -77,23 +76,22 @@ def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine:
     """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: the one it opens in."""
     settings = joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), machine])
     shown = race_message(plain, speculative, outcome)
-    return _page("race", language, speculative, ("race",), settings, message=shown)
+    return _page("race", language, speculative, settings, message=shown)
 
 
 def comparison_page(plain: Run, message: str, machine: str | None, language: str) -> str:
     """The ranked table, as HTML. plain: its first contestant's run. message: the whole table."""
     settings = joined(filter(None, [settings_line(plain), machine]))
-    return _page("compare", language, plain, ("compare",), settings, message=message, prompt=plain.prompt.text)
+    return _page("compare", language, plain, settings, message=message, prompt=plain.prompt.text)
 
 
-def _page(kind: str, language: str, made: Run, elements: Sequence[str], settings: Said = "", **given: Any) -> str:
+def _page(kind: str, language: str, made: Run, settings: Said = "", **given: Any) -> str:
     """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web.
 
     language: the one it opens in; a button leads to the others. made: the run whose pair and versions are named.
-    elements: those of `AREAS` that it shows. settings: a line of its heading. given: what the module takes.
+    settings: a line of its heading. given: what the module takes.
     """
     say, script = words(language), bundle(f"file/{kind}.js")
-    areas = dict.fromkeys(("common", "file", *(area for name in elements for area in AREAS[name])))
     versions = (f"{name} {version}" for name, version in made.versions.items())
     heading = {
         "brand": said("file.brand"),
@@ -103,10 +101,11 @@ def _page(kind: str, language: str, made: Run, elements: Sequence[str], settings
         "settings": settings,
         "label": said("controls.prompt"),
     }
+    sources = script, json.dumps(given)
     carried = given | {
         "languages": {
-            one: words(one).spoken(heading) | {"name": name, "words": words(one).texts(*areas)}
-            for one, name in LANGUAGES.items()
+            each: words(each).spoken(heading) | {"name": name, "words": words(each).texts_in(*sources)}
+            for each, name in LANGUAGES.items()
         }
     }
     return _PAGE.format(

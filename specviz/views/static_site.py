@@ -6,6 +6,7 @@ Everything that runs lies in assets/web/static; here it is put together with wei
 import json
 import pathlib
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 from specviz.records.assets import ASSETS, EMBEDDED, WEB
@@ -13,7 +14,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.links import share
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS, Recording
-from specviz.records.words import AREAS, LANGUAGES, said, words
+from specviz.records.words import LANGUAGES, said, words
 from specviz.views.charts import Trail
 from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
 
@@ -27,8 +28,6 @@ license: apache-2.0
 ---
 """
 
-#: What it says beyond its elements' texts.
-OWN_AREAS = ("common", "file", "controls", "static")
 #: They come in all languages in one file, site.json.
 _TEXTS = shutil.ignore_patterns("*.json")
 
@@ -63,9 +62,10 @@ def _written(folder: pathlib.Path) -> int:
     shutil.copy(ASSETS.parent / "LICENSE", folder)
     (folder / "README.md").write_text(README, encoding="utf-8")
     (folder / "runs").mkdir(exist_ok=True)
-    for recording in RECORDINGS:
-        (folder / "runs" / f"{recording.name}.json").write_text(_recorded(recording), encoding="utf-8")
-    (folder / "site.json").write_text(json.dumps(_site(), ensure_ascii=False), encoding="utf-8")
+    recorded = {recording.name: _recorded(recording) for recording in RECORDINGS}
+    for name, message in recorded.items():
+        (folder / "runs" / f"{name}.json").write_text(message, encoding="utf-8")
+    (folder / "site.json").write_text(json.dumps(_site(recorded.values()), ensure_ascii=False), encoding="utf-8")
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -84,13 +84,15 @@ def _recorded(recording: Recording) -> str:
     return trace_message(parts, share=share(run) | {"recording": recording.name}, charts=trail.charts())
 
 
-def _site() -> dict[str, Any]:
+def _site(recorded: Iterable[str]) -> dict[str, Any]:
     """What page.js knows of the folder: texts, prompts, recorded runs, and where the models lie."""
-    areas = dict.fromkeys((*OWN_AREAS, *(area for name in ("run", "charts", "gallery") for area in AREAS[name])))
+    scripts = [path.read_text(encoding="utf-8") for name in FOLDERS for path in (WEB / name).rglob("*.js")]
     pair = RECORDINGS[0].load().pair
     weights = {role: sorted((EMBEDDED / role).glob("*.safetensors")) for role in ("target", "draft")}
     return {
-        "languages": {one: {"name": name, "words": words(one).texts(*areas)} for one, name in LANGUAGES.items()},
+        "languages": {
+            each: {"name": name, "words": words(each).texts_in(*scripts, *recorded)} for each, name in LANGUAGES.items()
+        },
         "presets": {preset.name: preset.prompt for preset in PRESETS},
         "recordings": [recording.name for recording in RECORDINGS],
         "models": {

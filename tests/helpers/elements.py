@@ -1,6 +1,5 @@
 """The page's elements, as the tests reach them, and a page that holds nothing but one of them."""
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from playwright.sync_api import Locator, Page
 
+from specviz.records.assets import WEB
 from specviz.records.runs import Run
-from specviz.records.words import AREAS, words
 from specviz.records.words import said as text_of
 from specviz.ui.components import FILES, TYPES
 from specviz.views import run_messages as messages
@@ -21,6 +20,9 @@ def element(name: str) -> str:
     """The element specviz-NAME, in the browser's words; its getters show what it holds."""
     return f"document.querySelector('specviz-{name}')"
 
+
+#: All there are; shared/element.js is what they extend.
+ELEMENTS = sorted({path.parent.name for path in WEB.glob("*/element.js")} - {"shared"})
 
 #: The live view.
 VIEW = element("run")
@@ -59,13 +61,13 @@ def _bare(name: str, language: str, scheme: str) -> str:
     # Not above: the process that only hands tests to others would load gradio too, before they begin.
     from specviz.ui.components import page_css
 
-    texts = json.dumps(words(language).texts("common", *AREAS[name])).replace("<", "\\u003c")
     return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>
       <meta name="viewport" content="width=device-width">
       <style>{page_css()} body {{ margin: 12px; }}</style>
       <body class="{scheme}"><specviz-{name}></specviz-{name}><script type="module">
         import "/{name}/element.js";
-        {element(name)}.words = {texts};
+        import {{ words }} from "/words/{language}.js";
+        {element(name)}.words = words;
       </script></body>"""
 
 

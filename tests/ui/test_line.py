@@ -1,6 +1,7 @@
 """The line for the models: first come, first served, told how long it takes, and left at any moment."""
 
 import itertools
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -9,14 +10,17 @@ from types import SimpleNamespace
 import pytest
 from on_page import choose_drafter, set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import expect
+from running import ROOT
 from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
-from specviz.records.words import words
+from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import runner as line_module
+from specviz.ui.api import ENDPOINTS
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.runner import Line, Visit
+from specviz.ui.page import TABS
+from specviz.ui.runner import Line, Visit, name_of
 from specviz.ui.shown_runs import Visitors
 from specviz.ui.tabs import Action, _in_turn
 
@@ -58,7 +62,7 @@ def test_who_waits_is_told_what_is_under_way_how_many_come_before_and_about_how_
         kinds, seconds = line.before(last)
         assert kinds == ["race"] and seconds == 0.0  # it took as long already as those before it
         told = next(line.waiting(last, threading.Event(), SAY))
-        assert told == f"{SAY('line.before', n=1, what=SAY('line.race'))} {SAY('line.seconds', seconds=1)}"
+        assert told == f"{SAY('line.before', n=1, what=SAY('race.in_line'))} {SAY('line.seconds', seconds=1)}"
 
 
 def test_leaving_needs_no_turn_and_lets_the_next_one_pass():
@@ -67,7 +71,7 @@ def test_leaving_needs_no_turn_and_lets_the_next_one_pass():
         line.reached(running)
         with line.joined("generate") as leaving, line.joined("lossless") as last:
             waiting = line.waiting(leaving, halt, SAY)
-            assert SAY("line.race") in next(waiting)
+            assert SAY("race.in_line") in next(waiting)
             halt.set()
             assert list(waiting) == [] and leaving.began is None
             assert line.before(last)[0] == ["race", "generate"]
@@ -77,7 +81,7 @@ def test_leaving_needs_no_turn_and_lets_the_next_one_pass():
 
 def test_a_full_line_says_so():
     line = Line(1)
-    refused = pytest.raises(SpecvizError, match="1 are in line already")
+    refused = pytest.raises(SpecvizError, match="1 are waiting already")
     with line.joined("race"), line.joined("race"), refused, line.joined("race"):
         pytest.fail("let in")
     with line.joined("race"):
@@ -125,10 +129,25 @@ def test_what_the_pair_cannot_be_loaded_for_is_said_in_the_place_of_what_was_ask
     assert told[0] == SAY("common.starting") and told[1].startswith("failed: There is no folder") and not made
 
 
-def test_every_tab_has_a_name_in_line():
-    kinds = ("generate", "race", "compare", "why", "lossless", "models", "load", "api")
-    keys = [f"line.{length}{kind}" for kind in kinds for length in ("", "short_")]
-    assert all(SAY(key) and words("de")(key) for key in keys)
+#: All work that there is: a tab's, the API's, and what joins the line by a name of its own.
+NAMED = [re.findall(r'joined\("(\w+)"\)', path.read_text()) for path in (ROOT / "specviz" / "ui").rglob("*.py")]
+KINDS = {*TABS, *(endpoint.kind for endpoint in ENDPOINTS.values()), *itertools.chain.from_iterable(NAMED)}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_whoever_waits_is_told_what_for_behind_every_kind_of_work(kind, language):
+    line, say = Line(8), words(language)
+    with line.joined(kind) as running, line.joined("generate") as waiting:
+        assert line.reached(running)
+        [name, mine], _ = line.now(say)
+        assert next(line.waiting(waiting, threading.Event(), say)) == say("line.before", n=1, what=name)
+        assert name and mine == say("generate.in_line")
+
+
+def test_work_that_has_no_name_goes_by_its_tab_s_title():
+    say = Words("en", {"new": {"tab": "New tab"}, "line": SAY.areas["line"]})
+    assert "“New tab”" in name_of("new", say)
 
 
 # In the browser
@@ -145,17 +164,17 @@ def test_a_second_visitor_sees_what_they_wait_for_leaves_at_once_and_comes_next(
     wait_for_rounds(first, 2)
     second.locator("#go").click()
     status = second.locator('specviz-run [part="status"]')
-    expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("line.generate")))
+    expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("generate.in_line")))
     told = [one.locator(".sv-brand p") for one in (first, second)]
     for visitors in told:
         expect(visitors).to_have_text(SAY("line.with_you", n=1))
     second.locator("#stop").click()
-    expect(told[1]).to_contain_text(SAY("line.now", what=SAY("line.short_generate")))
+    expect(told[1]).to_contain_text(SAY("line.now", what=SAY("generate.in_line")))
     expect(status).to_have_text(SAY("line.left"))
     expect(second.locator("#go")).to_be_enabled()
     assert state(first, "state") == "running"
     second.locator("#go").press("Enter")
-    expect(status).to_contain_text(SAY("line.generate"))
+    expect(status).to_contain_text(SAY("generate.in_line"))
     first.close()
     settle(second)
     assert state(second, "state") == "finished" and len(state(second, "text")) > 0

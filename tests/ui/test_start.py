@@ -11,7 +11,7 @@ from tiny import tiny_pair
 
 from specviz.__main__ import main
 from specviz.drafters.registry import usual
-from specviz.models.preparation import Preparation
+from specviz.models.pair_passes import Preparation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import page
@@ -75,7 +75,7 @@ def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_p
     page.goto(url)
     page.wait_for_function(f"() => {VIEW}?.recorded")
     set_control(page, "New tokens", 8)
-    page.get_by_role("tab", name=SAY("lossless.tab" if tab == "lossless" else f"page.{tab}"), exact=True).click()
+    page.get_by_role("tab", name=SAY(f"{tab}.tab"), exact=True).click()
     if tab == "lossless":
         page.get_by_label("number input for Runs").fill("500")
     start(page, f"#start-{tab}")

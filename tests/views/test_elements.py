@@ -7,13 +7,13 @@ import urllib.error
 import urllib.request
 
 import pytest
-from elements import VIEW, element, give
+from elements import ELEMENTS, VIEW, element, give
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Contestant, Figures
 from specviz.records.words import LANGUAGES, words
-from specviz.ui.components import ADDRESS, AREAS, FILES, TYPES, WEB
+from specviz.ui.components import ADDRESS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
 from specviz.views.tab_messages import ComparedRow, contest_message
 
@@ -234,7 +234,7 @@ def german_contest() -> str:
 IN_LINE = {"race": "phase", "compare": "contest_phase", "lossless": "phase"}
 
 
-@pytest.mark.parametrize("name", AREAS)
+@pytest.mark.parametrize("name", ELEMENTS)
 def test_every_element_needs_no_more_than_its_words_and_whoever_waits_has_got_nowhere_yet(alone, name):
     page, view = alone(name), f"specviz-{name}"
     assert page.evaluate(f"{element(name)}.built")
@@ -287,7 +287,7 @@ def test_german_labels_need_no_more_lines_than_english_ones(alone):
 
 def test_every_file_is_served_at_an_address_that_names_its_content(page_url):
     on_disk = {path.relative_to(WEB).as_posix() for path in WEB.rglob("*") if path.suffix in TYPES}
-    assert on_disk == set(FILES)
+    assert on_disk | {f"words/{language}.js" for language in LANGUAGES} == set(FILES)
     for name, held in FILES.items():
         with urllib.request.urlopen(f"{page_url}{ADDRESS}/{name}") as answer:
             assert answer.read() == held

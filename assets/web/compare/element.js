@@ -20,6 +20,7 @@ const loses = ({ figures }) => isNumber(figures?.speedup_measured) && figures.sp
 
 class SpecvizCompare extends SpecvizElement {
   static sheets = sheets;
+  static measures = true;
 
   /** @type {any} the last message of each part, how the table is sorted, and whether those that lose are shown */
   held = { contest: null, replay: null, sort: null, unfolded: false };

@@ -19,8 +19,8 @@ export function join({ element, server }, { words }) {
   new ResizeObserver(measure).observe(head);
   const brand = /** @type {HTMLElement} */ (told.parentElement);
   // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
-  const show = (/** @type {[string[], number | null]} */ [kinds, seconds] = [[], null]) => {
-    const text = sentence(say, kinds, seconds);
+  const show = (/** @type {[string[], number | null]} */ [names, seconds] = [[], null]) => {
+    const text = sentence(say, names, seconds);
     // Nothing beside it moves while it says less than usual; after that it gives way again.
     if (text === null) brand.style.removeProperty("--sv-room");
     else if (!brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
@@ -36,15 +36,15 @@ export function join({ element, server }, { words }) {
 /**
  * What there is to say of the line; null where nothing is.
  *
- * @param {import("../shared/words.js").Say} say @param {string[]} kinds @param {number | null} seconds
+ * @param {import("../shared/words.js").Say} say @param {string[]} names @param {number | null} seconds
  */
-function sentence(say, kinds, seconds) {
-  const [first, ...waiting] = kinds;
+function sentence(say, names, seconds) {
+  const [first, ...waiting] = names;
   if (!first) return null;
   const n = waiting.length;
   // What this page itself has started, it shows elsewhere.
   if (!isIdle()) return n ? say("line.with_you", { n }) : null;
-  const parts = [say("line.now", { what: say(`line.short_${first}`) })];
+  const parts = [say("line.now", { what: first })];
   if (n) parts.push(say("line.more", { n }));
   if (seconds !== null) parts.push(say("line.left_over", { seconds: Math.max(1, Math.round(seconds)) }));
   return parts.join(" · ");

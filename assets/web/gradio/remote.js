@@ -10,8 +10,8 @@ import { kept } from "../shared/kept.js";
 import { pairInUse } from "./pair.js";
 import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
-/** @type {Record<string, string>} */
-const BUTTONS = { forced: "#run-forced", generate: "#go", race: "#start-race", compare: "#start-compare", lossless: "#start-lossless" };
+/** The button that starts a piece of work. @param {string} name */
+const button = (name) => /** @type {HTMLElement | null} */ (document.querySelector(name === "generate" ? "#go" : `#start-${name}`));
 
 /** @param {import("./view.js").Component} component */
 export function join({ trigger }) {
@@ -39,7 +39,7 @@ export function join({ trigger }) {
     // The next frame: the controls take their values together with this one.
     requestAnimationFrame(() => {
       // It is not there while something runs: then the visitor was faster.
-      /** @type {HTMLElement | null} */ (document.querySelector(BUTTONS[press]))?.click();
+      button(press)?.click();
       if (then) comeBack(press, then);
     });
   };
@@ -64,7 +64,7 @@ function comeBack(from, to) {
     if (isOpen(from)) openTab(to);
   });
   const onClick = (/** @type {MouseEvent} */ event) => {
-    const pressed = event.isTrusted && event.target instanceof Element && Object.values(BUTTONS).some((button) => /** @type {Element} */ (event.target).closest(button));
+    const pressed = event.isTrusted && event.target instanceof Element && event.target.closest("#go, [id^='start-']");
     if (pressed) forget();
   };
   document.addEventListener("click", onClick, { capture: true });

@@ -14,7 +14,7 @@ const page = {
 
 /** @param {import("./view.js").Component} component @param {Parameters<typeof joinView>[1]} given */
 export function join(component, given) {
-  const tour = /** @type {any} */ (component.element.querySelector(given.tag));
-  customElements.whenDefined(given.tag).then(() => (tour.page = page));
+  const tour = /** @type {any} */ (component.element.querySelector("specviz-tour"));
+  customElements.whenDefined("specviz-tour").then(() => (tour.page = page));
   return joinView(component, given);
 }

@@ -1,6 +1,8 @@
 // Joins a gr.HTML component to the element in it: the component's values are the element's messages, as JSON; an event
 // of the element submits the component, and rounds that were lost are asked of the server. What was measured of a pair
-// goes when the page uses another one.
+// goes when the page uses another one. The texts are a module, too (specviz/ui/components.py).
+
+/** @import { SpecvizElement } from "../shared/element.js" */
 
 import { pairInUse } from "./pair.js";
 
@@ -12,23 +14,25 @@ import { pairInUse } from "./pair.js";
 
 /**
  * @param {Component} component
- * @param {{ module: string, tag: string, words: Record<string, import("../shared/words.js").Text>, submits: string | null,
- *   measures: boolean }} given the element's module, beside this folder, and its tag; the texts it says; the event on which
- *   to submit; whether it shows what was measured of the pair in use, and nothing else
+ * @param {{ name: string, language: string, submits: string | null }} given the element's name; the page's language; the
+ *   event on which to submit
  * @returns {(value: string) => void} takes a value
  */
-export function join({ element, trigger, server }, { module, tag, words, submits, measures }) {
-  let view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
+export function join({ element, trigger, server }, { name, language, submits }) {
+  const tag = `specviz-${name}`;
+  let view = /** @type {SpecvizElement} */ (element.querySelector(tag));
   if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
   view.addEventListener("specviz-ask-missing", (event) => answer(server, event.detail));
   view.addEventListener("specviz-ask-served", (event) => read(server, event.detail));
-  const there = import(new URL(`../${module}`, import.meta.url).href).then(() => (view.words = words));
-  if (measures) whenAnotherPairIsUsed(() => {
+  const wanted = [`../${name}/element.js`, `../words/${language}.js`].map((path) => import(new URL(path, import.meta.url).href));
+  const there = Promise.all(wanted).then(([, { words }]) => (view.words = words));
+  whenAnotherPairIsUsed(() => there.then((words) => {
+    if (!(/** @type {typeof SpecvizElement} */ (view.constructor).measures)) return;
     const fresh = /** @type {typeof view} */ (document.createElement(tag));
     view.replaceWith(fresh);
     view = fresh;
-    there.then(() => (fresh.words = words));
-  });
+    fresh.words = words;
+  }));
   return (value) => {
     const message = parsed(value);
     if (message) there.then(() => view.receive(message));

@@ -17,6 +17,7 @@ const sheets = [await sheet(new URL("lossless.css", import.meta.url))];
 
 class SpecvizLossless extends SpecvizElement {
   static sheets = sheets;
+  static measures = true;
 
   /** @type {any} the last trial, those that are over, and the width drawn for */
   held = { message: null, history: [], width: 0 };

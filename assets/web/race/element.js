@@ -21,6 +21,7 @@ const sheets = [await sheet(new URL("race.css", import.meta.url))];
 
 class SpecvizRace extends SpecvizElement {
   static sheets = sheets;
+  static measures = true;
 
   /** @type {any} what came, and where the clock stands */
   held = { phase: "empty", lanes: [], comparison: {}, passes: "plain", clock: 0, end: 0, slow: 1, playing: false, last: 0, over: false };

@@ -42,6 +42,8 @@ COMMON.replaceSync(`@media (max-width: 900px) {
 export class SpecvizElement extends HTMLElement {
   /** @type {CSSStyleSheet[]} */
   static sheets = [];
+  /** Whether it shows what was measured of the pair in use, and nothing else: then it is emptied for another pair. */
+  static measures = false;
 
   /** @type {Message[]} what came before the words */
   #early = [];

@@ -280,7 +280,7 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     expect(part(page, "forced-status")).to_contain_text("Measured here")
     assert rows.locator("td").all_inner_texts()[:4] == ["1.00", "4", "1.00", "5.00"]
     expect(page.locator("specviz-why path.forced")).to_have_count(1)
-    assert page.locator("#run-forced").is_hidden()
+    assert page.locator("#start-forced").is_hidden()
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
 
