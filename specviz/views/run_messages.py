@@ -187,7 +187,13 @@ def rounds_message(
     sent: ids the component already knows; new ones are added to it. None sends every mentioned id.
     charts: those to redraw.
     """
-    mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
+    mentioned = {
+        id
+        for round in rounds
+        for row in round.top
+        for pairs in (row.p, row.q, row.residual, row.p_raw, row.q_raw)
+        for id, _ in pairs
+    }
     mentioned.update(id for round in rounds for id, _, _ in round.next.line)
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
@@ -259,7 +265,7 @@ def _lane(run: Run, label: Said) -> dict[str, Any]:
     sources = (source for round in run.rounds for source in token_sources(round))
     return {
         "label": label,
-        "times": [_clock(time) for time in emission_times(run.rounds)],
+        "times": [float(f"{seconds:.6f}") for seconds in emission_times(run.rounds)],
         "counts": [len(round.emitted) for round in run.rounds],
         "pieces": [piece for round in run.rounds for piece in round.pieces],
         "sources": "".join(SOURCE_LETTERS[source] for source in sources),
@@ -334,10 +340,6 @@ def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
     return told | _those_there(row, "reach")
 
 
-def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
-    return row.p, row.q, row.residual, row.p_raw, row.q_raw
-
-
 def _exact(value: float | None) -> float | None:
     """Nine significant digits: enough to tell any two float32 values apart."""
     return None if value is None else float(f"{value:.9g}")
@@ -346,10 +348,6 @@ def _exact(value: float | None) -> float | None:
 def _short(value: float) -> float:
     """For bars, which are not recomputed; nonzero stays nonzero. A long trace has 250,000 of them."""
     return round(value, 5) or value
-
-
-def _clock(seconds: float) -> float:
-    return float(f"{seconds:.6f}")
 
 
 def as_json(message: Mapping[str, Any]) -> str:
