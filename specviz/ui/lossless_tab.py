@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import LAB_RULES, LIKELIEST
-from specviz.records.words import joined, said
+from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
+from specviz.records.words import Words, joined, said
 from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import as_text, element_view, fold_switch, verdicts
 from specviz.ui.controls import Fields
@@ -62,7 +62,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     own: Fields = {}
     with gr.Group(elem_classes=["sv-choice"]):
         own["rule"] = gr.Radio(
-            [(say(f"lossless.rule_{name}", k=LIKELIEST), name) for name in LAB_RULES],
+            [(_label(name, say), name) for name in LAB_RULES],
             value="auto",
             label=say("lossless.rule"),
             elem_classes=["sv-lab-rules"],
@@ -84,6 +84,13 @@ def create_lossless_tab(desk: Desk) -> Tab:
         return try_rule(runner, order, Trial(**asked), visit.halt)
 
     return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own), texts], stop)
+
+
+def _label(rule: str, say: Words) -> str:
+    """A rule of the lab with a sign that says whether it is lossless."""
+    if rule in RULES:
+        return f"{'✓' if RULES[rule].lossless else '✗'} {say(f'ways.rule_{rule}')}"
+    return say(f"lossless.rule_{rule}", k=LIKELIEST)
 
 
 def trial_order(order: Order, trial: Trial) -> Order:

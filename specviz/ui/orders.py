@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import AUTO, PLAIN, RULES, SETTINGS, DraftParams, RunSettings, is_whole
+from specviz.records.rules import RULES
+from specviz.records.settings import AUTO, PLAIN, SETTINGS, DraftParams, RunSettings, is_whole
 from specviz.records.words import Words
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName

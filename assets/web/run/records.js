@@ -44,7 +44,7 @@ export const isCopy = (run, token) => !run.start.engine && token.q_raw === null 
 export const isLossy = (round) => round.distance !== undefined;
 
 /** Whether drafts are judged as a whole: chains, or the path picked among several. @param {Run} run */
-export const isBlock = (run) => ["block", "multi_path"].includes(String(run.start.rule)) && !run.start.greedy;
+export const isBlock = (run) => run.start.draws_like === "block" && !run.start.greedy;
 
 /** @param {DraftedToken} token */
 export const isJudged = (token) => token.accept_prob !== null;
