@@ -1,4 +1,4 @@
-"""Speculative sampling in plain transformers, and specviz to look at it: python examples/own_loop.py TARGET DRAFT."""
+"""Speculative sampling in plain transformers, shown by specviz: python examples/own_loop.py TARGET DRAFT."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def own_loop(target, draft, prompt: list[int], rounds: int, gamma: int, coin) ->
         law, last = p[kept] if kept == gamma else (p[kept] - q[kept]).clamp(min=0), coin()
         following = drawn(law, last)
         ids[-gamma:] = [*tokens[:kept], following]
-        coins = [one if place <= kept else None for place, one in enumerate(u)]  # the others judged nothing
+        coins = [*u[: kept + 1], *[None] * (gamma - kept - 1)]  # the other coins judged nothing
         for name, value in zip(log, (tokens, kept, following, p.tolist(), torch.stack(q).tolist(), coins, last)):
             log[name].append(value)
     return log

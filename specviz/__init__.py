@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specviz.decoding.engine import replay, run, speculate
     from specviz.drafters import DRAFTERS
+    from specviz.foreign.rounds import show
     from specviz.models.loading import load_pair
     from specviz.models.pair import ModelPair
-    from specviz.foreign.rounds import show
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams

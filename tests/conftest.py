@@ -10,6 +10,10 @@ import pytest
 # Two files run at a time, and the models are small: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Kernels are built once for all tests; programs that somebody compiled for other work on this machine are not taken.
+home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+os.environ.setdefault("SPECVIZ_CACHE", str(pathlib.Path(home) / "specviz" / "tests"))
+
 # What a script starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -268,7 +268,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
-        ("run text --temperature 1e400", "an ordinary number from 0.01 up, not inf"),
+        ("run text --temperature 1e400", "a finite number from 0.01 up, not inf"),
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),

@@ -67,6 +67,6 @@ def test_a_check_without_time_leaves_out_what_it_has_none_for_and_finds_nothing_
     states = {str(one.what): one.state for one in found}
     assert "wrong" not in states.values()
     assert states["trees, target"] == "right"
-    left_out = [one for one in found if "no time was left" in str(one.seen)]
+    left_out = [one for one in found if "no time left" in str(one.seen)]
     assert left_out and all(one.state == "skipped" for one in left_out)
     assert any(str(one.what).startswith("a short race") for one in found)

@@ -16,7 +16,6 @@ from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
-from specviz.models.preparation import prepare_passes
 from specviz.records.links import settings_of_run
 from specviz.records.recordings import RECORDINGS, Recording
 from specviz.records.runs import Run
@@ -37,8 +36,7 @@ def record(recording: Recording, pair: ModelPair) -> Run:
 def main() -> None:
     if load_average() > IDLE:
         sys.exit(f"This machine is busy (a load of {load_average():g}): times would not be its own.")
-    pair = load_pair(device="cpu", dtype="float32")
-    prepare_passes(pair)
+    pair = load_pair(device="cpu", dtype="float32", passes="auto")
     for recording in RECORDINGS:
         run = record(recording, pair)
         run.save(recording.path)

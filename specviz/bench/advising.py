@@ -183,4 +183,4 @@ def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, flo
 def require_chains(contestants: Sequence[Contestant]) -> None:
     """Raises SpecvizError (field ``target``) where nothing competes with plain decoding."""
     if len(contestants) < 2:
-        raise SpecvizError("This pair brings nothing that could draft.", "target")
+        raise SpecvizError("This pair has nothing that could draft.", "target")

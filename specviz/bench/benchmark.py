@@ -21,11 +21,9 @@ from specviz.bench.report import MEMORY_FIELDS, BenchReport, BenchRow, Values
 from specviz.bench.turns import Plan, runs_by_number
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
-from specviz.drafters.at_once import AtOnce
 from specviz.drafters.base import Drafter
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.last_state import FromLastState
 from specviz.drafters.registry import drafter_class
 from specviz.models.memory_share import memory_share
 from specviz.models.pair import ModelPair
@@ -147,9 +145,7 @@ def _gammas(pair: ModelPair, plan: BenchPlan, drafter: type[Drafter]) -> Sequenc
     """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
     if drafter.copies:
         return plan.copied_gammas
-    if issubclass(drafter, (AtOnce, FromLastState)) and drafter.name in pair.parts:
-        return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
-    return plan.gammas
+    return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
 
 
 @dataclass

@@ -26,6 +26,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -57,7 +58,7 @@ Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
 
 def check_pair(pair: ModelPair, seconds: float = SECONDS) -> Iterator[Sentence | Finding]:
     """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made."""
-    yield Sentence("timing a pass; all of it takes about {seconds} s", seconds=round(seconds))
+    yield Sentence("timing a pass; everything takes about {seconds} s", seconds=round(seconds))
     for what, work in short_checks(seconds):
         yield what
         try:
@@ -76,11 +77,11 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
     return (
         (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
         (Sentence("comparing longer texts"), functools.partial(lengths, seconds=OF_LENGTHS * seconds)),
-        (Sentence("reading trained parts in other ways"), functools.partial(wiring, seconds=OF_PARTS * seconds)),
-        (Sentence("trying trees"), trees),
+        (Sentence("testing other ways to read trained parts"), functools.partial(wiring, seconds=OF_PARTS * seconds)),
+        (Sentence("testing trees"), trees),
         (Sentence("sampling two tokens many times"), lambda pair: distributions(pair, until - time.perf_counter())),
         (Sentence("comparing prepared passes"), prepared),
-        (Sentence("looking at memory"), memory),
+        (Sentence("checking memory"), memory),
         (Sentence("timing passes"), pass_times),
         (Sentence("racing plain decoding"), functools.partial(race, seconds=OF_RACE * seconds)),
     )
@@ -126,7 +127,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
         evidence.add(sampler.sample().tokens)
     p_value = evidence.test().p_value
     if p_value is None:
-        return Finding("skipped", what, Sentence("too few different outcomes were seen to test anything"))
+        return Finding("skipped", what, Sentence("too few different outcomes to test"))
     seen = Sentence(
         "{runs} runs, total variation {distance}, p = {p}",
         runs=evidence.n,
@@ -135,7 +136,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
     )
     if p_value >= SIGNIFICANT:
         return Finding("right", what, seen)
-    return Finding("wrong", what, seen, Sentence("Try the same on the page's Lossless tab with more runs."))
+    return Finding("wrong", what, seen, Sentence("Test the same on the page's Lossless? tab with more runs."))
 
 
 def named(request: Request) -> Sentence:
@@ -153,20 +154,20 @@ def trees(pair: ModelPair) -> Iterator[Finding]:
         what = Sentence("trees, {role}", role=role)
         reason = why_no_trees(model, name)
         if reason is None:
-            yield Finding("right", what, Sentence("read as the branches alone are"))
+            yield Finding("right", what, Sentence("read in the same way as the branches alone"))
         else:
             yield Finding("skipped", what, reason)
 
 
 def prepared(pair: ModelPair) -> Iterator[Finding]:
     """Prepared passes against the model's own."""
-    for role, reason in pair.passes.refused.items():
-        yield Finding("skipped", Sentence("prepared passes, {role}", role=role), reason)
-    target = pair.passes.fast.get("target")
+    for role, reason in pair.passes.prepared.reasons.items():
+        yield Finding("skipped", Sentence("prepared passes, {role}", role=str(role)), reason)
+    target = pair.passes.fast.get(TARGET)
     for role, passes in pair.passes.fast.items():
-        check(passes, target if role.startswith("exit") else None)
+        check(passes, target)
         seen = Sentence("{kind}, equal to the model's own up to rounding", kind=passes.kind)
-        yield Finding("right", Sentence("prepared passes, {role}", role=role), seen)
+        yield Finding("right", Sentence("prepared passes, {role}", role=str(role)), seen)
     if target is not None and target.rounds_refusal is not None:
         yield Finding("skipped", Sentence("rounds made on the device"), target.rounds_refusal)
 
@@ -174,7 +175,7 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
 def memory(pair: ModelPair) -> Iterator[Finding]:
     """The memory left for longer texts."""
     taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
-    seen = Sentence("{taken} at the most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
+    seen = Sentence("{taken} at most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
     if free > LITTLE_MEMORY * (taken + free):
         yield Finding("right", Sentence("memory"), seen)
     else:
@@ -195,7 +196,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     if curve.ratio(GAMMA + 1) is None or curve.about_one > GAMMA:
         yield Finding("right", Sentence("a target pass"), seen)
     else:
-        advice = Sentence("Verifying several tokens is dear here: prepare the passes, and draft few tokens.")
+        advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
     share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
     if isinstance(share, SpecvizError):
@@ -228,5 +229,5 @@ def _raced(what: Sentence, figures: Figures, disturbed: bool) -> Finding:
     if low > 1:
         return Finding("right", what, seen)
     if disturbed:
-        return Finding("slow", what, seen, Sentence("Something else wants the processor: try again once it rests."))
+        return Finding("slow", what, seen, Sentence("Another program may be busy: try again when the machine is idle."))
     return Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))

@@ -81,8 +81,8 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
     apart = margin(due, place)
     if due.pair.dtype == "float32" or place >= len(tokens) or apart is None or apart > NEAR_TIE:
         raise SpecvizError(
-            "{title} is wrong on {preset}: its greedy token {place} is {got} and plain decoding's {due}, with {margin} "
-            "between the target's best two in log probability ({dtype}); nothing was timed there.",
+            "{title} is wrong on {preset}: greedy token {place} is {got}, but plain decoding's is {due}, and the "
+            "target's best two are {margin} apart in log probability ({dtype}); nothing was timed there.",
             "only",
             title=contestant.title,
             preset=preset,
@@ -95,8 +95,8 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
     gaps = gaps_of(plain.pair, plain.prompt.ids, tokens)[place:]
     if max(gaps) > NEAR_TIE:
         raise SpecvizError(
-            "{title} is wrong on {preset}: its greedy token {place} lies {gap} below the target's best in log "
-            "probability, which is more than rounding; nothing was timed there.",
+            "{title} is wrong on {preset}: greedy token {place} lies {gap} below the target's best in log "
+            "probability, more than rounding explains; nothing was timed there.",
             "only",
             title=contestant.title,
             preset=preset,
@@ -151,8 +151,8 @@ def tried(what: Sentence, check: Callable[[], Finding]) -> Finding:
 
 def left_out(what: Sentence, why: Sentence | None = None) -> Finding:
     """A check for which there was no time."""
-    advice = Sentence("python -m specviz check --minutes 5 looks at more.")
-    return Finding("skipped", what, why or Sentence("no time was left for it"), advice)
+    advice = Sentence("python -m specviz check --minutes 5 checks more.")
+    return Finding("skipped", what, why or Sentence("no time left for this check"), advice)
 
 
 def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
@@ -183,7 +183,7 @@ def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, 
     if found.identical:
         return Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
     seen = Sentence(
-        "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
+        "the same up to token {place}, where rounding in {dtype} decides between two tokens ({margin} apart)",
         place=found.place,
         dtype=dtype_name(plain.pair.dtype),
         margin=float(f"{found.margin:.2g}"),
@@ -229,7 +229,7 @@ def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentenc
     for model in filter(None, (pair.target, pair.draft)):
         config = model.config.get_text_config()
         for length in _windows(model):
-            found[length] = Sentence("texts across {n} tokens, a window of attention", n=length)
+            found[length] = Sentence("texts across {n} tokens, an attention window", n=length)
         for name in ("floor_scale", "index_topk"):
             if length := getattr(config, name, None):
                 found[length] = Sentence("texts across {n} tokens, where attention changes", n=length)
@@ -274,7 +274,7 @@ def lengths(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         if length <= BEFORE:
             continue  # the other texts have crossed it
         if needed > left:
-            yield left_out(what, Sentence("to read so much would take about {s} s", s=round(needed)))
+            yield left_out(what, Sentence("reading that much would take about {s} s", s=round(needed)))
         else:
             yield tried(what, functools.partial(_crossing, what, ways, _ending_at(usual, length - BEFORE, NEW)))
 

@@ -79,7 +79,7 @@ def _check_draft(pair: ModelPair) -> None:
     DraftModel.check(pair, DraftParams(branches=1))
     if pair.translation is not None:
         raise SpecvizError(
-            "The draft model of this pair counts in other tokens than the target: an oracle cannot speak for it.",
+            "The draft model of this pair uses a different tokenizer, so forced acceptance cannot be measured with it.",
             "drafter",
         )
 
@@ -104,7 +104,7 @@ def check_alpha(alpha: float) -> None:
     """Raises SpecvizError (field ``alpha``) for anything but a probability."""
     if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise SpecvizError(
-            "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
+            "alpha is the probability that a draft token is right: a number from 0 to 1, not {value}.",
             "alpha",
             value=alpha,
         )
@@ -174,7 +174,7 @@ class OracleDrafter(DraftModel):
         self.drafted = max(0, budget)
         return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # In a plain step the draft model has read nothing that could be taken back; it catches up later.
         if self.drafted:
-            super().observe(committed, verdict, features)
+            super().observe_draft(committed, verdict, features)

@@ -13,8 +13,9 @@ from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
-from specviz.models.pair import ModelPair, position_limit
+from specviz.models.pair import ModelPair
 from specviz.passes.devices import Stopwatch
+from specviz.passes.positions import position_limit
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.prompts import Preset
 from specviz.records.settings import RunSettings, SamplingParams

@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 
 from specviz.models import memory_share
 from specviz.models.memory_share import fastest, looked_up, stored_bytes, weights_read
-from specviz.models.pair import ModelPair, position_limit
+from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
 from specviz.passes.devices import devices_of
 from specviz.passes.kernels.kernel_library import MARCH
+from specviz.passes.positions import position_limit
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 

@@ -29,6 +29,7 @@ from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import home_of, synchronise
+from specviz.passes.roles import TARGET, Role
 from specviz.passes.states import KeptStates, crop_rows, has_states, record_windows
 from specviz.passes.static_passes import kind_of
 from specviz.theory.roofline import BatchPoint, BatchTimes, Curve, Limits, PassTimes, Point
@@ -104,7 +105,7 @@ def measure_passes(
     widths, context = within_positions(models.values(), widths, context)
     with refusing_out_of_memory(no_memory):
         fast = dict(pair.passes.fast)
-        timers = {role: PassTimer(model, widths, context, fast.get(role)) for role, model in models.items()}
+        timers = {role: PassTimer(model, widths, context, fast.get(Role(role))) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
         curves = tuple(_curve(role, timer, peak) for role, timer in timers.items())
         start = PassTimes(**_setup(pair, context, kind_of(fast)), curves=curves, fraction=0.0)
@@ -183,7 +184,7 @@ def measure_batches(
     """
     models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
     widths, context = within_positions(models_of(pair).values(), widths, context)
-    prepared = pair.passes.fast.get("target")
+    prepared = pair.passes.fast.get(TARGET)
     kind = "kernels" if prepared and prepared.static.few_rows else "plain"
     start = BatchTimes(**_setup(pair, context, kind), batches=tuple(batches), points=(), fraction=0.0)
     yield start
@@ -208,5 +209,5 @@ def measure_batches(
 
 def _as_runs_have_it(pair: ModelPair, role: str) -> PreTrainedModel:
     """The model in the form in which prepared passes multiply, if there are any."""
-    prepared = pair.passes.fast.get(role)
+    prepared = pair.passes.fast.get(Role(role))
     return prepared.static.model if prepared else models_of(pair)[role]

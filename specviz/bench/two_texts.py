@@ -66,7 +66,7 @@ def cut(
         except SpecvizError as error:
             raise error.at(name) from error
     if first_difference(*texts) == 0:
-        raise SpecvizError("The texts differ from the first token on: give the prompt that they follow.", "prompt")
+        raise SpecvizError("The texts differ from the first token on: give the prompt that they continue.", "prompt")
     return texts, len(start.ids) if start else 0
 
 

@@ -21,8 +21,8 @@ from specviz.decoding.decoder import context_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import TopChoices
-from specviz.models.pair import ModelPair, Part
-from specviz.parts.published import PublishedPart, shifted
+from specviz.models.pair import ModelPair
+from specviz.parts.reading import TrainedPart
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
@@ -42,7 +42,7 @@ class Reading:
     """A way to read a part, and how many draft tokens are kept of it on average, at each place of each text."""
 
     drafter: str
-    part: Part
+    part: TrainedPart
     name: Sentence | None = None  # None: as its files say
     kept: list[list[float]] = field(default_factory=list)
 
@@ -68,8 +68,8 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
 def readings_of(pair: ModelPair, name: str) -> list[Reading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    others = part.other_readings() if isinstance(part, PublishedPart) else shifted(part)
-    possible = {key: one for key, one in others.items() if all(0 <= layer <= last for layer in one.feature_layers)}
+    others = part.other_readings().items()
+    possible = {key: one for key, one in others if all(0 <= layer <= last for layer in one.feature_layers)}
     return [Reading(name, part), *(Reading(name, other, key) for key, other in possible.items())]
 
 
@@ -118,7 +118,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
         for draft, drafter in zip(drafts, drafters):
             # As if all of it had been refused: at each place the target has read what comes before it, and no more.
             refused = Verdict((), (new[place],), (), draft, coins, tuple, 0)
-            drafter.observe(len(committed), refused, _own(drafter, target, layers))
+            drafter.observe_draft(len(committed), refused, _own(drafter, target, layers))
 
 
 def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
@@ -166,18 +166,18 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
     if best.low > 0:
         seen = Sentence(
-            "{reading} would keep {gain} tokens a pass more ({low} to {high}, 98 %): {figures}",
+            "{reading} would give {gain} more tokens a pass ({low} to {high}, 98 %): {figures}",
             reading=reading.name,
             figures=figures,
             gain=round(best.value, 2),
             low=round(best.low, 2),
             high=round(best.high, 2),
         )
-        advice = Sentence("Its configuration does not say how it was trained: correct it, or fetch it anew.")
+        advice = Sentence("Its configuration does not say how it was trained: correct it, or download it again.")
         return Finding("slow", what, seen, advice)
     if all(gain.high < 0 for gain in gains):
         return Finding("right", what, figures)
-    return Finding("skipped", what, Sentence("no reading is better beyond chance: {figures}", figures=figures))
+    return Finding("skipped", what, Sentence("no other reading is better beyond chance: {figures}", figures=figures))
 
 
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
@@ -198,5 +198,5 @@ def _kept(sums: numpy.ndarray, reading: int) -> numpy.ndarray:
 def _figure(reading: Reading, kept: Ratio) -> Sentence:
     known = {"kept": round(kept.value, 2), "low": round(kept.low, 2), "high": round(kept.high, 2)}
     if reading.name is None:
-        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read", **known)
+        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **known)
     return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)

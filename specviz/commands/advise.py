@@ -36,12 +36,9 @@ def main(options: argparse.Namespace) -> int:
     from specviz.models.loading import load_pair
 
     def load(draft: str) -> ModelPair:
-        other = load_pair(options.target, draft, device=options.device, dtype=options.dtype)
-        pairs.prepare(other, compiling=False)
-        return other
+        return load_pair(options.target, draft, device=options.device, dtype=options.dtype)
 
     pair = pairs.load(options)
-    pairs.prepare(pair, compiling=False)
     measured = Measured()
 
     def text(interrupted: bool) -> str:

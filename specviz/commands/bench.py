@@ -50,9 +50,7 @@ def _names(text: str) -> list[str]:
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if a contestant failed."""
     _check(options)
-    pair = pairs.load(options)
-    if options.passes == "auto":
-        pairs.prepare(pair)
+    pair = pairs.load(options, options.passes)
     return (_on_prompts if options.prompts else _on_presets)(options, pair)
 
 
@@ -61,7 +59,7 @@ def _check(options: argparse.Namespace) -> None:
     check_work(options)
     for name in ("quick", "preset"):
         if options.prompts is not None and getattr(options, name):
-            raise SpecvizError("--{name} is not for prompts of one's own: leave it out.", name, name=name)
+            raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
     from specviz.bench.benchmark import planned, preset_named
 
     planned(options.quick, options.only, ())

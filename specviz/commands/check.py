@@ -34,7 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Prints every finding as it comes. Exit status 1 if something is wrong."""
     pair = pairs.load(options)
-    pairs.prepare(pair, compiling=False)
     from specviz.bench.check import check_pair
     from specviz.bench.equal_texts import Finding
 

@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     texts = [_ids_or_text(read(getattr(options, name), name)) for name in ("one", "other")]
     from specviz.bench.two_texts import parting
 
-    found = parting(pairs.load(options), *texts, options.prompt, options.chat)
+    found = parting(pairs.load(options, "plain"), *texts, options.prompt, options.chat)
     for line in parting_lines(found, (str(options.one), str(options.other)), words()):
         print(harmless(line))
     return int(found is not None and any(found.wrong))

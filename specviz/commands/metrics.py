@@ -26,7 +26,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     text = read(options.metrics, "metrics")
     if options.cost is not None and not 0 <= options.cost < float("inf"):
-        raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
+        raise SpecvizError(
+            "c is a ratio of times: it must be a number from 0 up, not {value}.", "cost", value=options.cost
+        )
     served = read_metrics(text, options.chains)
     write(options, "json", served_message(served, words(), options.speedup, options.cost))
     print(served_text(served, options.cost, options.speedup))

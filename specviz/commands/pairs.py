@@ -1,4 +1,4 @@
-"""The options that name a pair of models, loading it, and preparing its passes."""
+"""The options that name a pair of models, and loading it with the passes that are wanted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from specviz.records.errors import SpecvizError
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
-    from specviz.models.preparation import Preparation
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +39,11 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 
 
-def load(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name. Raises SpecvizError if it cannot be loaded, or for a device under torchrun."""
+def load(options: argparse.Namespace, passes: str = "cached") -> ModelPair:
+    """The pair that the options name. Raises SpecvizError if it cannot be loaded, or for a device under torchrun.
+
+    passes: one of `PASSES`; what has to be compiled is reported step by step, and why a role got no faster passes.
+    """
     from specviz.models.loading import load_pair
 
     several = process_count() > 1
@@ -51,25 +53,15 @@ def load(options: argparse.Namespace) -> ModelPair:
             "device",
             count=process_count(),
         )
-    return load_pair(
+    pair = load_pair(
         options.target,
         options.draft,
         draft_vocabulary=options.draft_vocabulary,
         device="parallel" if several else options.device,
         dtype=options.dtype,
+        passes="plain" if passes == "plain" else "cached",
     )
-
-
-def prepare(pair: ModelPair, compiling: bool = True) -> Preparation:
-    """Prepares the pair's fast passes; while compiling, prints the steps, and why a role got no faster passes.
-
-    compiling: otherwise only what was compiled before is used.
-    """
-    from specviz.models.preparation import prepare_passes
-
-    if not compiling:
-        return prepare_passes(pair, compiling=False)
-    done = prepare_passes(pair, lambda fraction, step: progress(f"passes: {step}"))
-    for role, error in done.reasons.items():
-        progress(f"{'nothing faster' if role in done.ready else 'plain passes'}, {role}: {error}")
-    return done
+    if passes == "auto":
+        for line in pair.prepare(lambda fraction, step: progress(f"passes: {step}")).shortfalls():
+            progress(line)
+    return pair

@@ -11,12 +11,10 @@ from specviz.commands import pairs
 from specviz.commands.output import write
 from specviz.drafters import DRAFTERS
 from specviz.records.metrics import Tally
-from specviz.records.settings import AUTO, SETTINGS, RunSettings, Setting
+from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
 from specviz.views import terminal
 
 ABOUT = "continue a prompt, tokens coloured by where they came from"
-
-PASSES = ("plain", "cached", "auto")
 
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -66,9 +64,7 @@ def main(options: argparse.Namespace) -> int:
     from specviz.decoding.request import prepare
     from specviz.drafters.registry import usual
 
-    pair = pairs.load(options)
-    if options.passes != "plain":
-        pairs.prepare(pair, compiling=options.passes == "auto")
+    pair = pairs.load(options, options.passes)
     if options.drafter is None:
         settings = replace(settings, drafter=usual(pair, preparing=False))
     request = prepare(pair, settings)

@@ -12,9 +12,10 @@ from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
-from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
+from specviz.passes.kernels.chains import JudgedDraft
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
@@ -65,18 +66,18 @@ class Decoder:
         # 4. Keep: caches drop what was refused, and the drafter hears of it.
         self.target.keep(len(committed), verdict.path)
         features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
-        hear = self.drafter.observe if budget else self.drafter.watch
+        hear = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
         hear(len(committed), verdict, features)
         return verdict
 
 
 def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
-    target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get("target"))
-    fast = request.passes.get("target")
+    target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get(TARGET))
+    fast = request.passes.get(TARGET)
     if isinstance(fast, GraphedPasses) and target.buffers is not fast.kept:
         # Another text has the buffers that the graphs work on: this run is plain, and its record says so.
-        request.passes["target"] = FastPasses.unprepared(fast.static)
+        request.passes[TARGET] = FastPasses.unprepared(fast.static)
     drafter = (build or request.drafter)(context_of(request, target))
     return Decoder(target, drafter, Coins.of(request), judge_of(request))
 
@@ -191,7 +192,7 @@ class KernelJudge(Judge):
 
 def judge_of(request: Request) -> Judge:
     """The quickest judge that comes to the same."""
-    rule, warper, passes = request.deciding_rule, request.warper, request.passes.get("target")
+    rule, warper, passes = request.deciding_rule, request.warper, request.passes.get(TARGET)
     known = rule in (TOKEN, BLOCK, TREE, MATCH) and warper.temperature_alone is not None
     by_kernels = passes is not None and passes.by_kernels
     return KernelJudge(rule, warper) if known and by_kernels else Judge(rule, warper)

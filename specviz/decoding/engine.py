@@ -141,13 +141,17 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
     """
     drafter = request.settings.drafter
     if drafter is None:
-        raise SpecvizError("Plain decoding drafts nothing that two rules could judge: choose a drafter.", "drafter")
+        raise SpecvizError("Plain decoding drafts nothing for two rules to judge: choose a drafter.", "drafter")
     other = choose_rule(rule, drafter, request.branches > 1, request.drafter.draws_paths)
     if other.lossless != request.rule.lossless:
-        raise SpecvizError("A lossy rule judges top choices, a lossless one draws: these are different drafts.", "rule")
+        raise SpecvizError(
+            "The two rules need different drafts: a lossy rule judges top choices, a lossless rule judges drawn "
+            "tokens.",
+            "rule",
+        )
     if request.branches > 1 and other.paths != request.rule.paths:
         raise SpecvizError(
-            "Siblings and whole paths are drawn differently: these are different drafts of a tree.", "rule"
+            "The two rules need different drafts of a tree: one draws siblings, the other whole paths.", "rule"
         )
     return _replayed(request, other)
 

@@ -147,8 +147,8 @@ class CutShort(Drafter):
             return Draft.copied(draft.tokens[:length].tolist(), uniforms.device)
         return Draft(draft.tokens[:length], chain(length), draft.probs[:length])
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.drafter.observe(committed, verdict, features)
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.drafter.observe_draft(committed, verdict, features)
 
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.drafter.watch(committed, verdict, features)
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.drafter.observe_plain_step(committed, verdict, features)

@@ -9,6 +9,7 @@ from torch import Tensor
 from specviz.decoding.request import Request
 from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
 from specviz.passes.devices import Stopwatch
+from specviz.passes.roles import TARGET
 from specviz.passes.states import keeps_state
 from specviz.rules.draft import chain
 from specviz.rules.sampling import Warper
@@ -59,7 +60,7 @@ class Start:
         pair = self.request.pair
         stopwatch = Stopwatch(pair.device)
         if self.kind is None:
-            self._target = reader(pair.target, stopwatch, self.request.passes.get("target"))
+            self._target = reader(pair.target, stopwatch, self.request.passes.get(TARGET))
         else:
             self._target = self.kind(pair.target, stopwatch)
         self._target.feature_layers = self.feature_layers

@@ -149,15 +149,16 @@ class GreedyToken:
 def check_lossless(request: Request, rule: LabRule) -> None:
     """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
-        raise SpecvizError("Plain decoding drafts nothing, and no rule judges it: choose a drafter.", "drafter")
+        raise SpecvizError("Plain decoding drafts nothing for a rule to judge: choose a drafter.", "drafter")
     if (rule.mislabelled or rule.cut) and not issubclass(request.drafter, Stepwise):
         raise SpecvizError(
-            "This drafter draws no tokens, and this rule goes by the q of drawn ones: choose one with a model.",
+            "This drafter draws no tokens, but this rule needs the q of drawn tokens: choose a drafter with a model.",
             "rule",
         )
     if rule.stale_state and not keeps_state(request.pair.target):
         raise SpecvizError(
-            "This target keeps no running state that refused tokens could stay in: load a hybrid one, such as Qwen3.5.",
+            "This target keeps no running state that rejected tokens could stay in: load a hybrid model, such as "
+            "Qwen3.5.",
             "rule",
         )
     room = request.pair.context_length

@@ -8,6 +8,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
@@ -35,7 +36,7 @@ class Request:
     branches: int  # draft tokens at each depth
     rule: Rule  # ``auto`` resolved
     warper: Warper  # for the target's logits and the drafter's
-    passes: dict[str, FastPasses]  # the pair's fast passes at that moment, by role
+    passes: dict[Role, FastPasses]  # the pair's fast passes at that moment, by role
     longest: int = LONGEST_AUTO  # the most that γ = auto may be
 
     @property

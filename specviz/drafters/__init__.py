@@ -1,6 +1,6 @@
 """The ways to draft. Register new drafters here, in `CLASSES`: this module alone loads no torch.
 
-base           the protocol: propose a draft, observe the verdict; the facts that each class states
+base           the protocol: propose a draft, hear of the verdict; the facts that each class states
 registry       from names to classes; the default drafter of a pair
 choosers       from a model's probabilities to tokens: top choices or draws
 growing        the choosers' decisions as functions of tensors, which a GPU can record
@@ -8,10 +8,7 @@ ahead          how drafters read and draft on a GPU, from a text of which the ho
 stepwise       drafting token by token or level by level, for drafters with probabilities
 draft_model    a second, smaller model, with the same tokenizer or another
 self_drafting  the target's cheaper versions of itself: its first layers, or all of it with weights in few bits
-heads          trained parts that continue the target's hidden states token by token: EAGLE, MTP, Gemma 4's assistants
-at_once        all depths in one pass; masks after the text
-blocks         blocks of masks that see each other: DFlash; corrected from left to right: DSpark, Domino, DFlash2
-last_state     one head for each depth, over the target's last hidden state: Medusa's, MLP speculators
+heads          all trained parts that draft from the target's hidden states; where rows come from, parts say themselves
 copying        what followed the text's end at its previous occurrence, or most often
 hybrid         copying where that promises most of a draft, elsewhere a model
 lookahead      the target's own guesses from earlier passes
@@ -26,10 +23,10 @@ CLASSES = {
     "lookahead": "lookahead.Lookahead",
     "early_exit": "self_drafting.EarlyExit",
     "quantised_self": "self_drafting.QuantisedSelf",
-    "medusa": "last_state.Medusa",
+    "medusa": "heads.Medusa",
     "eagle": "heads.Eagle",
     "mtp": "heads.Mtp",
-    "parallel": "at_once.Parallel",
+    "parallel": "heads.Parallel",
 }
 
 #: The names of all drafters; None stands for plain decoding.

@@ -7,8 +7,8 @@ passes; nothing in it belongs to a run, since recordings outlive runs.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specviz.drafters.growing import Growing, Level
-from specviz.parts.dflash import DFlashHead
-from specviz.parts.medusa import MedusaModel
+from specviz.drafters.growing import Growing, GrownLevel
+from specviz.parts.head_passes import HeadModel
+from specviz.parts.reading import Rows, TrainedPart, before
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
-
-#: Rows of logits [k, any width] for what follows each token of a level, which is sent once it is chosen.
-Rows = Generator[Tensor, Level, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,13 +33,19 @@ class DeviceText:
     read: Tensor  # [1] int64, how many places the drafter has read
     features: Tensor | None  # [most, width], the target's hidden states by place (`Drafter.feature_layers`)
 
+    def states(self, places: Tensor) -> Tensor:
+        """[n, width], the target's hidden states at these places [n]."""
+        assert self.features is not None
+        return self.features.index_select(0, places)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DraftAhead(ABC):
-    """Drafts on the device, one round after the other.
+class DraftAhead:
+    """Drafts on the device, one round after the other; by default with a model, which reads its own tokens.
 
     It begins by reading the text's last tokens, always the same number: reading a token once more changes nothing, and
-    places past the text's end go to the buffers' spare place.
+    places past the text's end go to the buffers' spare place. A draft model reads two, as it never read the last one of
+    a draft that was accepted whole; a target's first layers one.
     """
 
     #: Rows of a head belong to the text's second token and those after it.
@@ -59,30 +62,44 @@ class DraftAhead(ABC):
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
         """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
-        levels, made = self.levels(text, depth), self.growing.begun(depth, text.length.device)
-        row = next(levels)
+        levels, made = self.levels(DeviceReading(self, text), depth), self.growing.begun(depth, text.length.device)
+        first = self._fitting(next(levels))
+        level = made.add(first[:1], uniforms)
+        for step in range(1, depth):
+            rows = first[step : step + 1] if len(first) > 1 else self._fitting(levels.send(level))
+            level = made.add(rows, uniforms)
+        return made.draft(uniforms, self.sources)
+
+    def _fitting(self, rows: Tensor) -> Tensor:
+        return fit_width(rows, self.vocab_size).float()
+
+    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+        """The rows of one level after another."""
+        rows = reading.text()
         while True:
-            level = made.add(fit_width(row, self.vocab_size).float(), uniforms)
-            if level is None:
-                return made.draft(uniforms, self.sources)
-            row = levels.send(level)
+            rows = reading.level((yield rows))
 
-    @abstractmethod
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        """The rows of one level after another, `depth` of them."""
+    def inputs(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What is read with tokens besides them. states: [n, d], as `DeviceReading.states`."""
+        return ()
 
-    def note_read(self, text: DeviceText) -> None:  # noqa: B027, models find what is unread by themselves
-        """Takes down how far it has read, before the text goes on. Drafting itself changes nothing that drafting begins
-        with, so a draft can be made twice."""
+    def text_inputs(self, text: DeviceText, masks: int, features: Tensor | None) -> tuple[Tensor, ...]:
+        """The same with the text's last tokens and masks after them, which have these features or zeros."""
+        return ()
+
+    def note_read(self, text: DeviceText) -> None:
+        """Takes down how far it has read, before the text goes on; models find what is unread by themselves. Drafting
+        itself changes nothing that drafting begins with, so a draft can be made twice."""
 
     def read_after(self, length: int, kept: int, depth: int) -> int:
         """How many places it has read, once `kept` tokens were kept of a draft after `length` tokens of text."""
         return length + min(kept, depth - 1)
 
-    @abstractmethod
     def keep(self, start: Tensor, path: Tensor) -> None:
         """Moves what it has read of a tree's kept tokens to where the text goes on. start: [1] int64; path: [depth]
         int64, the tokens that were kept, then any."""
+        if not self.shares:
+            move(self.rows, start, path)
 
     @property
     def beyond(self) -> int:
@@ -103,57 +120,31 @@ class DraftAhead(ABC):
         """The first place that it reads, and the one after the text's last: [1] int64 each."""
         return (text.length - self.unread).clamp_min(0), text.length
 
-    def text_part(self, text: DeviceText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The text's last tokens and their places, [unread] int64; which of them is the last, and the place after it,
-        [1] int64."""
-        start, end = self.first(text)
-        places = start + torch.arange(self.unread, device=start.device)
-        tokens = text.ids.index_select(0, places + self.shift)
-        return tokens, places.where(places < end, self.passes.kept.room - 1), end - 1 - start, end
-
     def visible(self, where: Tensor) -> Tensor:
         """[n, room] bool: each token sees the places before its own, and that."""
         return where.unsqueeze(-1) >= self.cells
 
 
-class ModelAhead(DraftAhead):
-    """A model reads its own tokens, level by level. A draft model reads the text's last two tokens: it never read the
-    last one of a draft that was accepted whole. A target's first layers read one."""
-
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        tokens, where, last, end = self.text_part(text)
-        outputs = self.passes.static(tokens, where, where, self.visible(where), *self.inputs(text), *self.rows)
-        logits, *states = [output.index_select(0, last) for output in outputs]
-        for step in range(depth - 1):
-            level, position = (yield logits[-self.growing.branches :]), end + step
-            if level.ancestors is None:
-                given = level.tokens, position, position, self.visible(position), *states
-                logits, *states = self.passes.static(*given, *self.rows)
-                continue
-            read = [state.index_select(0, level.rows) for state in states]
-            where = end + torch.arange(level.first, level.first + len(level.tokens), device=end.device)
-            seen = branches_see(self.cells, end, level.ancestors)
-            given = level.tokens, position.expand_as(where), where, seen
-            logits, *more = self.passes.static(*given, *read, *self.rows)
-            states = [torch.cat(both) for both in zip(states, more)]
-        yield logits[-self.growing.branches :]
-
-    def inputs(self, text: DeviceText) -> tuple[Tensor, ...]:
-        """What else is read with the text's last tokens."""
-        return ()
-
-    def keep(self, start: Tensor, path: Tensor) -> None:
-        if not self.shares:
-            move(self.rows, start, path)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HeadAhead(ModelAhead):
-    """A head that continues the target's hidden states. Every round it reads the tokens that the last one committed,
-    with the states that the target has computed for them."""
+class HeadAhead(DraftAhead):
+    """A trained part that continues the target's hidden states. Every round it reads the tokens that the last one
+    committed, with the states that the target has computed for them."""
 
     shift: ClassVar[int] = 1
-    fuse: Callable[[Tensor], Tensor]
+    part: TrainedPart
+    model: HeadModel  # with the part, or its first head
+    fuse: Callable[[Tensor], Tensor]  # `TrainedPart.fuse`
+
+    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+        return self.part.levels(reading, depth)
+
+    def inputs(self, states: Tensor) -> tuple[Tensor, ...]:
+        return (states,)
+
+    def text_inputs(self, text: DeviceText, masks: int, features: Tensor | None) -> tuple[Tensor, ...]:
+        read = text.states(text.read + torch.arange(self.unread, device=text.read.device))
+        given = functional.pad(read, (0, 0, 0, masks)) if features is None else torch.cat([read, features])
+        return (self.fuse(given).to(self.passes.static.dtype),)
 
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         return text.read, text.length - 1
@@ -167,89 +158,74 @@ class HeadAhead(ModelAhead):
     def keep(self, start: Tensor, path: Tensor) -> None:
         """Nothing to do: it reads the kept tokens once more, with the target's states."""
 
-    def inputs(self, text: DeviceText, *more: Tensor) -> tuple[Tensor, ...]:
-        """more: further hidden states to be fused."""
-        return (self.fuse(torch.cat([self.states(text), *more])).to(self.passes.static.dtype),)
-
-    def states(self, text: DeviceText) -> Tensor:
-        """The target's, of the text's last tokens: [unread, width]."""
-        return text.features.index_select(0, text.read + torch.arange(self.unread, device=text.read.device))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StateAhead(DraftAhead):
-    """Heads that guess all depths from the target's last hidden state, and read nothing else."""
-
-    model: MedusaModel
-
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        last, state = text.length - 1, text.features.index_select(0, text.length - 2)
-        rows = self.model(input_ids=text.ids.index_select(0, last)[None], features=state[None]).logits[0]
-        for row in rows[:depth].split(1):  # noqa: UP028, it is sent to
-            yield row
-
-    def read_after(self, length: int, kept: int, depth: int) -> int:
-        return length - 1
-
-    def keep(self, start: Tensor, path: Tensor) -> None:
-        """Nothing to do: it has read nothing."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MasksAhead(HeadAhead):
-    """A head that fills in masks after the text, all in the pass that reads the text's last tokens."""
-
-    mask: tuple[int, Tensor]  # its id, and the hidden state in place of the target's, [1, width]
-
     @property
     def beyond(self) -> int:
-        return int(self.deepest)
-
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        tokens, where, last, end = self.text_part(text)
-        masks = torch.arange(depth - 1, device=end.device)
-        where = torch.cat([where, end + masks])
-        tokens = torch.cat([tokens, torch.full_like(masks, self.mask[0])])
-        inputs = self.inputs(text, self.mask[1].expand(depth - 1, -1))
-        logits, *_ = self.passes.static(tokens, where, where, self.visible(where), *inputs, *self.rows)
-        for row in logits.index_select(0, torch.cat([last, self.unread + masks])).split(1):  # noqa: UP028, it is sent to
-            yield row
+        return self.part.masks
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BlockAhead(HeadAhead):
-    """A block of masks that see each other and the text; `head` may correct its rows from left to right."""
+class DeviceReading:
+    """The passes of one draft on a device (`specviz.parts.reading.Reading`)."""
 
-    head: DFlashHead
-    corrects: bool  # its rows depend on the tokens before them
+    foresees = False  # no draft ends early there
+    sure: Tensor | None = None
+
+    def __init__(self, ahead: DraftAhead, text: DeviceText):
+        self.ahead, self.on_device = ahead, text
+        self.start, self.end = ahead.first(text)
+        self.states = torch.empty(0)
 
     @property
-    def beyond(self) -> int:
-        return self.head.sizes.block_size
+    def last(self) -> Tensor:
+        return self.on_device.ids.index_select(0, self.on_device.length - 1)
 
-    def levels(self, text: DeviceText, depth: int) -> Rows:
-        rows, hidden, last = self._block(text)
-        if not self.corrects:
-            for row in self.head.for_target(rows[:depth]).split(1):
-                yield row
-            return
-        memory, tokens = self.head.first_memory(last, hidden), last
-        skipped = len(hidden) - len(rows)
-        for step in range(depth):
-            row, after = self.head.corrected(step, rows[step], tokens, hidden[skipped + step], memory)
-            level = yield self.head.for_target(row)
-            tokens, memory = level.tokens, after.index_select(0, level.places)
+    @property
+    def last_state(self) -> Tensor:
+        return self.on_device.states(self.on_device.length - 2)
 
-    def _block(self, text: DeviceText) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [slots that draft, rows] and hidden states [slots, d] of the block, and the text's last token, [1]."""
-        (tokens, where, _, end), sizes = self.text_part(text), self.head.sizes
-        slots = torch.arange(sizes.block_size, device=end.device)
-        last = text.ids.index_select(0, end)
-        where = torch.cat([where, end + slots])
-        inputs = functional.pad(self.states(text), (0, 0, 0, len(slots))).to(self.passes.static.dtype)
-        given = torch.cat([tokens, last, torch.full_like(slots[1:], sizes.mask_id)]), where, where
-        logits, hidden = self.passes.static(*given, self.visible(where), inputs, *self.rows)
-        return logits[0 if sizes.predicts_next else 1 :], hidden.to(self.head.dtype), last
+    def span(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
+        ahead, device, count = self.ahead, self.start.device, 0 if masks is None else len(masks)
+        places = self.start + torch.arange(ahead.unread, device=device)
+        tokens = self.on_device.ids.index_select(0, places + ahead.shift)
+        where = places.where(places < self.end, ahead.passes.kept.room - 1)
+        wanted = self.end - 1 - self.start
+        if masks is not None:
+            after = torch.arange(count, device=device)
+            tokens, where = torch.cat([tokens, masks]), torch.cat([where, self.end + after])
+            wanted = torch.cat([wanted, ahead.unread + after])
+        inputs = ahead.text_inputs(self.on_device, count, features)
+        rows, self.states = self._pass(tokens, where, where, ahead.visible(where), inputs)
+        if len(rows) == count:  # the part makes none of the text
+            return rows
+        self.states = self.states.index_select(0, wanted)
+        return rows.index_select(0, wanted)
+
+    def level(self, level: GrownLevel) -> Tensor:
+        ahead, place = self.ahead, self.end + level.first // self.ahead.growing.branches
+        if level.rows is None:
+            inputs = ahead.inputs(self.states)
+            rows, self.states = self._pass(level.tokens, place, place, ahead.visible(place), inputs)
+            return rows
+        where = self.end + torch.arange(level.first, level.first + len(level.tokens), device=self.end.device)
+        seen = branches_see(ahead.cells, self.end, level.ancestors)
+        inputs = ahead.inputs(before(self.states, level))
+        rows, more = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
+        self.states = torch.cat([self.states, more])
+        return rows
+
+    def _pass(
+        self, tokens: Tensor, positions: Tensor, where: Tensor, visible: Tensor, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Rows and states, which are empty where a pass returns none."""
+        rows, *states = self.ahead.passes.static(tokens, positions, where, visible, *inputs, *self.ahead.rows)
+        return rows, states[0] if states else rows[:, :0]
+
+    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.ahead, HeadAhead)
+        rows = self.ahead.model(input_ids=tokens[None], features=states[None]).logits[0]
+        return rows[-keep:], states
 
 
 def branches_see(cells: Tensor, end: Tensor, ancestors: Tensor) -> Tensor:

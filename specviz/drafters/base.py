@@ -1,5 +1,8 @@
 """The protocol of a drafter: it proposes tokens and learns which of them were kept."""
 
+from __future__ import annotations
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +13,10 @@ from torch import Tensor
 from specviz.drafters.ahead import DraftAhead
 from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
-from specviz.parts.published import Servers
+from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.reading_checks import reads_trees
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
@@ -28,7 +32,7 @@ class DraftContext:
     chooser: Chooser  # how a model's probabilities become tokens
     target: CachedModel  # with its cache and the run's clock, `target.stopwatch`
     seed: int = 0  # for drafters that start from random guesses; all draws use the run's uniforms
-    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
+    passes: Mapping[Role, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
 
 
 class Drafter(ABC):
@@ -62,6 +66,11 @@ class Drafter(ABC):
     @abstractmethod
     def __init__(self, context: DraftContext): ...
 
+    @classmethod
+    def suited(cls, pair: ModelPair) -> type[Drafter]:
+        """The class of this name that drafts for this pair: by default this one."""
+        return cls
+
     @classmethod  # noqa: B027, most have nothing to check
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         """Raises SpecvizError if it cannot draft for this pair. By default it can."""
@@ -79,6 +88,11 @@ class Drafter(ABC):
         if "branches" not in cls.reads:
             return 1
         return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> float:
+        """How deep it drafts for this pair at most, where something that the pair has says so."""
+        return math.inf
 
     @classmethod
     def largest_draft(cls, num_draft_tokens: int, branches: int) -> int:
@@ -99,14 +113,14 @@ class Drafter(ABC):
         committed: the prompt and all tokens since. uniforms: float64 to draw with, one for each token of the largest
         draft."""
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, some keep nothing
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
         """Learns what became of the last draft; caches rewind to what was kept.
 
         committed: how many tokens were committed before the draft. features: [tokens read, width] as in `prefill`, of
         every newly kept token: those that the target had not read before, then the kept draft tokens.
         """
 
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, most need not
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
         """Learns of a round in which it was not asked to propose anything."""
 
     def ahead(self, deepest: int) -> DraftAhead | None:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext, Drafter, Servers
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
+from specviz.parts.servers import Servers
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 from specviz.rules.transfer import to_device

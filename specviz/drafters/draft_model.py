@@ -7,15 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.ahead import DraftAhead, ModelAhead
-from specviz.drafters.base import DraftContext, Servers
+from specviz.drafters.ahead import DraftAhead
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair, logit_width, position_limit
+from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
+from specviz.parts.reading import HostLevel, Rows
+from specviz.parts.servers import Servers
 from specviz.passes.cached_model import reader
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import why_no_trees
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
 from specviz.rules.sampling import in_order
@@ -38,7 +42,7 @@ class DraftModel(Stepwise):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get("draft"))
+        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get(DRAFT))
         self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns
@@ -47,10 +51,14 @@ class DraftModel(Stepwise):
         self.in_one_call = self.whole and self.drafts_in_one_call(self.model)
 
     @classmethod
+    def suited(cls, pair: ModelPair) -> type[Drafter]:
+        return cls if pair.translation is None else TranslatedDraftModel
+
+    @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if pair.draft is None:
             raise SpecvizError(
-                "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
+                "This pair has no draft model: name one when loading, or draft with prompt_lookup.", "drafter"
             )
         if cls.branches(pair, params) > 1 and (reason := why_no_trees(pair.draft, pair.draft_name)):
             raise reason
@@ -71,8 +79,14 @@ class DraftModel(Stepwise):
         """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
         return self.limit + 1 - len(committed)
 
-    def first_row(self, committed: Sequence[int]) -> Tensor:
-        return self._whole(self.model.forward(self.unread(committed), keep=1))
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self._levels(self.unread(committed))
+
+    def _levels(self, unread: Tensor) -> Rows[HostLevel]:
+        rows = self.model.forward(unread, keep=1)
+        while True:
+            level = yield self._whole(rows)
+            rows = self.model.extend(self._known(level.tokens), level.parents)
 
     def known(self, ids: Sequence[int]) -> list[int]:
         """The ids as the draft model reads them. Some only the target has: the draft reads another id in their place.
@@ -83,14 +97,15 @@ class DraftModel(Stepwise):
         """The committed tokens that the draft model has not read yet, as ids that it knows, [n] int64."""
         return self.model.unread(committed).clamp_max(self.known_ids - 1)
 
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        return self._whole(self.model.extend(tokens, parents))
+    def _known(self, tokens: Tensor) -> Tensor:
+        """Draft tokens as the draft model reads them."""
+        return tokens
 
     def _whole(self, rows: Tensor) -> Tensor:
         """Rows of the draft's head over its whole vocabulary."""
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # The last level was never fed, so after full acceptance there is nothing to drop.
         fed = self.model.length - committed
         if fed < 0:  # its context is full
@@ -101,7 +116,7 @@ class DraftModel(Stepwise):
         if not (self.whole and self.grows_on(self.model)):
             return None
         # After a draft that was accepted whole its last token is unread, and the one after it.
-        return ModelAhead(**self._in_common(self.model.passes, deepest), unread=2, limit=self.limit)
+        return DraftAhead(**self._in_common(self.model.passes, deepest), unread=2, limit=self.limit)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
         if self.model.length < len(committed) - 2:
@@ -151,16 +166,18 @@ class TranslatedDraftModel(DraftModel):
         self.reader.follow(committed)
         return super().room(self.reader.ids)
 
-    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         unread = self.unread(self.reader.ids)
-        return in_order(self.model.forward(unread, keep=1), self.draft_of) if len(unread) else None
+        return self._levels(unread) if len(unread) else None
 
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+    def _known(self, tokens: Tensor) -> Tensor:
         # Only what was drawn from no numbers is not shared, and will be refused for that.
-        known = self.draft_of[tokens].clamp_max(self.known_ids - 1)
-        return in_order(self.model.extend(known, parents), self.draft_of)
+        return self.draft_of[tokens].clamp_max(self.known_ids - 1)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def _whole(self, rows: Tensor) -> Tensor:
+        return in_order(rows, self.draft_of)
+
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         read, settled = len(self.reader.ids), self.reader.settled
         fed = self.model.length - read
         if read > settled:
@@ -168,3 +185,62 @@ class TranslatedDraftModel(DraftModel):
             self.model.rewind(min(settled, self.model.length))
         else:
             self.model.keep(min(read, self.model.length), [index for index in verdict.path if index < fed])
+
+
+#: The most masks for which published PARD models are run, less one: nothing in their folders says how many.
+_PARD_DEPTHS = 32
+
+
+class ParallelDraftModel(DraftModel):
+    """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583).
+
+    All depths in one pass, so tokens do not see each other: a deeper draft takes hardly more time, but later tokens are
+    kept less often. So do those that can also read their target's hidden states, which they are trained to do without
+    (PARD-2, arXiv 2605.08632).
+    """
+
+    name: ClassVar[str] = "parallel"
+    at_once: ClassVar[bool] = True
+    measured_as: ClassVar[frozenset[str]] = frozenset({"tree"})
+    servers: ClassVar[Servers] = Servers("draft_model", model="DRAFT_MODEL", in_parallel=True)
+    step_share: ClassVar[float | None] = 1 / 2
+    most_levels: float = _PARD_DEPTHS
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.in_one_call = False  # a pass a token
+
+    @classmethod
+    def suits(cls, pair: ModelPair) -> bool:
+        """True if the pair's draft model was adapted like that and shares the target's tokens."""
+        if pair.draft is None or pair.translation is not None:
+            return False
+        settings = pair.draft.config
+        return getattr(settings, "spd_type", None) in ("pard", "pard2") and hasattr(settings, "pard_token")
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        """It reads chains only, so any draft model will do whose mask is one of its tokens."""
+        mask, tokens = pair.draft.config.pard_token, len(pair.draft.get_input_embeddings().weight)
+        if not isinstance(mask, int) or not 0 <= mask < tokens:
+            raise SpecvizError(
+                "The draft model's mask, pard_token {mask}, is not one of its {tokens} tokens: correct its "
+                "config.json.",
+                "drafter",
+                mask=quoted(mask),
+                tokens=tokens,
+            )
+
+    def source(self, depth: int) -> str:
+        return f"mask {depth}" if depth else "row"
+
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+        unread = self.unread(committed)
+        masks = unread.new_full((depth - 1,), self.model.model.config.pard_token)
+        yield self.model.forward(torch.cat([unread, masks]), keep=depth)
+
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.model.rewind(committed)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        return None

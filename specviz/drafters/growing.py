@@ -17,13 +17,12 @@ from specviz.rules.sampling import Warper, draw, first_largest
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class GrownLevel:
     """The tokens of one level, k of a draft's n."""
 
     tokens: Tensor  # [k] int64
     first: int  # how many tokens the levels before have
-    places: Tensor  # [k] int64, among the tokens of the level before, their parents
-    rows: Tensor  # [k] int64, in a tree the row that judges each: 0 follows the text, i + 1 token i; in a chain 0
+    rows: Tensor | None  # [k] int64, the row that judges each: 0 follows the text, i + 1 token i; None in a chain
     ancestors: Tensor | None  # [k, n] bool, which tokens precede each on its branch, itself included; None in a chain
 
 
@@ -46,30 +45,27 @@ class Grown:
     growing: Growing
     depth: int
     device: torch.device
-    levels: list[Level] = field(default_factory=list)
+    levels: list[GrownLevel] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
     weights: Tensor | None = None  # [k] float64, the last level's chances; of likeliest tokens
     chances: list[float] = field(default_factory=lambda: [1.0])  # the same of drawn ones
-    first_place: Tensor = field(init=False)  # [1] int64, 0
     widths: list[int] = field(default_factory=list)  # by level, how many siblings there may be
 
-    def __post_init__(self) -> None:
-        self.first_place = torch.zeros(1, dtype=torch.long, device=self.device)
-
-    def add(self, rows: Tensor, uniforms: Tensor) -> Level | None:
-        """Chooses the next level from rows of logits [k or 1, vocab] float32; None if it was the last one."""
+    def add(self, rows: Tensor, uniforms: Tensor) -> GrownLevel:
+        """Chooses the next level from rows of logits [k or 1, vocab] float32."""
         first, width = len(self.levels) * self.growing.branches, self.growing.branches
         if self.levels and len(rows) == 1 and width > 1:
             rows = rows.expand(width, -1)  # all tokens of the level before are followed by the same
         self.logits.append(rows)
         u = uniforms[first : first + width]
         if width == 1:
-            tokens, places = self._one(rows, u), self.first_place
+            self.levels.append(GrownLevel(self._one(rows, u), first, None, None))
         else:
             tokens, places = self._likeliest(rows) if self.growing.warper is None else self._drawn(rows, u)
-        self.levels.append(Level(tokens, first, places, self._rows(first, places), self._ancestors(first, places)))
-        return None if len(self.levels) == self.depth else self.levels[-1]
+            judging = places + (first - width + 1) if first else places
+            self.levels.append(GrownLevel(tokens, first, judging, self._ancestors(first, places)))
+        return self.levels[-1]
 
     def draft(self, uniforms: Tensor, sources: tuple[str, ...]) -> Draft:
         """All of it. sources: by depth."""
@@ -126,14 +122,8 @@ class Grown:
         self.chances = [self.chances[place] * chance for served, chance in dealt for place in served]
         return torch.cat(tokens), torch.cat(parents)
 
-    def _rows(self, first: int, places: Tensor) -> Tensor:
-        """See `Level`. A chain has one state to go on from, so its row is always the first."""
-        return places if self.growing.branches == 1 or not first else places + (first - self.growing.branches + 1)
-
-    def _ancestors(self, first: int, places: Tensor) -> Tensor | None:
+    def _ancestors(self, first: int, places: Tensor) -> Tensor:
         width = self.growing.branches
-        if width == 1:
-            return None
         numbers = torch.arange(self.depth * width, device=self.device)
         own = numbers[first : first + width].unsqueeze(-1) == numbers
         return self.levels[-1].ancestors.index_select(0, places) | own if first else own

@@ -1,4 +1,5 @@
-"""Drafting token by token with a trained part that continues the target's own hidden states: EAGLE, and MTP modules."""
+"""Drafting with trained parts that read the target's hidden states: each says where its rows come from, one drafter
+makes drafts of them."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -7,68 +8,35 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.ahead import DraftAhead, HeadAhead
-from specviz.drafters.base import DraftContext, Servers
+from specviz.drafters.base import DraftContext, Drafter
+from specviz.drafters.draft_model import ParallelDraftModel
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair, Part
-from specviz.parts.gemma_assistant import AssistantModel, GemmaAssistant, assistant_reader
-from specviz.parts.head_passes import Head, HeadModel
-from specviz.parts.mtp import MtpModules
-from specviz.parts.published import PublishedPart
-from specviz.passes.cached_model import CachedModel, reader, tree_view
+from specviz.models.pair import ModelPair
+from specviz.parts.reading import HostLevel, Rows, TrainedPart
+from specviz.parts.servers import Servers
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft, Verdict, tree_shape
-from specviz.rules.transfer import to_device
+from specviz.rules.draft import Draft, Verdict
 
 
-class Headed(Stepwise):
-    """Drafts from the target's hidden states with the pair's trained part of the same name."""
+class HeadDrafter(Stepwise):
+    """Drafts from the target's hidden states with the pair's trained part of the same name.
+
+    After each round the draft tokens' rows are dropped, and the kept tokens are read again with the hidden states that
+    the target has computed for them.
+    """
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.head: Part = context.pair.parts[self.name]
-        self.target = context.pair.target
-        self.stopwatch = context.target.stopwatch
-        self.feature_layers = self.head.feature_layers
-        if isinstance(self.head, PublishedPart) and self.head.reachable is not None:
-            self.reachable = self.head.reachable.to(context.target.device)
-        self._features: list[Tensor] = []
-
-    @property
-    def features(self) -> Tensor | None:
-        """The target's, [n, width], for the n tokens that the part has not read yet."""
-        if len(self._features) > 1:
-            # Only now: to join them after every plain step would copy all of them each time.
-            self._features = [torch.cat(self._features)]
-        return self._features[0] if self._features else None
-
-    @features.setter
-    def features(self, features: Tensor | None) -> None:
-        self._features = [] if features is None else [features]
-
-    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.features = features
-
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.features = features
-
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self._features.append(features)
-
-    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
-        behind = len(committed) - 2 - self.reader.length
-        if behind > 0:
-            tokens = to_device(committed[self.reader.length + 1 : -1], self.features.device)
-            self.read_text(tokens, self.features[:behind])
-            self.features = self.features[behind:]
-        return self.reader.length, self.features
-
-    def read_text(self, tokens: Tensor, features: Tensor) -> None:
-        """Reads more of the text and drafts nothing. tokens: [n] int64, each following its feature's token."""
-        self.reader.forward(tokens, keep=1, inputs=self.fuse(features))
-
-    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
-        self.reader.length, self.features = read, features
+        self.part: TrainedPart = context.pair.parts[self.name]
+        self.reading = self.part.for_run(context.target, context.passes)
+        self.reading.foresees = bool(self.confidence)
+        self.most_levels = self.part.most_depths
+        self.in_one_call = self.drafts_in_one_call(self.reading)
+        self.feature_layers = self.part.feature_layers
+        if (reachable := self.part.reachable) is not None:
+            self.reachable = reachable.to(context.target.device)
+        self.news: list[Tensor] = []  # the target's hidden states that the part has yet to read, [n, width] each
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -77,192 +45,143 @@ class Headed(Stepwise):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        """And how a published part is read."""
+        """And how the part is read."""
         part = pair.parts[cls.name]
-        read = part.reading() if isinstance(part, PublishedPart) else {}
-        return super().settings(pair, params) | {
-            key: value if isinstance(value, (str, int)) else str(value).strip("[]{}") for key, value in read.items()
+        read = {
+            key: value if isinstance(value, (str, int)) else str(value).strip("[]{}")
+            for key, value in part.reading().items()
         }
+        return super().settings(pair, params) | read
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> float:
+        return pair.parts[cls.name].most_depths if cls.name in pair.parts else super().most_depths(pair)
+
+    def source(self, depth: int) -> str:
+        return self.part.source(depth)
+
+    @property
+    def sure(self) -> Tensor | None:
+        return self.reading.sure
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.news = [] if features is None else [features]
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        if self.in_one_call and self.reading.unread(committed) <= WIDEST and self._begun(committed):
+            return self.as_draft(self.reading.draft(budget, self.choice, uniforms), uniforms)
+        return super().propose(committed, budget, uniforms)
+
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self.reading.part.levels(self.reading, depth) if self._begun(committed) else None
+
+    def _begun(self, committed: Sequence[int]) -> bool:
+        """Hands the part what it has yet to read; False if there is nothing to go on yet."""
+        if not self.news or len(committed) < self.reading.shortest:
+            return False
+        # Only now: to join them after every plain step would copy all of them each time.
+        self.reading.begin(committed, self.news[0] if len(self.news) == 1 else torch.cat(self.news))
+        self.news = []
+        return True
+
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.reading.go_back()
+        self.observe_plain_step(committed, verdict, features)
+
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.news.append(features)
+
+    def ahead(self, deepest: int) -> DraftAhead | None:
+        reader, part = self.reading.recorded, self.reading.part
+        if reader is None or not self.grows_on(reader):
+            return None
+        return HeadAhead(
+            **self._in_common(reader.passes, deepest),
+            unread=deepest + 1 if part.reads_text else 1,
+            deepest=self.most_levels,
+            shares=not part.reads_text,
+            part=part,
+            model=self.reading.reader.model,
+            fuse=self.reading.fuse,
+        )
+
+    def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
+        features, behind = torch.cat(self.news), self.reading.unread(committed) - 1
+        if behind > 0:
+            self.reading.begin(committed[:-1], features[:behind])
+            next(self.reading.part.levels(self.reading, 1))
+            self.reading.go_back()
+        self.news = [features[-1:]]
+        return len(committed) - 2, features[-1:]
+
+    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
+        self.reading.go_on(read)
+        self.news = [features]
 
 
-class Eagle(Headed):
+class Eagle(HeadDrafter):
     """Continues the target's hidden states, not just its text, which already point at the next token.
 
     EAGLE, Li et al., arXiv 2401.15077; a tree of its most confident branches, EAGLE-2, arXiv 2406.16858; features of
-    several layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840. After each round the draft tokens'
-    rows are dropped, and the kept tokens are read again with the features that the target has computed for them.
+    several layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840.
     """
 
     name: ClassVar[str] = "eagle"
     measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
 
-    def __init__(self, context: DraftContext):
-        super().__init__(context)
-        fast = context.passes.get(self.name)
-        self.fuse = self.head.fuse if fast is None else fast.static.fuse
-        self.reader = self.reader_of(context)
-        self.in_one_call = self.drafts_in_one_call(self.reader)
-        self.text_rows = 0
-        # The text's last at `last`, then one for each draft token; in a chain the last token's alone.
-        self.states: Tensor | None = None
-        self.last = 0
 
-    def reader_of(self, context: DraftContext) -> CachedModel:
-        """Reads the text with the head; its features are the head's states."""
-        return self._reading(context, self.head, self.name)
+class Mtp(HeadDrafter):
+    """Modules that are trained with the target to predict further tokens, and shipped with it, or afterwards.
 
-    def _reading(self, context: DraftContext, head: Head, role: str) -> CachedModel:
-        return reader(HeadModel(head, self.target), self.stopwatch, context.passes.get(role), (-1,))
-
-    def source(self, depth: int) -> str:
-        return f"step {depth + 1}"
-
-    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        unread = len(committed) - 1 - self.reader.length
-        if not self.in_one_call or self.features is None or unread > WIDEST:
-            return super().propose(committed, budget, uniforms)
-        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
-        self.text_rows = self.reader.length + unread
-        made = self.reader.draft(tokens, budget, self.choice, uniforms, self.fused())
-        return self.as_draft(made, uniforms)
-
-    def ahead(self, deepest: int) -> DraftAhead | None:
-        if not self.grows_on(self.reader) or self.reader.passes.static.shares_rows:
-            return None
-        # Of the text, what the last round has committed.
-        own = self._in_common(self.reader.passes, deepest)
-        return HeadAhead(**own, unread=deepest + 1, fuse=self.fuse)
-
-    def fused(self) -> Tensor:
-        """What the head reads with the tokens whose features the target has computed."""
-        with self.stopwatch.span():
-            return self.fuse(self.features)
-
-    def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        """Reads the text's new rows, each a token's feature together with the embedding of the next token."""
-        if self.features is None:
-            return None
-        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
-        logits = self.reader.forward(tokens, keep=1, inputs=self.fused())
-        self.text_rows = self.reader.length
-        self.states, self.last = self.reader.features, len(tokens) - 1
-        return logits
-
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        """Reads one level of the draft; a token's feature is the head's own state after its parent."""
-        if self.width == 1:
-            # Only the last state has a successor.
-            logits = self.reader.extend(tokens, parents, self.states[-1:])
-            self.states = self.reader.features
-            return logits
-        # From the text's last state on they are indexed like judging rows.
-        rows = tree_shape(parents, tokens.device).rows[-len(tokens) :] + self.last
-        logits = self.reader.extend(tokens, parents, self.states.index_select(0, rows))
-        self.states = torch.cat([self.states, self.reader.features])
-        return logits
-
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.reader.rewind(self.text_rows)
-        super().observe(committed, verdict, features)
-
-
-class Mtp(Eagle):
-    """Module k predicts the k-th token ahead from the states of module k − 1, of the target for the first.
-
-    DeepSeek-V3, arXiv 2412.19437, sec. 2.2, eq. 21 to 23: they are trained with the target and shipped with it. Deeper
-    drafts go on with the last module, run again on its own states: with one alone, or with an MTP head trained
-    afterwards, that is EAGLE's loop. Each has a cache of its own and reads the text too, beginning one token further on
-    than the one before. Rows of draft tokens are dropped after a round, as with EAGLE.
+    DeepSeek-V3, arXiv 2412.19437, sec. 2.2, eq. 21 to 23. With one alone that is EAGLE's loop.
     """
 
     name: ClassVar[str] = "mtp"
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
     servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp")
 
-    def __init__(self, context: DraftContext):
-        super().__init__(context)
-        later = self.head.modules[1:] if isinstance(self.head, MtpModules) else []
-        self.readers = [self.reader, *(self._reading(context, module, module.role) for module in later)]
-        self.in_one_call &= not later
-        self.held = [0] * len(self.readers)  # rows of the text in each
-        # The states of the module before, for the text's tokens that each module has yet to read; the last one belongs
-        # to a token that is yet to come.
-        self.states_before: list[list[Tensor]] = [[] for _ in self.readers]
-        self.step = 0
-        self.committed: Sequence[int] = ()
-        self.drafted: list[Tensor] = []
 
-    def reader_of(self, context: DraftContext) -> CachedModel:
-        if isinstance(self.head, MtpModules):
-            return self._reading(context, self.head.modules[0], self.name)
-        if isinstance(self.head, GemmaAssistant):
-            model = AssistantModel(self.head, self.target)
-            return assistant_reader(model, context.target, context.passes.get(self.name))
-        return super().reader_of(context)
+class Parallel(HeadDrafter):
+    """Fills in masks after the text, all depths in one pass from the target's hidden states.
 
-    def ahead(self, deepest: int) -> DraftAhead | None:
-        return super().ahead(deepest) if len(self.readers) == 1 else None
+    P-EAGLE, arXiv 2602.01469; in blocks of masks that see each other, DFlash, arXiv 2602.06036, and corrected from left
+    to right, DSpark, arXiv 2607.05147, Domino, arXiv 2605.29707, DFlash2. A deeper draft takes hardly more time, but
+    later tokens are kept less often: uncorrected, a row allows for everything that the tokens before its own could have
+    been.
+    """
+
+    name: ClassVar[str] = "parallel"
+    at_once: ClassVar[bool] = True
+    measured_as: ClassVar[frozenset[str]] = frozenset({"tree"})
 
     @classmethod
-    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"modules": pair.parts[cls.name].num_modules}
+    def suited(cls, pair: ModelPair) -> type[Drafter]:
+        return ParallelDraftModel if cls.name not in pair.parts and ParallelDraftModel.suits(pair) else cls
 
-    def source(self, depth: int) -> str:
-        modules = len(self.readers)
-        return super().source(depth) if modules == 1 else f"module {min(depth + 1, modules)}"
 
-    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        draft = super().propose(committed, budget, uniforms)
-        if self.in_one_call:
-            self.features, self.held = None, [self.text_rows]
-        return draft
+class Medusa(HeadDrafter):
+    """Head k guesses the k-th token ahead from the hidden state with which the target wrote the last one.
 
-    def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        # So that every module has a row of the text: its first is that of the token as far on as it looks.
-        if len(committed) <= len(self.readers):
-            return None
-        self.committed, self.drafted, self.step = committed, [], 1
-        self.reader = self.readers[0]
-        row = super().first_row(committed)
-        if row is not None:
-            self.features = None
-            self._note_text()
-        return row
+    Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses: the whole draft costs one small pass,
+    and its candidates form a tree.
+    """
 
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        self.step += 1
-        if self.step > len(self.readers):
-            return super().next_rows(tokens, parents)
-        self.drafted.append(tokens)
-        return self._read_on(len(tokens), parents)
+    name: ClassVar[str] = "medusa"
+    at_once: ClassVar[bool] = True
+    default_branches: ClassVar[int] = 4
+    measured_as: ClassVar[frozenset[str]] = frozenset({"tree"})
 
-    def _read_on(self, keep: int, parents: tuple[int, ...]) -> Tensor:
-        """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
-        index = self.step - 1
-        self.reader = self.readers[index]
-        tokens = to_device(self.committed[self.reader.length + self.step :], self.states.device)
-        before, shape = torch.cat(self.states_before[index]), tree_shape(parents, tokens.device)
-        features = torch.cat([before[:-1], self.states.index_select(0, shape.rows + self.last)])
-        self.states_before[index] = [before[-1:]]
-        self.text_rows, self.last = self.reader.length + len(tokens), len(tokens) - 1
-        view = tree_view(parents, self.reader.length, len(tokens)) if self.width > 1 else ()
-        visible, positions = [to_device(one, tokens.device) for one in view] or (None, None)
-        every = torch.cat([tokens, *self.drafted])
-        logits = self.reader.forward(every, keep, visible, positions, features)
-        self.states = self.reader.features
-        self._note_text()
-        return logits
+    @classmethod
+    def suited(cls, pair: ModelPair) -> type[Drafter]:
+        part = pair.parts.get(cls.name)
+        return cls if part is None or part.at_once else Speculator
 
-    def _note_text(self) -> None:
-        """Keeps the length of the text that the current module has read, and its states for the next module."""
-        self.held[self.step - 1] = self.text_rows
-        if self.step < len(self.readers):
-            self.states_before[self.step].append(self.states[: self.last + 1])
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        for module, length in zip(self.readers, self.held):
-            module.rewind(length)
-        self.watch(committed, verdict, features)
+class Speculator(Medusa):
+    """Head k reads the state of head k − 1, the target's for the first, and the token that it led to.
 
-    def leave(self, committed: int, read: int, features: Tensor | None) -> None:
-        super().leave(committed, read, features)
-        self.held = [read]
+    MLP speculators, Wertheimer et al. 2024, arXiv 2404.19124.
+    """
+
+    at_once: ClassVar[bool] = False
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})

@@ -56,14 +56,14 @@ class Hybrid(Drafter):
         self.has_copied = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
         return self.copier.copied(found) if self.has_copied else self.model.propose(committed, budget, uniforms)
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         if self.has_copied:
-            self.model.watch(committed, verdict, features)
+            self.model.observe_plain_step(committed, verdict, features)
         else:
-            self.model.observe(committed, verdict, features)
+            self.model.observe_draft(committed, verdict, features)
 
-    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.model.watch(committed, verdict, features)
+    def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.model.observe_plain_step(committed, verdict, features)
 
 
 def model_of(pair: ModelPair) -> type[Drafter]:
@@ -76,8 +76,8 @@ def model_of(pair: ModelPair) -> type[Drafter]:
             return kind
     if pair.draft is None:
         raise SpecvizError(
-            "This pair has no model to draft with where the text does not repeat itself: name a draft model when "
-            "loading it, or draft with suffix.",
+            "This pair has no model to draft where the text does not repeat itself: name a draft model when "
+            "loading, or draft with suffix.",
             "drafter",
         )
     return DraftModel if pair.translation is None else TranslatedDraftModel

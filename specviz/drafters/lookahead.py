@@ -122,12 +122,12 @@ class Lookahead(Drafter):
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if params.branches == 1:
             raise SpecvizError(
-                "Lookahead's window and candidates are a tree: set branches, the candidates of a round, to 2 or more.",
+                "Lookahead's window and candidates form a tree: set branches, the candidates of a round, to 2 or more.",
                 "branches",
             )
         if not reads_trees(pair.target):
             raise SpecvizError(
-                "Lookahead has the target read a tree, and {name} reads chains only: draft with prompt_lookup or "
+                "Lookahead has the target read a tree, but {name} reads only chains: draft with prompt_lookup or "
                 "suffix.",
                 "drafter",
                 name=pair.target_name,
@@ -159,7 +159,7 @@ class Lookahead(Drafter):
         tokens = to_device(trie.tokens, self.device)
         return Draft(tokens, tuple(trie.parents), sources=tuple(trie.sources))
 
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+    def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         choices = [verdict.choices[top + 1] for top in self.tops]
         for (first, *above), choice in zip(self.columns, choices, strict=True):
             self.pool.add(first, (*above, choice))

@@ -4,20 +4,14 @@ import importlib
 from collections.abc import Iterable
 
 from specviz.drafters import CLASSES, DRAFTERS
-from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.base import Drafter, Plain
-from specviz.drafters.blocks import Blocks, CorrectedBlocks
 from specviz.drafters.copying import PromptLookup
-from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
-from specviz.drafters.heads import Eagle, Mtp
-from specviz.drafters.last_state import Medusa, Speculator
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.heads import Eagle, Medusa, Mtp, Parallel
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.models.quantised_targets import is_quicker
-from specviz.parts.dflash import DFlashHead
-from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
-from specviz.parts.medusa import MlpSpeculator
-from specviz.parts.published import PublishedPart, Servers
+from specviz.parts.servers import Servers
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 
@@ -32,15 +26,6 @@ _CLASSES: dict[str, type[Drafter]] = {name: _class(home) for name, home in CLASS
 #: The drafters for which something is named when a pair is loaded, the fastest first (docs/measuring.md). `Hybrid` and
 #: `Eagle` are at most a tenth faster than `DraftModel`, which is within the spread of these figures.
 _NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
-
-#: The drafters of parts that their own name does not draft with.
-_BY_PART: dict[type, type[Drafter]] = {
-    DFlashHead: Blocks,
-    DSparkHead: CorrectedBlocks,
-    DominoHead: CorrectedBlocks,
-    DFlash2Head: CorrectedBlocks,
-    MlpSpeculator: Speculator,
-}
 
 
 def class_named(name: str) -> type[Drafter]:
@@ -57,19 +42,12 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
 
     Raises SpecvizError (field ``drafter``) for an unknown name.
     """
-    if name is None:
-        return Plain
-    if name == DraftModel.name and pair.translation is not None:
-        return TranslatedDraftModel
-    if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
-        return ParallelDraftModel
-    return _BY_PART.get(type(pair.parts.get(name)), class_named(name))
+    return Plain if name is None else class_named(name).suited(pair)
 
 
 def servers_of(pair: ModelPair, names: Iterable[str]) -> dict[str, Servers]:
     """What inference servers call these drafters as they draft for this pair: the published parts that they run."""
-    parts = {name: part for name, part in pair.parts.items() if isinstance(part, PublishedPart)}
-    return {name: (parts.get(name) or drafter_class(pair, name)).servers for name in names}
+    return {name: (pair.parts.get(name) or drafter_class(pair, name)).servers for name in names}
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:

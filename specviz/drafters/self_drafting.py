@@ -6,13 +6,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.drafters.ahead import DraftAhead, ModelAhead
-from specviz.drafters.base import DraftContext, Servers
+from specviz.drafters.ahead import DraftAhead
+from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.models.quantised_targets import check_quantisable, quantised_target
+from specviz.parts.reading import HostLevel, Rows
+from specviz.parts.servers import Servers
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
 from specviz.passes.reading_checks import check_exit
+from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.records.settings import BITS, DraftParams
 from specviz.rules.draft import Draft
@@ -41,16 +44,16 @@ class SelfDrafting(Stepwise):
         finally:
             self.model.rewind(self.target.length)
 
-    def first_row(self, committed: Sequence[int]) -> Tensor:
-        return self.model.forward(self.model.unread(committed), keep=1)
-
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        return self.model.extend(tokens, parents)
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+        rows = self.model.forward(self.model.unread(committed), keep=1)
+        while True:
+            level = yield rows
+            rows = self.model.extend(level.tokens, level.parents)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.model):
             return None
-        return ModelAhead(**self._in_common(self.model.passes, deepest), unread=1, shares=True)
+        return DraftAhead(**self._in_common(self.model.passes, deepest), unread=1, shares=True)
 
 
 class EarlyExit(SelfDrafting):
@@ -67,7 +70,7 @@ class EarlyExit(SelfDrafting):
     def __init__(self, context: DraftContext):
         self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
         shortened = exit_after(context.target.model, self.exit_layer)
-        super().__init__(context, shortened, self.exit_layer, context.passes.get(f"exit {self.exit_layer}"))
+        super().__init__(context, shortened, self.exit_layer, context.passes.get(Role.exit(self.exit_layer)))
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -101,7 +104,7 @@ class QuantisedSelf(SelfDrafting):
 
     def __init__(self, context: DraftContext):
         self.bits = context.params.bits or BITS[0]
-        made = quantised_target(context.pair, self.bits, context.passes.get("target"))
+        made = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
         super().__init__(context, made.model, layer_count(made.model), made.passes)
 
     @classmethod

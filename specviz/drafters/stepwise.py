@@ -1,8 +1,9 @@
 """Drafting step by step: a row of logits, a token from it, the next row; as a chain or a tree.
 
-Draft models, early exits and extra heads share this; they differ in where the rows come from.
+Draft models, early exits and trained parts share this; they differ in where the rows come from.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,10 @@ from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws, Paths
 from specviz.drafters.growing import Growing
 from specviz.models.pair import ModelPair
+from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.kernels.chains import Choice, Made, spread
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
@@ -33,15 +36,15 @@ class Stepwise(Drafter):
     narrows: ClassVar[bool] = True
     draws_paths: ClassVar[bool] = True
 
-    #: [k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen. Then
-    #: drafting stops before a level that is too unlikely, and not after an unsure one.
-    sure: Tensor | None = None
+    most_levels: float = math.inf  # how deep it drafts
 
     def __init__(self, context: DraftContext):
         self.chooser = context.chooser
         self.vocab_size = context.pair.vocab_size
         self.width = context.branches
         self.confidence = context.params.confidence
+        passes = context.passes.get(TARGET)
+        self.by_kernels = passes is not None and passes.by_kernels
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -51,28 +54,33 @@ class Stepwise(Drafter):
         self.width = branches
 
     @abstractmethod
-    def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        """Logits [1, any width] for what follows the committed text; None if there is nothing to go on yet."""
+    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None if there is
+        nothing to go on yet."""
 
-    @abstractmethod
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        """Logits [k, any width] for what follows `tokens` [k], the last k of a draft with these parents."""
+    @property
+    def sure(self) -> Tensor | None:
+        """[k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen.
+        Then drafting stops before a level that is too unlikely, and not after an unsure one."""
+        return None
 
     def source(self, depth: int) -> str:
         """What proposes the tokens at this depth, counted from 0; empty if obvious."""
         return ""
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        row = self.first_row(committed)
-        if row is None:
+        budget = int(min(budget, self.most_levels))
+        levels = self.levels(committed, budget)
+        if levels is None:
             return Draft.copied((), uniforms.device)
+        first = next(levels)
         if (stopped := self._too_unsure()) is not None:
             return replace(Draft.copied((), uniforms.device), confidence=stopped)
-        return self._grown(row, budget, uniforms)
-
-    def _grown(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
-        """The draft that begins with this row."""
-        return self._chain(row, budget, uniforms) if self.width == 1 else self._tree(row, budget, uniforms)
+        if self.by_kernels and len(first) == budget and (choice := self.choice) is not None:
+            rows = fit_width(first, self.vocab_size).float().contiguous()
+            return self.as_draft(spread(rows, choice, uniforms), uniforms)
+        grow = self._chain if self.width == 1 else self._tree
+        return grow(first, levels, budget, uniforms)
 
     def _too_unsure(self) -> float | None:
         """What is foreseen of the next level, if that is too unlikely to be drafted."""
@@ -81,25 +89,31 @@ class Stepwise(Drafter):
         foreseen = self.sure.max().item()
         return foreseen if foreseen < self.confidence else None
 
-    def _chain(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
+    def _chain(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
         """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set)."""
-        tokens, rows, probs, stopped = [], [], [], None
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
+        stopped, whole = None, len(first) > 1
         for depth, u in enumerate(uniforms[:budget].unbind()):
-            if depth:
-                row = self.next_rows(tokens[-1], chain(depth))
+            if depth and not whole:
+                row = levels.send(HostLevel(tokens[-1], chain(depth)))
                 if (stopped := self._too_unsure()) is not None:
                     break
+            else:
+                row = first[depth : depth + 1]
             rows.append(fit_width(row, self.vocab_size).float())
             token, drawn_from = self.chooser.one(rows[-1], u)
             tokens.append(token)
-            probs.append(drawn_from)
+            if drawn_from is not None:
+                probs.append(drawn_from)
             if self.confidence and self.sure is None and depth < budget - 1:
                 sure = self.chooser.confidence(rows[-1], token, drawn_from)
                 if sure < self.confidence:
                     stopped = sure
                     break
-        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
-        return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
+        drawn = torch.cat(probs) if probs else None
+        return self._draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, stopped)
 
     @property
     def choice(self) -> Choice | None:
@@ -109,13 +123,13 @@ class Stepwise(Drafter):
             return None
         return Choice(self.width, self.chooser.temperature, isinstance(self.chooser, Paths))
 
-    def drafts_in_one_call(self, reader: CachedModel) -> bool:
+    def drafts_in_one_call(self, reader: CachedModel | RunReading) -> bool:
         """True if `reader` can make this drafter's drafts by itself."""
         return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
 
     def as_draft(self, made: Made, uniforms: Tensor) -> Draft:
         """The draft that was made in one call."""
-        return self._draft(*made, uniforms, None)
+        return self._draft(made, uniforms, None)
 
     def grows_on(self, reader: CachedModel) -> bool:
         """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices.
@@ -131,21 +145,27 @@ class Stepwise(Drafter):
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
         return {"passes": passes, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
-    def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
+    def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
-        tokens, rows, probs, stopped = [], [], [], None
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
         parents: tuple[int, ...] = ()
         frontier, weights = [-1], [1.0]
+        stopped, whole = None, len(first) > 1
         for depth in range(budget):
-            if depth:
-                row = self.next_rows(tokens[-1], parents)
+            if depth and not whole:
+                row = levels.send(HostLevel(tokens[-1], parents, in_tree=True))
                 if (stopped := self._too_unsure()) is not None:
                     break
+            else:
+                row = first[depth : depth + 1].expand(len(frontier), -1)
             row = fit_width(row, self.vocab_size).float()
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
             tokens.append(level.tokens)
             rows.append(row if len(row) == 1 else row[list(dict.fromkeys(level.places))])
-            probs.append(level.probs)
+            if level.probs is not None:
+                probs.append(level.probs)
             weights = [weights[place] * chance for place, chance in zip(level.places, level.chances)]
             start = len(parents)
             parents += tuple(frontier[place] for place in level.places)
@@ -153,21 +173,12 @@ class Stepwise(Drafter):
             if self.sure is None and depth < budget - 1 and max(level.sure) < self.confidence:
                 stopped = max(level.sure)
                 break
-        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
-        return self._draft(torch.cat(tokens), parents, torch.cat(rows), drawn_from, uniforms, stopped)
+        drawn = torch.cat(probs) if probs else None
+        return self._draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, stopped)
 
-    def _draft(
-        self,
-        tokens: Tensor,
-        parents: tuple[int, ...],
-        rows: Tensor,
-        probs: Tensor | None,
-        uniforms: Tensor,
-        stopped: float | None,
-    ) -> Draft:
-        own_softmax = probs is not None and not self.chooser.warper.changes_logits and self.width == 1
-        made = Made(tokens, parents, rows, probs)
-        return replace(made.as_draft(uniforms, own_softmax, self._sources(parents)), confidence=stopped)
+    def _draft(self, made: Made, uniforms: Tensor, stopped: float | None) -> Draft:
+        own_softmax = isinstance(self.chooser, Draws) and not self.chooser.warper.changes_logits and self.width == 1
+        return replace(made.as_draft(uniforms, own_softmax, self._sources(made.parents)), confidence=stopped)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

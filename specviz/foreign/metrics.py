@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specviz.records.errors import SpecvizError, quoted, shortened
-from specviz.records.metrics import Tally
 from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
+from specviz.records.errors import SpecvizError, quoted, shortened
+from specviz.records.metrics import Tally
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
 MOST_CHARACTERS = 10_000_000
@@ -86,10 +86,10 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
     """
     if len(text) > MOST_CHARACTERS:
         raise SpecvizError(
-            "This is more than can be read at once: at most {most} characters.", "metrics", most=MOST_CHARACTERS
+            "The text is too long: at most {most} characters can be read at once.", "metrics", most=MOST_CHARACTERS
         )
     if not text.strip("\ufeff \t\r\n"):
-        raise SpecvizError("There is nothing to read.", "metrics")
+        raise SpecvizError("Paste something first.", "metrics")
     reader = _Reader(chains)
     for piece in tokens_joined(pieces(text)):
         try:
@@ -102,10 +102,11 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
     if found.reasons:
         raise found.reasons[0]
     raise SpecvizError(
-        "No speculative metrics here. Answers hold them if vLLM was started with --per-request-spec-decode-metrics, "
-        "SGLang was asked for return_meta_info, and llama.cpp, LM Studio, TensorRT-LLM or mlx-lm had a drafter. A log "
-        "or /metrics of vLLM, SGLang (--enable-metrics) or llama.cpp (--metrics) will do as well, a result of vllm "
-        "bench serve, records of AIPerf, a trace or benchmark of specviz, and for all else {schema}.",
+        "No speculative metrics found. Responses contain them if vLLM was started with "
+        "--per-request-spec-decode-metrics, SGLang was asked for return_meta_info, and llama.cpp, LM Studio, "
+        "TensorRT-LLM or mlx-lm had a drafter. A log or /metrics of vLLM, SGLang (--enable-metrics) or llama.cpp "
+        "(--metrics) works too, as do a result of vllm bench serve, records of AIPerf, a trace or benchmark of "
+        "specviz, and {schema} for everything else.",
         "metrics",
         schema=SCHEMA,
     )
@@ -224,7 +225,7 @@ def _own(value: dict[str, Any]) -> tuple[list[Any] | None, Format | None]:
     requests = value.get("requests")
     if schema != SCHEMA or not isinstance(requests, list):
         raise SpecvizError(
-            "A file of metrics has the schema {schema} and a list named requests; this one says {found}.",
+            "A file of metrics has the schema {schema} and a list named requests; this file has {found}.",
             "metrics",
             schema=SCHEMA,
             found=quoted(schema),
@@ -376,7 +377,7 @@ class _Fields:
         """Refuses a figure above what another field allows."""
         if None not in (value, most) and value > most:
             raise SpecvizError(
-                "Request {number}: {name} comes to {value}, and {limit} allows no more than {most}.",
+                "Request {number}: {name} comes to {value}, but {limit} allows at most {most}.",
                 **self.at(self.name(field), value, limit=self.name(limit), most=most),
             )
 
@@ -384,7 +385,7 @@ class _Fields:
         """Refuses passes one by one if another field contradicts them."""
         if not same:
             raise SpecvizError(
-                "Request {number}: {name} and {other} do not tell of the same passes.",
+                "Request {number}: {name} and {other} do not describe the same passes.",
                 **self.at(self.name("each_accepted"), other=self.name(other)),
             )
 
@@ -395,7 +396,7 @@ def _require_something(read: _Fields, passes: int | None, *others: int | float |
     by_pass = passes == 0 or (passes is not None and (accepted, tokens) != (None, None))
     if (kind.summed or (not by_pass and length is None)) and None in (accepted, drafted):
         raise SpecvizError(
-            "Request {number}: without {names} nothing can be told of it.",
+            "Request {number}: nothing can be computed without {names}.",
             "metrics",
             number=read.number,
             names=", ".join(names[0] for names in (kind.accepted, kind.histogram, kind.drafted, kind.length) if names),

@@ -114,7 +114,7 @@ def opened(path: str | pathlib.Path) -> Run:
         return Run.from_dict(data)
     for name in [*(name for name in needed if name not in data), *(name for name in data if name not in known)]:
         raise SpecvizError(
-            "Rounds of another engine have {names} and optionally {others}; {name} is missing or none of them.",
+            "Rounds of another engine have {names} and optionally {others}; {name} is missing or unknown.",
             "trace",
             names=", ".join(needed),
             others=", ".join(name for name in known if name not in needed),
@@ -243,7 +243,7 @@ def _listed_values(name: str, values: Any) -> Sequence[Any]:
     values = _plain(values)
     if not isinstance(values, (list, tuple)):
         raise SpecvizError(
-            "{name} must be a list with an entry a round, not {value}.", "trace", name=name, value=quoted(values)
+            "{name} must be a list with one entry per round, not {value}.", "trace", name=name, value=quoted(values)
         )
     return values
 
@@ -261,7 +261,7 @@ def _column(name: str, values: Any, rounds: int) -> Sequence[Any]:
     values = _listed_values(name, values)
     if len(values) != rounds:
         raise SpecvizError(
-            "{name} has {found} rounds, and tokens has {expected}.",
+            "{name} has {found} rounds, but tokens has {expected}.",
             "trace",
             name=name,
             found=len(values),

@@ -11,8 +11,8 @@ from itertools import chain, pairwise, takewhile
 from math import isfinite
 from typing import Any
 
-from specviz.records.errors import SpecvizError, quoted
 from specviz.foreign.formats import LINES, SCRAPES, Format
+from specviz.records.errors import SpecvizError, quoted
 
 #: How many draft positions are believed.
 MOST_DEPTH = 1024
@@ -89,7 +89,7 @@ def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
             place = _next_beginning(text, start)
             if vain > MOST_TRIES * len(text):
                 yield SpecvizError(
-                    "After line {number} nothing was read: too much of the text is cut off before its end.",
+                    "Reading stopped after line {number}: too many JSON objects in the text are cut off.",
                     number=text.count("\n", 0, start) + 1,
                 )
                 break
@@ -117,7 +117,7 @@ def _object(text: str, start: int) -> tuple[dict[str, Any], int]:
 def _unreadable(text: str, place: int) -> SpecvizError:
     start, end = text.rfind("\n", 0, place) + 1, text.find("\n", place)
     line, number = quoted(text[start : end if end >= 0 else None]), text.count("\n", 0, place) + 1
-    return SpecvizError("This is no JSON: line {number} cannot be read: {line}", number=number, line=line)
+    return SpecvizError("Not valid JSON: cannot read line {number}: {line}", number=number, line=line)
 
 
 def _next_beginning(text: str, start: int) -> int:

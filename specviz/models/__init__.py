@@ -1,6 +1,7 @@
 """A pair: two models found, checked, loaded and prepared on this machine.
 
-pair: `ModelPair`, the loaded models, and `PairPasses`, their times and prepared passes; reads prompts
+pair: `ModelPair`, the loaded models; reads prompts
+pair_passes: `PairPasses`, their times and prepared passes
 loading: `load_pair`, from names to a pair; a draft model that proposes frequent tokens only
 sources: where a model comes from (folder, GGUF file or Hub), its configuration, tokenizer and recommended sampling
 checks: whether a model can run here, by its configuration and by a few tokens

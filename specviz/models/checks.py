@@ -11,9 +11,10 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.quantizers import AutoHfQuantizer
 
-from specviz.models.pair import logit_width, position_limit
+from specviz.models.pair import logit_width
 from specviz.models.refusals import quantisation_name, quantisation_of
 from specviz.models.sources import ModelSource, quietly
+from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
 from specviz.passes.states import can_go_back, keeps_state
 from specviz.records.errors import first_line
@@ -44,13 +45,13 @@ def check_architecture(source: ModelSource) -> None:
     cached = "cache" in inspect.signature(model_class.forward).parameters
     if model_class._is_stateful and (not cached or source.config.model_type in _STATE_ELSEWHERE):
         raise source.complaint(
-            "{name} ({kind}) keeps a running state outside the caches of transformers, where it cannot be put back "
-            "after rejected draft tokens."
+            "{name} ({kind}) keeps a running state outside the caches of transformers, where it cannot be "
+            "restored after rejected draft tokens."
         )
     if cached and (layer := _stuck_layer(source, model_class)) is not None:
         raise source.complaint(
-            "The cache of {name} ({kind}) cannot be rewound: of its layers of the kind {state}, rejected draft tokens "
-            "cannot be taken back.",
+            "The cache of {name} ({kind}) cannot be rewound: layers of the kind {state} cannot take rejected "
+            "draft tokens back.",
             state=layer,
         )
     if not cached:
@@ -85,8 +86,8 @@ def check_quantisation(source: ModelSource, device: torch.device) -> None:
         )
     if not method:
         raise source.complaint(
-            "{name} is quantised, and the quantization_config in its config.json does not name the method "
-            "(quant_method), without which its weights cannot be read."
+            "{name} is quantised, but the quantization_config in its config.json does not name the method "
+            "(quant_method), so its weights cannot be read."
         )
     with quietly(), source.explaining("weights"):
         # The library's own check, on a copy because it fills in what it finds.
@@ -113,8 +114,8 @@ def check_sharding(source: ModelSource, processes: int) -> None:
     of_keys = getattr(config, "num_key_value_heads", None) or heads
     if heads % processes or of_keys % processes:
         raise source.complaint(
-            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} key "
-            "heads: start a number that divides {divisor}.",
+            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} "
+            "key heads: start a number of processes that divides {divisor}.",
             processes=processes,
             heads=heads,
             of_keys=of_keys,
@@ -128,33 +129,33 @@ def try_model(model: PreTrainedModel, source: ModelSource) -> None:
     positions = position_limit(model)
     if positions is not None and positions < _LEAST_POSITIONS:
         raise source.complaint(
-            "{name} has a context of {positions} tokens, as its config.json says: too few for a text.",
+            "According to its config.json, {name} has a context of {positions} tokens: too few for a text.",
             positions=positions,
         )
     with reading(source):
         ahead, on, width = reads_ahead(model), reads_on(model), width_of_logits(model)
     if ahead:
         raise source.complaint(
-            "In {name} ({kind}) tokens see those that come after them, as in encoders and embedding models: it cannot "
-            "write a text token by token."
+            "In {name} ({kind}) tokens see the tokens that come after them, as in encoders and embedding models: "
+            "it cannot write a text token by token."
         )
     if width != logit_width(model):
         raise source.complaint(
-            "{name} ({kind}) gives {given} logits for a token, but its output layer claims {said}: its config.json "
-            "does not describe its vocabulary.",
+            "{name} ({kind}) gives {given} logits for a token, but its output layer should give {said}: its "
+            "config.json does not describe its vocabulary.",
             given=width,
             said=logit_width(model),
         )
     if not on and keeps_state(model):
         raise source.complaint(
-            "transformers reads {name} ({kind}) on from its running state one token at a time only, so that no pass "
+            "From its running state, transformers continues {name} ({kind}) only one token at a time, so no pass "
             "can check several draft tokens."
         )
     if not on:
         raise source.complaint(
-            "{name} ({kind}) reads a short text differently in several passes than in one, so it has no text of its "
-            "own to compare with. Often its config.json has a setting that this architecture does not know, such as "
-            "sliding_window: take it out."
+            "{name} ({kind}) reads a short text differently in several passes than in one, so there is no single "
+            "text to compare with. Often its config.json has a setting that this architecture does not know, "
+            "such as sliding_window: remove it."
         )
     reads_trees(model)
     why_no_exit(model)

@@ -69,7 +69,7 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
         )
     if _SPLIT.search(model.name):
         raise model.complaint(
-            "{name} is one part of a split GGUF file, and only whole ones can be read: join the parts with "
+            "{name} is one part of a split GGUF file, but only whole files can be read: join the parts with "
             "llama-gguf-split --merge and name the result."
         )
     if len(found) > 1:
@@ -93,7 +93,9 @@ def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedCon
     """
     model = Named(field, file.name)
     if importlib.util.find_spec("gguf") is None:
-        raise model.complaint("{name} is a GGUF file, and the package that reads those is missing: pip install gguf.")
+        raise model.complaint(
+            "{name} is a GGUF file, but the package that reads GGUF files is missing: pip install gguf."
+        )
     from gguf import LlamaFileType
 
     with explaining_gguf(model):
@@ -130,7 +132,7 @@ def _stretch_positions(
         found = _as_in_llama3(config, file)
     if found is None:
         raise model.complaint(
-            "{name} stretches its positions in a way ({kind}) that is lost when a GGUF file is unpacked: name the "
+            "{name} scales its positions in a way ({kind}) that is lost when a GGUF file is unpacked: name the "
             "model in transformers' format.",
             kind=way or tables[0],
         )

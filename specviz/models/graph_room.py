@@ -21,7 +21,7 @@ def refuse_short_memory(static: StaticPass) -> None:
     needed, free = graph_bytes(static), free_memory(static.device)
     if needed > free:
         raise SpecvizError(
-            "CUDA graphs of {name} would take about {needed} of memory, and only {free} are free.",
+            "CUDA graphs of {name} would take about {needed} of memory, but only {free} are free.",
             "passes",
             name=static.name,
             needed=Bytes(needed),

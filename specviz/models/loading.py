@@ -11,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, check_sharding, reading, try_model
 from specviz.models.memory_share import measured_memory
-from specviz.models.pair import ModelPair, PairPasses, logit_width
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pair_passes import PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -21,6 +22,7 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
+from specviz.models.preparation import prepare_passes
 from specviz.models.sources import (
     ModelSource,
     Progress,
@@ -38,6 +40,7 @@ from specviz.passes.model_twins import narrow_head
 from specviz.passes.processes import process_count
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import PASSES
 from specviz.records.words import Bytes, Sentence
 
 #: A draft model that shares less of its vocabulary than this can propose next to nothing.
@@ -60,6 +63,7 @@ def load_pair(
     draft_revision: str | None = None,
     draft_vocabulary: int | None = None,
     token: str | None = None,
+    passes: str = "cached",
     progress: Progress | None = None,
 ) -> ModelPair:
     """Load a target and the models that draft for it; with neither, the embedded pair.
@@ -79,13 +83,21 @@ def load_pair(
         a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     draft_vocabulary: how many frequent tokens to leave the draft model's head (`keep_frequent`); None: all.
+    passes: ``"cached"``: compiled ones, where they were compiled on this machine before (`ModelPair.prepare`), else the
+        models' own; ``"plain"``: the models' own, whose weights stay where transformers put them; ``"auto"``: compiled
+        now, where they were not. Greedy text in float32 is the same by all of them; otherwise they may round
+        differently. On a GPU they are recorded as graphs first.
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
     On a CPU torch's number of threads is set to suit the target's size (`settle_threads`).
 
-    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype`` or ``draft_vocabulary``.
+    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype``, ``draft_vocabulary`` or
+    ``passes``.
     """
     tell = progress or (lambda fraction, sentence: None)
+    if passes not in PASSES:
+        known = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
+        raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **known)
     place, wanted = place_named(device), dtype_named(dtype)
     set_libraries_aside()
     token = token or os.environ.get("HF_TOKEN") or None
@@ -111,7 +123,7 @@ def load_pair(
         models.clear()
         release_memory()
         raise
-    tell(0.85, Sentence("Nearly ready: trying the models once."))
+    tell(0.85, Sentence("Nearly ready: testing the models once."))
     for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:
@@ -119,9 +131,8 @@ def load_pair(
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
     with reading(sources[0]):
-        passes = _measured(models[0], place, tell)
-    tell(1.0, Sentence("Ready."))
-    return ModelPair.of(
+        measured = _measured(models[0], place, tell)
+    pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
@@ -133,9 +144,14 @@ def load_pair(
         draft_columns=columns,
         parts=parts,
         flaws=flaws,
-        passes=passes,
+        passes=measured,
         recommended=recommended_sampling(generation_settings(sources[0])),
     )
+    if passes != "plain" and not place.lent:
+        tell(0.95, Sentence("Preparing the passes."))
+        prepare_passes(pair, lambda fraction, step: tell(0.95, step), compiling=passes == "auto")
+    tell(1.0, Sentence("Ready."))
+    return pair
 
 
 def _find_models(
@@ -144,7 +160,7 @@ def _find_models(
     """The target, and the draft model if one was named; without a target, the embedded models."""
     if target is None:
         if draft is not None:
-            raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
+            raise SpecvizError("Name a target too: a draft model cannot run alone.", "target")
         sources = [find_model(EMBEDDED / role, role, None, None) for role in ("target", "draft")]
         for source in sources:
             source.name = f"storybook {source.field}"
@@ -181,7 +197,8 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
         raise SpecvizError("Name a draft model too: only its vocabulary can be cut.", "draft_vocabulary")
     if translation is not None:
         own = sources[1].complaint(
-            "{name} has a tokenizer of its own: only a draft model that shares the target's can do with fewer tokens."
+            "{name} has a tokenizer of its own: only a draft model that shares the target's tokenizer can do "
+            "with fewer tokens."
         )
         raise own.at("draft_vocabulary")
 
@@ -228,10 +245,12 @@ def _announce(source: ModelSource) -> Sentence:
         return Sentence("Unpacking {name} ({stored}).", name=name, stored=source.stored)
     here = source.options.get("local_files_only")
     if not size:  # of quantised weights, before they are in a folder
-        return Sentence("Loading {name}.", name=name) if here else Sentence("Fetching and loading {name}.", name=name)
+        return (
+            Sentence("Loading {name}.", name=name) if here else Sentence("Downloading and loading {name}.", name=name)
+        )
     if here:
         return Sentence("Loading {name} ({size}).", name=name, size=size)
-    return Sentence("Fetching and loading {name} ({size}).", name=name, size=size)
+    return Sentence("Downloading and loading {name} ({size}).", name=name, size=size)
 
 
 def _translation(
@@ -250,8 +269,8 @@ def _translation(
     shared, size = len(translation.pairs), translation.draft_size
     if shared < max(1, _LEAST_SHARED * size):
         raise draft.complaint(
-            "{name} and {target} have different tokenizers that share only {shared} of the draft's {size} tokens, too "
-            "few to draft with: choose a draft model whose tokenizer is closer to the target's.",
+            "{name} and {target} have different tokenizers that share only {shared} of the draft model's {size} "
+            "tokens, too few to draft with: choose a draft model with a tokenizer closer to the target's.",
             target=target.name,
             shared=shared,
             size=f"{size:,}",
@@ -272,7 +291,7 @@ def keep_frequent(draft: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, co
     width = logit_width(draft)
     if isinstance(count, bool) or not isinstance(count, int) or not LEAST_FREQUENT <= count < width:
         raise SpecvizError(
-            "The draft's vocabulary can be cut to {least} to {most} tokens, not to {value}.",
+            "The draft model's vocabulary can be cut to between {least} and {most} tokens, not to {value}.",
             "draft_vocabulary",
             least=LEAST_FREQUENT,
             most=width - 1,

@@ -18,6 +18,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import free_memory
 from specviz.passes.devices import Stopwatch, is_sharded, is_spread, synchronise
 from specviz.passes.kernels.few_rows import FewRowsLinear
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import Memory, MemoryShare
 
@@ -48,14 +49,14 @@ def share_of(pair: ModelPair, seconds: float, memory: Memory | None) -> MemorySh
     if (reason := _why_not_counted(pair.target)) is not None:
         return reason
     if memory is None:
-        return SpecvizError("Too little memory is free to measure how fast it is.", "target")
-    prepared = pair.passes.fast.get("target")
+        return SpecvizError("There is too little free memory to measure the memory's speed.", "target")
+    prepared = pair.passes.fast.get(TARGET)
     size = stored_bytes(weights_read(pair.target if prepared is None else prepared.static.model))
     share = MemoryShare(size, seconds, memory)
     if share.share > 1 and not share.from_cache:
         return SpecvizError(
-            "The pass read {rate} of weights a second, more than the {bandwidth} that memory gave when it was "
-            "measured.",
+            "The pass read {rate} of weights a second, more than the {bandwidth} a second that memory reached "
+            "when it was measured.",
             "target",
             rate=share.rate,
             bandwidth=share.bandwidth,
@@ -66,10 +67,10 @@ def share_of(pair: ModelPair, seconds: float, memory: Memory | None) -> MemorySh
 def _why_not_counted(model: PreTrainedModel) -> SpecvizError | None:
     """Why nobody can count the bytes that this model's passes read from one memory."""
     if is_spread(model) or is_sharded(model):
-        return SpecvizError("The target lies on several devices, each with a memory of its own.", "target")
+        return SpecvizError("The target is spread over several devices, each with its own memory.", "target")
     if any("expert" in f"{name} {type(part).__name__}".lower() for name, part in model.named_modules()):
         return SpecvizError(
-            "The target is a mixture of experts: which weights a pass reads depends on the experts that it chooses.",
+            "The target is a mixture of experts: the weights that a pass reads depend on the experts that it chooses.",
             "target",
         )
     return None

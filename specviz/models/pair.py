@@ -7,80 +7,30 @@ from __future__ import annotations
 
 import operator
 import pathlib
-import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.models.placement import dtype_name, release_memory
+from specviz.models.preparation import Progress, prepare_passes
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.parts.mtp import MtpModules
-from specviz.parts.published import PublishedPart, logit_width
+from specviz.parts.published import logit_width
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, place_of
+from specviz.passes.positions import mask_switch, position_limit, rope_switch
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
-from specviz.theory.draft_length import ChosenLength, Experience
-from specviz.theory.roofline import Memory
-
-#: The trained parts that draft from the target's hidden states.
-Part = MtpModules | PublishedPart
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class QuantisedTarget:
-    """The target with its weights in few bits."""
-
-    model: PreTrainedModel  # read by `passes`, or a twin with rounded weights that reads by itself
-    passes: FastPasses | None  # over static buffers, where the target has such passes
-    beside: FastPasses | None  # the target's passes it was made for, and whose buffers it uses
-    bytes: int  # of its own weights, without those that are the target's
-
-
-@dataclass(eq=False)
-class PairPasses:
-    """Times of a pair's passes on this machine, and the passes that were prepared to run faster.
-
-    A run copies `fast` when it begins, so that it never mixes passes of two kinds.
-    """
-
-    #: By role: ``target``, ``draft``, ``medusa``, ``eagle``, ``mtp``, ``mtp 2`` (its second head), ``parallel``,
-    #: ``exit 2`` (left after two layers). Always replaced as a whole: another thread sees everything prepared together,
-    #: or nothing.
-    fast: dict[str, FastPasses] = field(default_factory=dict)
-    #: Why other roles that were tried have none.
-    refused: dict[str, SpecvizError] = field(default_factory=dict)
-    #: T(K) of the target as it runs: tokens per pass -> median seconds.
-    seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: The memory from which those passes read the target's weights; None if not measured.
-    memory: Memory | None = None
-    #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
-    #: (`specviz.decoding.lengths`).
-    experience: dict[Hashable, Experience] = field(default_factory=dict)
-    lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
-    #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
-    quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
-    #: How large the inputs of the target's layers are (`specviz.passes.kernels.few_bits.input_squares`), once that was asked.
-    input_squares: dict[str, Tensor] | None = None
-    #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
-    tried: threading.Event = field(default_factory=threading.Event)
-    #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
-    #: in any thread but the one that loaded the pair has to set it.
-    threads: int | None = None
-
-    @property
-    def kind(self) -> str:
-        """How the target's passes run now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
-        return kind_of(self.fast)
 
 
 @dataclass(eq=False)
@@ -102,7 +52,7 @@ class ModelPair:
     draft_name: str | None
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
-    parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
+    parts: dict[str, TrainedPart] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part in the target's folder is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared on this machine
     #: By role, how weights that were unpacked are stored: ``Q4_1`` in a GGUF file.
@@ -147,7 +97,7 @@ class ModelPair:
     def has_chat_template(self) -> bool:
         return bool(self.tokenizer.chat_template)
 
-    def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
+    def info(self, passes: Mapping[Role, FastPasses] | None = None) -> PairInfo:
         """Names and sizes for the record of a run. passes: those the run uses; None: those ready now."""
         return PairInfo(
             name=self.name,
@@ -159,6 +109,19 @@ class ModelPair:
             dtype=dtype_name(self.dtype),
             passes=self.passes.kind if passes is None else kind_of(passes),
         )
+
+    def prepare(self, progress: Progress | None = None) -> Preparation:
+        """Makes the passes of later runs several times as fast: compiled on a CPU, recorded as graphs on a GPU.
+
+        Compiling takes a minute or two, once on a machine for models of this shape; `load_pair` takes what was compiled
+        before. A second call has nothing to do. Call it between runs. It raises nothing for passes that cannot be
+        prepared, as without a C++ compiler: they stay as they are, and the result says why.
+
+        progress: called with the fraction done, in [0, 1], and a sentence.
+        """
+        if not self.passes.prepared.complete:
+            prepare_passes(self, progress or (lambda fraction, sentence: None))
+        return self.passes.prepared
 
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
         """The prompt as the models read it.
@@ -221,7 +184,7 @@ class ModelPair:
         )
         # Special tokens alone are not a prompt: even an empty text has them.
         if not bare:
-            raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
+            raise SpecvizError("Write a prompt first: this one contains no token to start from.", "prompt")
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
         # A tokenizer may have gained tokens that the model has no rows for.
         return self._checked_ids(ids[: next(ends, len(ids))])
@@ -229,7 +192,7 @@ class ModelPair:
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
-                "{name} has no chat template: untick it, and the prompt is continued as it stands.",
+                "{name} has no chat template: untick it, and the prompt is continued as it is.",
                 "chat",
                 name=self.target_name,
             )
@@ -255,7 +218,7 @@ class ModelPair:
                 reason=first_line(failures[0]),
             ) from failures[0]
         raise SpecvizError(
-            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it stands.",
+            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it is.",
             "chat",
             name=self.target_name,
         )
@@ -287,21 +250,21 @@ class ModelPair:
             sizes |= {"name": self.target_name, "excess": f"{excess:,}"}
             if rope_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
-                    "factors (LongRoPE), for which all of it would be read anew.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} changes its "
+                    "rotary factors (LongRoPE), and all of the text would have to be read again.",
                     "prompt",
                     **sizes,
                 )
             if mask_switch(self.target) == self.context_length:
                 raise SpecvizError(
-                    "The prompt is too long: it has {length} tokens, and after {context} {name} hides tokens by what "
-                    "else it reads in the same pass, so its text would depend on how it is read.",
+                    "The prompt is too long: it has {length} tokens. After {context} tokens {name} hides tokens "
+                    "depending on what else the same pass reads, so its text would depend on how it is read.",
                     "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, at least "
-                "one of them new.",
+                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, "
+                "including at least one new token.",
                 "prompt",
                 **sizes,
             )
@@ -312,7 +275,7 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters; at most {most} are read.",
+            "The prompt has {count} characters, but at most {most} can be read.",
             "prompt",
             count=f"{len(prompt):,}",
             most=f"{_MAX_PROMPT_CHARACTERS:,}",
@@ -321,46 +284,11 @@ def _check_characters(prompt: str) -> None:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, not a character by itself: remove it or "
+            "Character {place} of the prompt is half of a surrogate pair, not a whole character: remove it or "
             "paste the text again.",
             "prompt",
             place=error.start + 1,
         ) from error
-
-
-def position_limit(model: PreTrainedModel) -> int | None:
-    """How many positions the model can tell apart, reading all of them in one way; None if unlimited."""
-    config = model.config.get_text_config()
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
-    # RoBERTa's positions begin behind that of padding.
-    limits += [
-        part.num_embeddings - part.padding_idx - 1
-        for name, part in model.named_modules()
-        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
-    ]
-    limits += [rope_switch(model), mask_switch(model)]
-    return min((limit for limit in limits if limit and limit > 0), default=None)
-
-
-def rope_switch(model: PreTrainedModel) -> int | None:
-    """After how many tokens the model's rotary factors change (LongRoPE); None if they never do.
-
-    All that was read before would then have to be read anew, as `generate` does.
-    """
-    config = model.config.get_text_config()
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # some have one for each kind of layer
-    switches = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
-    return min(filter(None, switches), default=None)
-
-
-def mask_switch(model: PreTrainedModel) -> int | None:
-    """After how many tokens the model hides some by their rank among all of a pass, those to come included (Doge); None
-    if it never does.
-
-    A token then sees others depending on those in the same pass, and `generate` with a cache differs from one without.
-    """
-    return getattr(model.config.get_text_config(), "keep_window_size", None)
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:

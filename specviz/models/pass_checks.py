@@ -16,9 +16,9 @@ from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
+from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
 from specviz.passes.reading_checks import (
@@ -129,7 +129,8 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
             apart = difference(given, expected)
             if apart > rounding(dtype) and (moved is None or apart > _MOVED * moved()):
                 raise SpecvizError(
-                    "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
+                    "A fast pass differs from the model's own by {difference}, more than rounding explains: it "
+                    "is not used.",
                     "passes",
                     difference=float(f"{apart:.3g}"),
                 )
@@ -138,7 +139,7 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     except Exception as error:
         # An architecture may raise anything over buffers of this form.
         raise SpecvizError(
-            "{name} does not run over static buffers: {reason}.",
+            "{name} does not run with static buffers: {reason}.",
             "passes",
             name=static.name,
             reason=first_line(error),
@@ -231,7 +232,7 @@ def _beside_target(
     """The same of an assistant, after a text of which the target has arbitrary keys and values."""
     if target is None:
         raise SpecvizError(
-            "The target has no fast passes, whose keys and values the {name} would read.",
+            "The target has no fast passes, so the {name} has no keys and values to read.",
             "passes",
             name=passes.static.name,
         )
@@ -269,7 +270,7 @@ def _refuse_longer(seconds: dict[tuple[str, Hashable], list[float]]) -> None:
     """seconds: by (``slower`` or ``fast``, what was run)."""
     typical = {run: statistics.median(taken) for run, taken in seconds.items()}
     if any(typical["fast", run] > typical["slower", run] for kind, run in seconds if kind == "fast"):
-        raise SpecvizError("They are no faster here than the present ones.", "passes")
+        raise SpecvizError("Compiled passes were made, but are no faster here than the present ones.", "passes")
 
 
 @torch.inference_mode()

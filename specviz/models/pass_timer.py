@@ -8,9 +8,9 @@ from typing import TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.pair import position_limit
 from specviz.passes.cached_model import reader
 from specviz.passes.devices import Stopwatch, agreed, home_of, synchronise
+from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
 
 T = TypeVar("T")

@@ -47,7 +47,7 @@ def place_named(name: str | torch.device) -> Place:
     if name == "spread":
         place = Place(device_named("auto"), "spread")
         if place.lent:
-            raise SpecvizError("A GPU that is lent by the call takes whole models only: choose auto.", "device")
+            raise SpecvizError("A GPU that is lent for one call takes whole models only: choose auto.", "device")
         return place
     if name == "parallel":
         return Place(join(), "sharded")
@@ -102,7 +102,9 @@ def device_named(name: str | torch.device) -> torch.device:
         raise SpecvizError("specviz runs on cpu or cuda, not on {kind}: choose auto.", "device", kind=device.type)
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise SpecvizError("There is no CUDA device that this torch can use: choose cpu or auto.", "device")
+            raise SpecvizError(
+                "There is no CUDA device that this version of torch can use: choose cpu or auto.", "device"
+            )
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
             raise SpecvizError(

@@ -10,28 +10,30 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from specviz.models import pass_checks
-from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.parts.head_passes import StaticHead, WithoutPass
+from specviz.parts.mtp import MtpModules
+from specviz.parts.published import PublishedPart
 from specviz.passes import compiled_layers, compiler
 from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.kernels.few_rows import FewRows
-from specviz.passes.kernels.kernel_library import cxx
+from specviz.passes.kernels.kernel_library import cxx, is_built
 from specviz.passes.model_twins import default_exit, layer_count, let_go_again, take_back
 from specviz.passes.reading_checks import check_exit
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -42,20 +44,20 @@ Progress = Callable[[float, Sentence], None]
 
 Made = TypeVar("Made")
 
-#: Roles that are handed to the pair together.
-_MODELS = ("target", "draft")
 
+class Preparable(Protocol):
+    """What of a `ModelPair` is prepared."""
 
-@dataclass
-class Preparation:
-    """The outcome for a pair's passes, by role (see `PairPasses.fast`)."""
-
-    ready: list[str] = field(default_factory=list)  # roles that got fast passes
-    reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why the others did not
+    target: PreTrainedModel
+    target_name: str
+    draft: PreTrainedModel | None
+    parts: dict[str, MtpModules | PublishedPart]
+    device: torch.device
+    passes: PairPasses
 
 
 def prepare_passes(
-    pair: ModelPair,
+    pair: Preparable,
     progress: Progress = lambda fraction, sentence: None,
     compiling: bool = True,
     halt: threading.Event | None = None,
@@ -73,12 +75,13 @@ def prepare_passes(
     when and in the thread it likes, and returns its result; everything else goes on at the same time. Passes that
     cannot be prepared raise nothing: the result says why.
     """
-    work = _Work(pair, halt or threading.Event(), turn)
-    statics = work.statics(compiling)
+    work = _Work(pair, compiling, halt or threading.Event(), turn)
+    statics = work.statics()
     if pair.device.type == "cuda":
-        work.record(statics, CudaRecorder(pair.device), compiling, progress)
-        return work.done
-    progress(0.0, Sentence("looking for compiled ones"))
+        work.record(statics, CudaRecorder(pair.device), progress)
+        return work.over()
+    if compiling:
+        progress(0.0, Sentence("looking for compiled passes"))
     jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
@@ -88,30 +91,42 @@ def prepare_passes(
     jobs.sort(key=lambda job: -len(job.static.row_shapes))
     with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
         for group in ready:
-            progress(1.0, Sentence("trying compiled ones"))
+            if compiling:
+                progress(1.0, Sentence("testing compiled passes"))
             work.take(group)
     compiler.forget_old()
     turn(work.settle)
-    return work.done
+    return work.over()
 
 
 class _Work:
     """One preparation in progress."""
 
-    def __init__(self, pair: ModelPair, halt: threading.Event, turn: Callable[[Callable[[], Made]], Made]):
-        self.pair, self.halt, self.turn = pair, halt, turn
+    def __init__(
+        self,
+        pair: Preparable,
+        compiling: bool,
+        halt: threading.Event,
+        turn: Callable[[Callable[[], Made]], Made],
+    ):
+        self.pair, self.compiling, self.halt, self.turn = pair, compiling, halt, turn
         self.threads = pair.passes.threads or torch.get_num_threads()
         self.done = Preparation()
-        pair.passes.refused = self.done.reasons
+        pair.passes.prepared = self.done
 
-    def refuse(self, role: str, reason: SpecvizError) -> None:
+    def over(self) -> Preparation:
+        """The outcome; complete unless it was halted or programs are left to be compiled."""
+        self.done.complete = not self.halt.is_set() and (self.compiling or not self.done.reasons)
+        return self.done
+
+    def refuse(self, role: Role, reason: SpecvizError) -> None:
         """Notes a copy of the reason: a raised error keeps its frames alive, and through them the models."""
         self.done.reasons[role] = reason.at("passes")
 
-    def statics(self, compiling: bool) -> dict[str, StaticPass]:
+    def statics(self) -> dict[Role, StaticPass]:
         """The passes that can be prepared, by role; notes why others cannot."""
-        statics: dict[str, StaticPass] = {}
-        for role, make in _makers(self.pair, statics, compiling):
+        statics: dict[Role, StaticPass] = {}
+        for role, make in _makers(self.pair, statics, self.compiling):
             try:
                 if is_spread(self.pair.target) or is_sharded(self.pair.target):
                     # Even a sharded target's draft model, which a hook keeps in step.
@@ -125,6 +140,8 @@ class _Work:
         """How passes are put on our own kernels, which are for CPUs."""
         if self.pair.device.type != "cpu":
             return None
+        if not self.compiling and not is_built():
+            raise _never_compiled()
         compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
         return FewRows.ready()
 
@@ -162,9 +179,7 @@ class _Work:
                         self.refuse(job.role, error)
                 yield group
 
-    def record(
-        self, statics: Mapping[str, StaticPass], recorder: Recorder, compiling: bool, progress: Progress
-    ) -> None:
+    def record(self, statics: Mapping[Role, StaticPass], recorder: Recorder, progress: Progress) -> None:
         """Hands over the passes as graphs, and once more when their layers are compiled."""
         # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
         reading = {role: one for role, one in statics.items() if one.row_shapes}
@@ -178,22 +193,22 @@ class _Work:
             for program in one.programs() if role in self.pair.passes.fast else ():
                 job = ProgramJob(role, program, program.path, compiled_layers.build, self.pair.device.type == "cuda")
                 jobs.setdefault(job.path, job)
-        missing = [job for job in jobs.values() if compiling and not job.path.is_file()]
+        missing = [job for job in jobs.values() if self.compiling and not job.path.is_file()]
         if missing:
             self.pair.passes.tried.set()
         # By one process: kernels are tried on the device, and others would be in their way.
         with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, 1)) as ready:
             for of_models, _ in zip((True, False), ready):
-                if jobs:
-                    progress(1.0, Sentence("trying compiled ones"))
+                if jobs and self.compiling:
+                    progress(1.0, Sentence("testing compiled passes"))
                 self._take_layers(reading, layered, recorder, of_models)
         compiler.forget_old()
 
-    def _layered(self, statics: Mapping[str, StaticPass]) -> tuple[dict[str, LayeredPass], dict[str, SpecvizError]]:
+    def _layered(self, statics: Mapping[Role, StaticPass]) -> tuple[dict[Role, LayeredPass], dict[Role, SpecvizError]]:
         """The passes with layers that can be compiled, by role, and why others cannot. Those on some of the target's
         rows are left out: an early exit has the target's layers."""
-        layered: dict[str, LayeredPass] = {}
-        refused: dict[str, SpecvizError] = {}
+        layered: dict[Role, LayeredPass] = {}
+        refused: dict[Role, SpecvizError] = {}
         for role, static in statics.items():
             try:
                 compiled_layers.refuse_uncompilable(self.pair.device)
@@ -207,29 +222,29 @@ class _Work:
 
     def _take_layers(
         self,
-        statics: Mapping[str, StaticPass],
-        layered: Mapping[str, LayeredPass],
+        statics: Mapping[Role, StaticPass],
+        layered: Mapping[Role, LayeredPass],
         recorder: Recorder,
         of_models: bool,
     ) -> None:
         """Hands over the graphs of compiled layers that are right and faster: of the models, or else of the rest."""
         fast, makers = self.pair.passes.fast, {}
-        compiled = self._with_programs({role: one for role, one in layered.items() if (role in _MODELS) is of_models})
+        compiled = self._with_programs({role: one for role, one in layered.items() if role.is_model is of_models})
         exits = {role: one for role, one in statics.items() if one.shares_rows and role in fast}
-        if not of_models and "target" in layered and (target := fast.get("target")) is not None:
+        if not of_models and TARGET in layered and (target := fast.get(TARGET)) is not None:
             for role, static in exits.items():
-                if target.static is layered["target"].static and not isinstance(static, StaticHead):
+                if target.static is layered[TARGET].static and not isinstance(static, StaticHead):
                     compiled[role] = target.static.first_layers(layer_count(static.original))
         for role, static in compiled.items():
             makers[role] = functools.partial(pass_checks.recorded, static, recorder, slower=fast[role])
-        if "target" in makers:
+        if TARGET in makers:
             # Anew, in the buffers of the target's new passes.
             makers |= {role: functools.partial(pass_checks.recorded, one, recorder) for role, one in exits.items()}
         self.give(makers)
 
-    def _with_programs(self, layered: Mapping[str, LayeredPass]) -> dict[str, StaticPass]:
+    def _with_programs(self, layered: Mapping[Role, LayeredPass]) -> dict[Role, StaticPass]:
         """The passes by their programs, by role; notes why some have none."""
-        compiled: dict[str, StaticPass] = {}
+        compiled: dict[Role, StaticPass] = {}
         for role, one in layered.items():
             if role not in self.pair.passes.fast or self.halt.is_set():
                 continue
@@ -246,19 +261,21 @@ class _Work:
         makers = {}
         for job in group:
             if job.path.is_file():
-                makers[job.role] = functools.partial(pass_checks.compiled, job.static, job.path, _drafts(job.role))
+                makers[job.role] = functools.partial(
+                    pass_checks.compiled, job.static, job.path, job.role.drafts_in_steps
+                )
             else:
                 self.done.reasons.setdefault(job.role, _never_compiled())
         self.give(makers)
 
-    def give(self, makers: Mapping[str, Callable[[FastPasses | None], FastPasses]]) -> None:
+    def give(self, makers: Mapping[Role, Callable[[FastPasses | None], FastPasses]]) -> None:
         """Makes passes by role, target first, and hands them to the pair together; notes why some cannot be made.
 
         makers: are given the target's passes, in whose buffers some read on.
         """
-        ready: dict[str, FastPasses] = {}
+        ready: dict[Role, FastPasses] = {}
         for role, make in makers.items():
-            whole = (self.pair.passes.fast | ready).get("target")
+            whole = (self.pair.passes.fast | ready).get(TARGET)
             try:
                 with refusing_out_of_memory(_no_memory):
                     if not self.halt.is_set():
@@ -273,7 +290,7 @@ class _Work:
         torch.set_num_threads(self.threads)
         return make(whole)
 
-    def _hand_over(self, ready: dict[str, FastPasses]) -> None:
+    def _hand_over(self, ready: dict[Role, FastPasses]) -> None:
         if self.halt.is_set():
             return
         # One assignment: a run that begins meanwhile in another thread sees all of it or nothing.
@@ -281,14 +298,14 @@ class _Work:
         self.done.ready += [role for role in ready if role not in self.done.ready]
         for role in ready:
             self.done.reasons.pop(role, None)  # why there was nothing better before
-        if passes := ready.get("target"):
+        if passes := ready.get(TARGET):
             if passes.by_kernels and self.pair.passes.threads is not None:
                 self.threads = self.pair.passes.threads = fewest_threads(self.pair.target, passes, self.threads)
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
     def settle(self) -> None:
         """Releases weights that came back meanwhile; gives models that do not run on the kernels theirs for good."""
-        models = {} if self.halt.is_set() else {"target": self.pair.target, "draft": self.pair.draft}
+        models = {} if self.halt.is_set() else {TARGET: self.pair.target, DRAFT: self.pair.draft}
         for role, model in models.items():
             if model is not None and role in self.pair.passes.fast:
                 let_go_again(model)
@@ -299,12 +316,7 @@ class _Work:
 
 def _models_first(jobs: Iterable[ProgramJob]) -> list[list[ProgramJob]]:
     """Programs of the models, then all others."""
-    return [[job for job in jobs if (job.role in _MODELS) is of_models] for of_models in (True, False)]
-
-
-def _drafts(role: str) -> bool:
-    """True for passes that draft step by step."""
-    return role in ("draft", "eagle", "mtp") or role.startswith("exit")
+    return [[job for job in jobs if job.role.is_model is of_models] for of_models in (True, False)]
 
 
 def _no_memory() -> SpecvizError:
@@ -312,35 +324,38 @@ def _no_memory() -> SpecvizError:
 
 
 def _never_compiled() -> SpecvizError:
-    return SpecvizError("This model's passes were never compiled here: python -m specviz compile does it.", "passes")
+    return SpecvizError(
+        "This model's passes were never compiled here: run python -m specviz compile, or prepare() in Python.",
+        "passes",
+    )
 
 
 def _makers(
-    pair: ModelPair, made: Mapping[str, StaticPass], compiling: bool
-) -> Iterator[tuple[str, Callable[[FewRows | None], StaticPass]]]:
+    pair: Preparable, made: Mapping[Role, StaticPass], compiling: bool
+) -> Iterator[tuple[Role, Callable[[FewRows | None], StaticPass]]]:
     """The passes of the pair that can be prepared, most important first.
 
     made: earlier ones, by role; the target's parts are on its weights. compiling: False for programs compiled earlier.
     """
-    yield "target", lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
+    yield TARGET, lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
     if pair.draft is not None:
-        yield "draft", lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
-    if "target" not in made and not keeps_state(pair.target):
+        yield DRAFT, lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
+    if TARGET not in made and not keeps_state(pair.target):
         return
     ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
     for part in pair.parts.values():
         for role, make in part.statics().items():
-            yield role, lambda few_rows, make=make: make(made.get("target") or ends(few_rows))
-    if "target" not in made:
+            yield role, lambda few_rows, make=make: make(made.get(TARGET) or ends(few_rows))
+    if TARGET not in made:
         return
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)
         layer = default_exit(pair.target)
-        yield f"exit {layer}", lambda few_rows: made["target"].first_layers(layer)
+        yield Role.exit(layer), lambda few_rows: made[TARGET].first_layers(layer)
 
 
-def feature_layers(pair: ModelPair) -> list[int]:
+def feature_layers(pair: Preparable) -> list[int]:
     """Every hidden state that some trained part of the target reads."""
     return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
 

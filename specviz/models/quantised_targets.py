@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from specviz.models import pass_checks
 from specviz.models.gguf_files import in_few_bits
-from specviz.models.pair import ModelPair, QuantisedTarget
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.passes import compiler
 from specviz.passes.devices import is_sharded, is_spread
@@ -13,6 +14,7 @@ from specviz.passes.kernels.few_bits import input_squares, rounded_twin
 from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import is_linear
 from specviz.passes.reading_checks import some_tokens
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
@@ -31,7 +33,7 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
         raise SpecvizError("{name} is quantised already.", "drafter", name=pair.target_name)
     if is_spread(pair.target) or is_sharded(pair.target):
         raise SpecvizError(
-            "{name} lies on several devices: only a target on one can draft for itself in few bits.",
+            "{name} lies on several devices: only a target on a single device can draft for itself in few bits.",
             "drafter",
             name=pair.target_name,
         )
@@ -39,7 +41,7 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
     needed, free = each * pair.target.num_parameters(), free_memory(pair.device)
     if bits not in pair.passes.quantised and needed > free:
         raise SpecvizError(
-            "Quantising {name} temporarily needs {needed} of memory, and only {free} are free.",
+            "Quantising {name} temporarily needs {needed} of memory, but only {free} are free.",
             "drafter",
             name=pair.target_name,
             needed=Bytes(needed),
@@ -52,7 +54,7 @@ def is_quicker(pair: ModelPair, preparing: bool) -> bool:
     torch's operations do not. preparing: True if passes that are not there yet are going to be prepared."""
     if pair.target.dtype == torch.float32 and in_few_bits(pair.stored.get("target")):
         return False
-    passes = pair.passes.fast.get("target")
+    passes = pair.passes.fast.get(TARGET)
     if passes is not None or not preparing or pair.device.type != "cpu":
         return passes is not None and passes.by_kernels
     try:

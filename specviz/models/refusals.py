@@ -136,7 +136,7 @@ def quantisation_name(config: PreTrainedConfig | None) -> str | None:
 def _about_config(model: Named, error: BaseException) -> SpecvizError:
     text = str(error)
     if "custom code" in text or "trust_remote_code" in text:
-        return model.complaint("{name} needs code from its own repository, and specviz runs no foreign code.")
+        return model.complaint("{name} needs code from its own repository, and specviz runs no third-party code.")
     if "does not recognize this architecture" in text:
         return model.complaint("This version of transformers does not know the architecture of {name}.")
     return model.complaint("transformers cannot use the config.json of {name}: {reason}.", reason=first_line(error))
@@ -153,8 +153,7 @@ def _about_weights(model: Named, error: BaseException) -> SpecvizError:
         return model.complaint("{name} has no weights, or not all of them: a weight file is missing.")
     if "automatic conversion" in text:
         return model.complaint(
-            "The weights of {name} are not those that its architecture is put together from: some are missing or have "
-            "other shapes."
+            "The weights of {name} do not match its architecture: some are missing or have other shapes."
         )
     return model.complaint("The weights of {name} cannot be read: {reason}.", reason=first_line(error))
 
@@ -167,14 +166,14 @@ def hub_refusal(model: Named, error: BaseException) -> SpecvizError | None:
             "account."
         )
     if isinstance(error, hub.RevisionNotFoundError):
-        return model.complaint("{name} has no such revision on the Hub: use a branch, tag or commit of it.")
+        return model.complaint("{name} has no such revision on the Hub: use one of its branches, tags or commits.")
     if isinstance(error, hub.RepositoryNotFoundError):
         return model.complaint(
             "There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it."
         )
     if isinstance(error, (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled)):
         return model.complaint(
-            "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
+            "{name} is not on this machine, and the Hub cannot be reached: check the network or name a folder."
         )
     if isinstance(error, hub.EntryNotFoundError):
         return model.complaint(
@@ -214,28 +213,28 @@ def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pa
             return flaw
     if _SETTINGS in found and "auto_map" in json.loads(found[_SETTINGS].read_bytes()):
         return model.complaint(
-            "The tokenizer of {name} is code of its repository, and specviz runs no foreign code: take auto_map out of "
-            "tokenizer_config.json, so that a tokenizer.json is read; if there is none, save one where the code is "
-            "trusted."
+            "The tokenizer of {name} is code from its repository, and specviz runs no third-party code: remove "
+            "auto_map from tokenizer_config.json, and specviz will read a tokenizer.json; if there is none, save "
+            "one where you trust the code."
         )
     missing = {file: packages for file, path in found.items() if (packages := _missing_for(path))}
     if missing and _WHOLE not in found:
         file, packages = missing.popitem()
         return model.complaint(
-            "Packages to read the {file} of {name} are missing: run pip install {packages}, or put a tokenizer.json "
-            "next to it.",
+            "Packages for reading the {file} of {name} are missing: run pip install {packages}, or put a "
+            "tokenizer.json next to it.",
             file=file,
             packages=packages,
         )
     if _WHOLE not in found:
         return model.complaint(
-            "{name} has no tokenizer.json, and transformers cannot make a tokenizer out of {files}: copy the "
+            "{name} has no tokenizer.json, and transformers cannot make a tokenizer from {files}: copy the "
             "tokenizer of its original model into its folder.",
             files=", ".join(found),
         )
     return model.complaint(
-        "The tokenizer of {name} cannot be used: {reason}. If its tokenizer.json is right, set tokenizer_class in "
-        "tokenizer_config.json to PreTrainedTokenizerFast.",
+        "The tokenizer of {name} cannot be used: {reason}. If its tokenizer.json is correct, set tokenizer_class "
+        "in tokenizer_config.json to PreTrainedTokenizerFast.",
         reason=first_line(error),
     )
 

@@ -237,8 +237,8 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
         )
     if not path.is_dir() and "://" in model.name:
         raise model.complaint(
-            "{name} is an address: only pages of models at huggingface.co can be named so. Download it, and name the "
-            "folder or the GGUF file."
+            "{name} is an address, and only addresses of model pages at huggingface.co work here. Download the "
+            "model, and name the folder or the GGUF file."
         )
     if not path.is_dir():
         raise model.complaint("There is no folder or file {name}.")
@@ -247,7 +247,7 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
     if (path / "adapter_config.json").is_file():
         raise source.complaint(
             "The folder {name} holds an adapter (adapter_config.json): merge it into its model (peft's "
-            "merge_and_unload), save that, and name the result."
+            "merge_and_unload), save the result, and name its folder."
         )
     if not (path / "config.json").is_file():
         raise _why_not_a_model(source, path)
@@ -257,8 +257,8 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
             raise not_fetched
     if not weights and (other := _first(path, _ELSEWHERE)):
         raise source.complaint(
-            "{name} has weights for another library only ({file}): save the model in safetensors, or name another copy "
-            "of it.",
+            "{name} only has weights for another library ({file}): save the model in safetensors, or name "
+            "another copy of it.",
             file=other.name,
         )
     return source
@@ -281,8 +281,7 @@ def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
     meant = [one for one in versions if main.is_file() and one.name == main.read_text().strip()] or versions
     if len(meant) != 1:
         raise SpecvizError(
-            "{folder} is where the Hub's cache keeps {name}, and {count} versions of it are there: name one of the "
-            "folders in its snapshots.",
+            "The Hub's cache keeps {count} versions of {name} in {folder}: name one of the folders in its snapshots.",
             field,
             folder=path,
             name=name,
@@ -295,7 +294,8 @@ def _why_not_a_model(source: ModelSource, path: pathlib.Path) -> SpecvizError:
     """The sentence for a folder without a config.json, by what else lies there."""
     if below := _first(path, ["*/config.json"]):
         return source.complaint(
-            "The folder {name} is not a model itself: name one of those in it, such as {folder}.", folder=below.parent
+            "The folder {name} is not a model itself: name one of the models in it, such as {folder}.",
+            folder=below.parent,
         )
     if exported := _first(path, _EXPORTED):
         return source.complaint(
@@ -309,7 +309,8 @@ def _why_not_a_model(source: ModelSource, path: pathlib.Path) -> SpecvizError:
         )
     if weights := _first(path, _WEIGHTS):
         return source.complaint(
-            "{name} holds weights ({file}) without their config.json: copy it and the tokenizer's files beside them.",
+            "{name} holds weights ({file}) without their config.json: copy it and the tokenizer's files into the "
+            "same folder.",
             file=weights.name,
         )
     return source.complaint("The folder {name} is not a model in transformers' format: it has no config.json.")
@@ -337,7 +338,7 @@ def generation_settings(source: ModelSource) -> dict[str, Any]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise source.complaint("The generation_config.json of {name} is damaged: copy it again, or take it away.")
+        raise source.complaint("The generation_config.json of {name} is damaged: copy it again or remove it.")
     return settings
 
 

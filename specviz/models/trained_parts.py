@@ -11,13 +11,13 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import recognise
 from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line
 
@@ -81,7 +81,7 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
         files = files if files.shapes else fetched("*.json", *PICKLES)
         if not files.shapes and "local_files_only" in options:
             raise model.complaint(
-                "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
+                "{name} is not on this machine, and the Hub cannot be reached: check the network or name a folder."
             )
     return files.folder
 
@@ -110,14 +110,13 @@ def _kind(files: PartFiles) -> str | None:
         raise files.complaint(template)
     if form.drafter is None:
         raise files.complaint(
-            "{folder} holds a trained part of the kind {method}, which is not run here: name another part of this "
-            "target, or a draft model.",
+            "{folder} holds a trained part of the kind {method}, which is not supported: name another part of "
+            "this target, or a draft model.",
             method=form.name,
         )
     if files.settings.get("quantization_config"):
         raise files.complaint(
-            "The {method} part in {folder} is quantised, and parts are read as they were trained: name the one that it "
-            "was made from.",
+            "The {method} part in {folder} is quantised, which is not supported: name the part that it was made from.",
             method=form.name,
         )
     return form.drafter
@@ -125,7 +124,7 @@ def _kind(files: PartFiles) -> str | None:
 
 def load_parts(
     target: PreTrainedModel, home: pathlib.Path, named: Mapping[str, pathlib.Path]
-) -> tuple[dict[str, Part], dict[str, SpecvizError]]:
+) -> tuple[dict[str, TrainedPart], dict[str, SpecvizError]]:
     """The trained parts by their drafters, and why any in the target's folder is unusable.
 
     home: the target's folder. named: folders of parts that are named, which take the places of those there; if one of
@@ -147,7 +146,7 @@ def load_parts(
     return parts, flaws
 
 
-def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Part:
+def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> TrainedPart:
     """The part in `folder` that this drafter reads, in evaluation mode, on the target's device and in its dtype.
 
     Raises SpecvizError (field ``draft``) if it is none, is damaged, or was made for another target.
@@ -160,14 +159,14 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Pa
         raise files.complaint("{folder} holds no trained part in a format that is known here.")
     if not files.settings or not files.shapes:
         raise files.complaint(
-            "The {method} part in {folder} is not complete: it needs its weights and a config.json that is a JSON "
+            "The {method} part in {folder} is incomplete: it needs its weights and a config.json that is a JSON "
             "object. Copy them again.",
             method=form.name,
         )
 
     def too_large() -> SpecvizError:
         return files.complaint(
-            "The {method} part in {folder} does not fit into the memory that the target leaves: choose a smaller one.",
+            "The {method} part in {folder} does not fit into the memory that the target leaves: choose a smaller part.",
             method=form.name,
         )
 
@@ -179,7 +178,7 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Pa
     except Exception as error:
         # A configuration can lead transformers and torch astray in any way.
         raise files.complaint(
-            "The configuration in {folder} does not describe a part of its kind ({method}): {reason}.",
+            "The configuration in {folder} does not describe a {method} part: {reason}.",
             method=form.name,
             reason=first_line(error),
         ) from error
@@ -230,8 +229,8 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
         return None
     if quantisation_of(target.config) is not None or is_spread(target) or is_sharded(target):
         raise SpecvizError(
-            "The MTP modules of a target that is quantised or lies on several devices are not read: choose another "
-            "drafter.",
+            "The MTP modules of a quantised target, or of a target on several devices, are not supported: choose "
+            "another drafter.",
             "drafter",
         )
     try:

@@ -74,15 +74,17 @@ def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: to
     known = {"device": device, "free": Bytes(free), "needed": Bytes(needed)}
     if not needed:
         return source.complaint(
-            "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.", **known
+            "{name} does not fit into the memory of {device}, where only {free} are free: choose a smaller model.",
+            **known,
         )
     if source.quantised or dtype != torch.float32:
         return source.complaint(
-            "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.", **known
+            "{name} needs about {needed} of memory, but only {free} are free on {device}: choose a smaller model.",
+            **known,
         )
     return source.complaint(
-        "{name} needs about {needed} of memory in float32, and {free} are free on {device}: choose a smaller model, "
-        "or half precision, which takes {half}.",
+        "{name} needs about {needed} of memory in float32, but only {free} are free on {device}: choose a "
+        "smaller model, or half precision, which takes {half}.",
         **known,
         half=Bytes(needed / 2),
     )
@@ -175,8 +177,8 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
     ]
     if over:
         raise source.complaint(
-            "{name} holds weights for which its architecture ({kind}) has no place, {count} in all, such as {first}: "
-            "its config.json does not describe this checkpoint.",
+            "{name} holds weights that its architecture ({kind}) has no place for, such as {first} ({count} in "
+            "all): its config.json does not describe this checkpoint.",
             count=len(over),
             kind=config.model_type,
             first=over[0],
@@ -186,7 +188,7 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
     for name, dtype in stored.items():
         if dtype not in _STORED and name.rpartition("layers.")[2] in names:
             raise source.complaint(
-                "{name} stores {first} as {dtype}, and its config.json does not say how that is to be read: it is "
+                "{name} stores {first} as {dtype}, but its config.json does not say how to read it: the model is "
                 "quantised and lacks its quantization_config.",
                 first=name,
                 dtype=dtype,

@@ -146,7 +146,7 @@ def _refuse_further(files: PartFiles, config: Qwen3Config, method: str) -> None:
 
 def unknown_kind(files: PartFiles, method: str, kinds: str) -> SpecvizError:
     return files.complaint(
-        "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.", method=method, kinds=kinds
+        "The {method} drafter in {folder} is of an unknown kind: {kinds}.", method=method, kinds=kinds
     )
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -26,9 +27,12 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from specviz.parts.block_files import block_name, block_settings
 from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead, WithoutPass
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, filled, read_as, smaller_vocabulary
-from specviz.passes.cached_model import CachedModel
-from specviz.passes.static_passes import WIDEST, StaticPass, additive_mask
+from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
+from specviz.parts.servers import Servers
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.roles import Role
+from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -83,6 +87,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "DFlash"
     servers: ClassVar[Servers] = Servers("dflash", "DFLASH", "draft-dflash", "DFLASH_DRAFTER")
+    at_once: ClassVar[bool] = True
     _supports_sdpa = _supports_attention_backend = True
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
@@ -90,7 +95,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         config, own = block_settings(files, target, self.method)
         super().__init__(config)
         self.sizes = own
-        self.feature_layers = own.feature_layers
+        self.feature_layers, self.masks, self.most_depths = own.feature_layers, own.block_size, own.depths
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = Qwen3RMSNorm(d, config.rms_norm_eps)
@@ -110,13 +115,14 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def reading(self) -> dict[str, Any]:
         slots = "next" if self.sizes.predicts_next else "own"
-        return super().reading() | {"block_size": self.sizes.block_size, "slots_predict": slots}
+        return super().reading() | {"block_size": self.masks, "slots_predict": slots, "depths": self.most_depths}
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
-        other = read_as(self, sizes=replace(self.sizes, predicts_next=not self.sizes.predicts_next))
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
+        sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
+        other = read_as(self, sizes=sizes, most_depths=sizes.depths)
         if self.sizes.predicts_next:
-            return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
-        return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
+            return super().other_readings() | {Sentence("each mask predicts the token at its position"): other}
+        return super().other_readings() | {Sentence("each mask predicts the token after its position"): other}
 
     def fuse(self, features: Tensor) -> Tensor:
         """What each layer makes keys and values of: [..., d]."""
@@ -135,8 +141,31 @@ class DFlashHead(PublishedPart, PreTrainedModel):
             block = layer(block, text, turns, masks[sight], cache)
         return self.norm(block)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        return {self.kind: functools.partial(StaticBlock, self)}
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
+        return {Role(self.kind): functools.partial(StaticBlock, self)}
+
+    def source(self, depth: int) -> str:
+        mask = depth + (not self.sizes.predicts_next)
+        return f"mask {mask}" if mask else "row"
+
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        fast, model = passes.get(Role(self.kind)), BlockModel(self, target.model)
+        own = reader(model, target.stopwatch, fast, (-1,))
+        part = self if fast is None else fast.static.model.head  # the same, perhaps on the kernels
+        # The hidden states go in as they are: a pass fuses them itself.
+        return RunReading(part, [own], lambda features: features, recorded=own)
+
+    def block(self, reading: Reading[SomeLevel]) -> Tensor:
+        """Reads the text and a block: its logits [slots, rows] in the part's own vocabulary, and in `reading.states`
+        its hidden states. It is always as long as in training: with fewer masks the others would be filled in
+        differently."""
+        last = reading.last
+        masks = last.new_full((self.sizes.block_size - 1,), self.sizes.mask_id)
+        return reading.text(torch.cat([last, masks]))
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows = self.block(reading)
+        yield self.for_target(rows[0 if self.sizes.predicts_next else 1 :][:depth])
 
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""
@@ -162,6 +191,7 @@ class BlockModel(HeadModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
@@ -197,23 +227,6 @@ class BlockModel(HeadModel):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def read_block(reader: CachedModel, features: Tensor, tokens: Tensor) -> Tensor:
-    """Has a `BlockModel` read the text's new rows and a block after them, which is forgotten again.
-
-    features: [n, layers · width], the target's hidden states. tokens: [n] int64, each following its feature's token.
-    Returns the block's logits [slots, rows]; its hidden states are the reader's `features`. It is always as long as in
-    training: with fewer masks the others would be filled in differently.
-    """
-    sizes = reader.model.head.sizes
-    most = max(1, WIDEST - sizes.block_size)  # a block has to be the end of its pass
-    block = torch.cat([tokens[-1:], tokens.new_full((sizes.block_size - 1,), sizes.mask_id)])
-    for some, read in zip(tokens.split(most), features.split(most)):
-        inputs = functional.pad(read, (0, 0, 0, len(block)))
-        logits = reader.forward(torch.cat([some, block]), len(block), inputs=inputs)
-        reader.rewind(reader.length - len(block))
-    return logits
-
-
 class StaticBlock(StaticHead):
     """One pass of a block drafter over static buffers; it returns the block's hidden states, too."""
 
@@ -224,7 +237,9 @@ class StaticBlock(StaticHead):
         self.fewest = 1 + head.sizes.block_size
 
     def described(self) -> str:
-        return f"{super().described()} {self.original.head.sizes} {inspect.getsource(inspect.getmodule(DFlashHead))}"
+        return (
+            f"{super().described()} {self.original.head.sizes} {inspect.getsource(sys.modules[DFlashHead.__module__])}"
+        )
 
     @property
     def vocab_size(self) -> int:

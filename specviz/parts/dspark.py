@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from specviz.parts.block_files import unknown_kind
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import Servers
+from specviz.parts.reading import Reading, Rows, SomeLevel, after, before
+from specviz.parts.servers import Servers
 
 #: Corrected logits, and the memory after the tokens that corrected them.
 RowsAndMemory = tuple[Tensor, Tensor]
@@ -25,9 +26,31 @@ _KINDS = ("vanilla", "gated", "rnn")
 
 
 class CorrectedHead(DFlashHead):
-    """A block whose rows are corrected from left to right, with a memory of the tokens before."""
+    """A block whose rows are corrected from left to right, with a memory of the tokens before.
+
+    A row is corrected before its token is drawn, so q is what that was drawn from. Where a part foresees how likely a
+    row's token is to be kept, `DraftParams.confidence` ends the draft before the first one that is too unlikely. That
+    depends on the tokens before, never on this one: to drop a token for what it became would change the distribution of
+    the text (App. A).
+    """
 
     memory_width: int = 0
+
+    def source(self, depth: int) -> str:
+        return f"slot {depth + 1}"
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
+        hidden = reading.states.to(self.norm.weight.dtype)
+        memory = memories = self.first_memory(tokens, hidden)
+        for slot in range(skipped, skipped + depth):
+            with reading.span():
+                logits, more = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
+                reading.sure = self.foreseen(tokens, hidden[slot]) if reading.foresees else None
+                logits = self.for_target(logits)
+            level = yield logits
+            memories = more if slot == skipped else after(memories, more, level)
+            tokens, memory = level.tokens, before(memories, level)
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
@@ -89,8 +112,9 @@ class DSparkHead(CorrectedHead):
         self.markov_head = MarkovHead(kind, vocab, rows, rank, d) if rank else None
         # From a row's hidden state, or that and the token's embedding in the Markov head.
         self.confidence_head = None
+        self.embeds_confidence = proj in files.shapes and files.size(proj, 1) > d
         if proj in files.shapes:
-            width = d + rank * (files.size(proj, 1) > d)
+            width = d + rank * self.embeds_confidence
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width, 1)})
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
@@ -110,7 +134,8 @@ class DSparkHead(CorrectedHead):
         if self.confidence_head is None:
             return None
         read, proj = hidden.expand(len(tokens), -1), self.confidence_head["proj"]
-        if proj.in_features > read.shape[-1]:
+        if self.embeds_confidence:
+            assert self.markov_head is not None
             read = torch.cat([read, self.markov_head.markov_w1(tokens)], -1)
         return proj(read).float().sigmoid().squeeze(-1)
 

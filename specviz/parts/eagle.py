@@ -9,7 +9,6 @@ norms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,19 +17,11 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specviz.parts.head_passes import PublishedHead, read_and_forget
+from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import (
-    Servers,
-    feature_layers,
-    filled,
-    mask_token,
-    read_as,
-    same_target,
-    shifted,
-    smaller_vocabulary,
-)
-from specviz.passes.cached_model import CachedModel
+from specviz.parts.published import feature_layers, filled, mask_token, same_target, smaller_vocabulary
+from specviz.parts.reading import Reading, Rows, SomeLevel, TrainedPart, read_as, shifted
+from specviz.parts.servers import Servers
 from specviz.records.words import Sentence
 
 #: How many tokens a P-EAGLE head drafts where its files do not say: what its recipes train by default.
@@ -42,6 +33,11 @@ class _Joining:
 
     a = [norm(e); norm(g)];  x = g + attention(a), or norm(g) + attention(a);  hidden = x + MLP(norm(x))
     """
+
+    self_attn: Any  # of the layer
+    mlp: Any
+    input_layernorm: Any
+    post_attention_layernorm: Any
 
     def widen(self, config: LlamaConfig, normed_residual: bool) -> None:
         """Makes an ordinary layer one of these."""
@@ -124,7 +120,7 @@ class Eagle3Head(PublishedHead):
         flags = {"numbered": self.numbered, "normed_states": self.normed_states}
         return super().reading() | flags | {"normed_residual": self.layers[0].normed_residual}
 
-    def other_readings(self) -> dict[Sentence, Eagle3Head]:
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
         other = read_as(self, normed_states=not self.normed_states)
         if self.normed_states:
             return shifted(self) | {Sentence("its states fed back without the norm"): other}
@@ -152,6 +148,7 @@ class PEagleHead(Eagle3Head):
     method: ClassVar[str] = "P-EAGLE"
     servers: ClassVar[Servers] = Servers("eagle3", model="EAGLE3_HEAD", in_parallel=True)
     states_are_read: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
@@ -160,24 +157,17 @@ class PEagleHead(Eagle3Head):
         self.mask_id = mask_token(files, len(table.weight))
         proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
         proposed = files.possible("speculative_tokens", proposals[0].get("speculative_tokens"))
-        self.depths = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
+        self.most_depths = self.masks = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
 
-    def read_masks(
-        self,
-        reader: CachedModel,
-        features: Tensor,
-        tokens: Tensor,
-        depths: int,
-        fuse: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """Reads the text's new rows and drafts in the same pass: logits [depths, vocab] of what follows.
+    def reading(self) -> dict[str, Any]:
+        return super().reading() | {"depths": self.most_depths}
 
-        features: [n, layers · d], the target's hidden states. tokens: [n] int64, each following its feature's token.
-        fuse: `fuse`, or what runs it faster. Masks are forgotten again.
-        """
-        masks = tokens.new_full((depths - 1,), self.mask_id)
-        features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
-        return read_and_forget(reader, tokens, masks, fuse(features))
+    def source(self, depth: int) -> str:
+        return f"mask {depth}" if depth else "row"
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        masks = reading.last.new_full((depth - 1,), self.mask_id)
+        yield reading.text(masks, self.mask_hidden[0].expand(depth - 1, -1))
 
 
 def _eagle3_name(name: str) -> str:

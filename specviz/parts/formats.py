@@ -29,7 +29,7 @@ class Format:
 
     @property
     def drafter(self) -> str | None:
-        return self.part and self.part.kind
+        return None if self.part is None else self.part.kind
 
 
 def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> Format:
@@ -108,15 +108,15 @@ def _joins_two(files: PartFiles) -> bool:
 FORMATS: tuple[Format, ...] = (
     # As published, their projection lies in a file of its own, which is needed only to read the target's states.
     _refused(
-        "{folder} holds a PARD-2 draft model as it is trained, with the projection of its target's hidden states "
-        "among its weights (target_proj): name the folder that was made of it to draft with (pard_model).",
+        "{folder} holds a PARD-2 draft model in its training form, with the projection of its target's hidden "
+        "states among its weights (target_proj): name the folder that was made from it for drafting (pard_model).",
         "PARD-2 in training",
         _holds("target_proj.weight"),
     ),
     Format("Hydra", _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
     _refused(
-        "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
-        "it without them (parallel_draft_step 1), or name another part.",
+        "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not supported: "
+        "export it without them (parallel_draft_step 1), or name another part.",
         "EAGLE-3 with parallel heads",
         _holds("parallel_draft_heads.0.medusa_layers.0.linear.weight"),
     ),
@@ -180,7 +180,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     _refused(
         "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
-        "as the target, and its modules are read with it.",
+        "as the target, and specviz reads its modules too.",
         "MTP modules alone",
         _either(
             _called("nextn"),

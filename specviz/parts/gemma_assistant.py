@@ -9,7 +9,7 @@ and so is what follows where engines differ: all tokens of a draft are drafted f
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,10 +19,13 @@ from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma
 
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, another_target, filled, read_as, same_target
+from specviz.parts.published import another_target, filled, same_target
+from specviz.parts.reading import RunReading, TrainedPart, read_as
+from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import is_sharded
+from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
 
@@ -94,23 +97,28 @@ class GemmaAssistant(Head):
         scores = (table[ids].to(hidden.dtype) @ hidden.unsqueeze(-1)).squeeze(-1)
         return hidden.new_full((*hidden.shape[:-1], len(table)), -torch.inf).scatter(-1, ids, scores)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticAssistant, self)}
+
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        fast = passes.get(self.role)
+        own = assistant_reader(AssistantModel(self, target.model), target, fast)
+        return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)
 
     def reading(self) -> dict[str, Any]:
         places = {"keys_and_values": self.sources, "place": "before the last token" if self.step_back else "last token"}
-        return super().reading() | places
+        return super().reading() | places | {"modules": self.num_modules}
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
-        before = Sentence("drafting from the place before the last token")
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
+        before = Sentence("drafting from the position before the last token")
         return super().other_readings() | {before: read_as(self, step_back=1)}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         if is_sharded(target):
             raise files.complaint(
-                "The assistant in {folder} reads the target's keys and values, which are not whole where its layers "
-                "are sharded: choose another device."
+                "The assistant in {folder} reads the target's keys and values, but no device holds them whole "
+                "when its layers are sharded: choose another device."
             )
         config = AutoConfig.for_model(**files.settings)
         _check(files, config, target)
@@ -120,7 +128,8 @@ class GemmaAssistant(Head):
         part = filled(lambda: cls(config, target), files, target)
         if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
             raise files.complaint(
-                "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."
+                "The groups of tokens in {folder} (masked_embedding) are damaged: they do not contain each token "
+                "exactly once."
             )
         if part.masked_embedding is None and part.lm_head is None:
             with torch.device("meta"):
@@ -140,6 +149,7 @@ class AssistantModel(HeadModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: dict[str, Tensor] | Tensor | None = None,
         cache: Cache | None = None,
@@ -147,6 +157,7 @@ class AssistantModel(HeadModel):
     ) -> HeadOutput:
         """position_ids: [1, n], of the text's last token. attention_mask: by the kind of layer, if there are several;
         by default all that the cache holds is seen."""
+        assert features is not None
         embeddings = self.embed(input_ids).to(features.device)
         attending = {"position_ids": position_ids, "attention_mask": attention_mask, "cache": cache}
         hidden = self.head.read(embeddings, features, **attending)
@@ -201,6 +212,7 @@ class _AssistantReader(CachedModel):
         # Nothing goes on from what comes before in the text.
         last = token_ids[-keep:]
         logits = super()._read(last, keep, None, torch.full_like(last, self.remembered), inputs[-keep:])
+        assert self.features is not None
         self.features = self.features.expand(len(token_ids), -1)
         return logits
 
@@ -211,7 +223,8 @@ class _AssistantReader(CachedModel):
             # Before its window is full, and over static buffers, a layer holds more.
             count = min(length, self.model.config.sliding_window - 1) if kind == _SLIDING else length
             like = self.model.head.pre_projection.weight
-            layers.append(StaticLayer(*(part[:, :, -count:].to(like) for part in rows[2 * layer :][:2]), where=None))
+            keys, values = (part[:, :, -count:].to(like) for part in rows[2 * layer :][:2])
+            layers.append(StaticLayer(keys, values, where=None))
         return Cache(layers=layers)
 
     def _forget(self, count: int) -> None:
@@ -255,8 +268,8 @@ def _check(files: PartFiles, config: PreTrainedConfig, target: PreTrainedModel) 
     sources = {} if modes is None else dict(zip(of_target.layer_types, of_target.per_layer_config))
     if not set(text.layer_types) <= sources.keys():
         raise files.complaint(
-            "The assistant in {folder} reads the keys and values of a Gemma 4 model: name the one that it was made for "
-            "as the target."
+            "The assistant in {folder} reads the keys and values of a Gemma 4 model: name the model that it was "
+            "made for as the target."
         )
     sizes = {"hidden_size": config.backbone_hidden_size, "vocab_size": text.vocab_size}
     same_target(files, target, **sizes, sliding_window=text.sliding_window)

@@ -7,7 +7,8 @@ import copyreg
 import functools
 import inspect
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -18,10 +19,12 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
-from specviz.passes.cached_model import CachedModel
+from specviz.parts.reading import RunReading
+from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
-from specviz.passes.static_passes import StaticPass, additive_mask, few_numbers
+from specviz.passes.roles import Role
+from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask, few_numbers
 from specviz.rules.sampling import in_order
 
 #: Settings that shape a layer, as the files and transformers both call them.
@@ -52,11 +55,13 @@ class Head(PublishedPart, PreTrainedModel):
 
     _supports_sdpa = _supports_attention_backend = True
     norm: nn.Module  # before the output head
+    embed_tokens: Any  # its own modules; None for the target's
+    lm_head: Any
     place: int = 1  # among those of its part, which draft in turn
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.embed_tokens = self.lm_head = None  # its own; None for the target's
+        self.embed_tokens = self.lm_head = None
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
@@ -74,12 +79,21 @@ class Head(PublishedPart, PreTrainedModel):
         return hidden
 
     @property
-    def role(self) -> str:
-        """Of its passes, see `PairPasses.fast`."""
-        return self.kind if self.place == 1 else f"{self.kind} {self.place}"
+    def role(self) -> Role:
+        """Of its passes."""
+        return Role(self.kind, self.place if self.place > 1 else 0)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticHead, self)}
+
+    def reader_for(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> CachedModel:
+        """What reads with it in one run; arguments as of `for_run`."""
+        states = (-1,) * self.states_are_read
+        return reader(HeadModel(self, target.model), target.stopwatch, passes.get(self.role), states)
+
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        fast, own = passes.get(self.role), self.reader_for(target, passes)
+        return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse, recorded=own)
 
 
 class PublishedHead(Head):
@@ -107,7 +121,7 @@ class PublishedHead(Head):
 def _layers_config(files: PartFiles) -> LlamaConfig:
     """For transformers: of Qwen 3's layers if they norm queries and keys, else of Llama's."""
     if "sliding_attention" in (files.setting("layer_types") or ()):
-        raise files.complaint("The head in {folder} has layers with sliding windows, which are not run here.")
+        raise files.complaint("The head in {folder} has layers with sliding windows, which are not supported.")
     layers = len(set(re.findall(r"(?m)^layers\.\d+\.", "\n".join(files.shapes))))
     kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in files.shapes else LlamaConfig
     config = kind(
@@ -155,6 +169,7 @@ class HeadModel(PreTrainedModel):
         self,
         input_ids: Tensor,
         features: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
@@ -199,23 +214,6 @@ class HeadModel(PreTrainedModel):
         """[..., vocab] of hidden states [..., d]; −∞ for tokens that a smaller vocabulary lacks."""
         logits = self.unembed(self.head.norm(hidden)).to(hidden.device)
         return logits if self.head.columns is None else in_order(logits, self.head.columns)
-
-
-def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: Tensor) -> Tensor:
-    """Reads tokens [n] and masks [m] after them, which are forgotten again: the last m + 1 rows of logits.
-
-    inputs: [n + m, width], what is read with each.
-    """
-    logits = reader.forward(torch.cat([tokens, masks]), 1 + len(masks), inputs=inputs)
-    reader.rewind(reader.length - len(masks))
-    return logits
-
-
-def read_alone(reader: CachedModel, tokens: Tensor, keep: int, inputs: Tensor) -> Tensor:
-    """Reads tokens that follow nothing and are forgotten again: the last `keep` rows of logits."""
-    logits = reader.forward(tokens, keep, inputs=inputs)
-    reader.rewind(0)
-    return logits
 
 
 class Ends(nn.Module):
@@ -267,17 +265,17 @@ class StaticHead(StaticPass):
         self.name = f"{head.kind} head"
         self.input_widths = (self.model.input_width,)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # With its weights, which are few. Not the models: in use they have hooks, which cannot be pickled.
         state = {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
-        return copyreg.__newobj__, (type(self),), state
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
 
     def described(self) -> str:
         head = self.original.head
         numbers = {name: tensor.tolist() for name, tensor in few_numbers(head).items()}
         sizes = (head.config.to_json_string(), head.reading(), head.shapes(), numbers)
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
-        return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
+        return f"{facts} {inspect.getsource(sys.modules[type(head).__module__])}"
 
     @property
     def vocab_size(self) -> int:

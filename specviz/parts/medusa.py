@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,8 +21,12 @@ from transformers import PreTrainedModel
 
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
-from specviz.passes.static_passes import StaticPass
+from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, after, before, read_as
+from specviz.parts.servers import Servers
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.roles import Role
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -45,6 +49,9 @@ class PublishedMedusa(Head):
     method: ClassVar[str] = "Medusa"
     servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS")
     states_are_read: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+    proposer: ClassVar[str] = "head"
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
         """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""
@@ -52,7 +59,8 @@ class PublishedMedusa(Head):
         super().__init__(without_layers(config.hidden_size))
         places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
         heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
-        d, self.feature_layers, self.num_heads = config.hidden_size, (config.num_hidden_layers,), heads
+        d, self.feature_layers = config.hidden_size, (config.num_hidden_layers,)
+        self.num_heads = self.most_depths = heads
         self.skipped = 0  # heads before the one that guesses the first draft token
         bias, rows = "blocks.0.layers.0.bias" in shapes, shapes.get("lm_heads.0.weight", (0,))[0]
         self.blocks = nn.ModuleList([nn.Module() for _ in range(heads)])
@@ -86,17 +94,25 @@ class PublishedMedusa(Head):
             rows = (self.lm_heads[0] if self.lm_heads else of_target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {self.role: functools.partial(StaticMedusa, self)}
+
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        own = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
+        return RunReading(self, [own], self.fuse, recorded=target)  # it reads no text: what is recorded is the target's
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, _ = reading.alone(reading.last, reading.last_state, self.num_heads)
+        yield rows[:depth]
 
     def reading(self) -> dict[str, Any]:
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
-        return super().reading() | {"first_token": 2 - self.skipped}
+        return super().reading() | {"first_token": 2 - self.skipped, "heads": self.num_heads}
 
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
         """And with a first head that guesses the token already written, as some train it."""
-        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1)
-        named = {Sentence("the first head guessing the token already written"): fewer}
+        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1, most_depths=self.num_heads - 1)
+        named = {Sentence("the first head guesses the token already written"): fewer}
         return super().other_readings() | (named if fewer.num_heads else {})
 
     @classmethod
@@ -174,12 +190,14 @@ class MlpSpeculator(PublishedPart):
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "MLP speculator"
     servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR")
+    reads_text: ClassVar[bool] = False
+    proposer: ClassVar[str] = "head"
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__()
         config, heads = target.config.get_text_config(), files.setting("n_predict", default=3)
         d, vocab, self.feature_layers = config.hidden_size, config.vocab_size, (config.num_hidden_layers,)
-        self.num_heads = heads
+        self.num_heads = self.most_depths = heads
         self.scaled, self.tied = (files.setting(name, default=False) for name in ("scale_input", "tie_weights"))
         inner, own = files.setting("inner_dim") or d, range(1 if self.tied else heads)
         widths = [d, *[inner] * (heads - 1)][: 2 if self.tied else heads]
@@ -198,11 +216,22 @@ class MlpSpeculator(PublishedPart):
         """On the same weights."""
         return [SpeculatorHead(self, index) for index in range(self.num_heads)]
 
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for head in self.heads() for role, make in head.statics().items()}
 
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
+
+    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, states = reading.alone(reading.last, self.enter(reading.last_state), 1)
+        for head in range(1, depth):
+            level = yield rows
+            rows, more = reading.alone(level.tokens, before(states, level), len(level.tokens), head)
+            states = after(states, more, level)
+        yield rows
+
     def reading(self) -> dict[str, Any]:
-        return super().reading() | {"normed_first": self.scaled}
+        return super().reading() | {"normed_first": self.scaled, "heads": self.num_heads}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,10 +19,16 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.parts.head_passes import Head, PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import Servers, filled, read_as, same_target
+from specviz.parts.published import filled, same_target
+from specviz.parts.reading import HostLevel, RunReading, TrainedPart, read_as
+from specviz.parts.servers import Servers
+from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import home_of
-from specviz.passes.static_passes import StaticPass
+from specviz.passes.roles import Role
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
+from specviz.rules.draft import tree_shape
+from specviz.rules.transfer import to_device
 
 #: Families whose layers a module may have.
 _FAMILIES = ("llama", "qwen2", "qwen3")
@@ -78,12 +84,12 @@ class MtpFile(PublishedHead):
         return super().reading() | {
             "state": "before the target's last norm" if self.before_last_norm else "as it is",
             "joined": "embedding, state" if self.embedding_first else "state, embedding",
+            "modules": self.num_modules,
         }
 
-    def other_readings(self) -> dict[Sentence, MtpFile]:
-        others = super().other_readings()
-        for other in others.values():
-            other.before_last_norm = False  # further down there is no such norm
+    def other_readings(self) -> dict[Sentence, TrainedPart]:
+        # Further down there is no such norm.
+        others = {name: read_as(other, before_last_norm=False) for name, other in super().other_readings().items()}
         return others | {
             Sentence("the state after the target's last norm"): read_as(self, before_last_norm=False),
             Sentence("state and embedding joined the other way round"): read_as(self, embedding_first=False),
@@ -92,11 +98,12 @@ class MtpFile(PublishedHead):
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         layers = files.settings.get("transformer_layer_config")
-        family = layers.get("model_type") if isinstance(layers, dict) else None
+        layers = layers if isinstance(layers, dict) else {}
+        family = layers.get("model_type")
         if family not in _FAMILIES:
             raise files.complaint(
-                "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
-                "{families} are.",
+                "{folder} holds an MTP module with a layer of the family {family}, which is not supported "
+                "(supported: {families}).",
                 family=family,
                 families=", ".join(_FAMILIES),
             )
@@ -156,22 +163,97 @@ class CheckpointModule(Head):
         return self.module(embeddings, features, position_ids=None, **attending)
 
 
-class MtpModules:
-    """All modules of a target's checkpoint, in turn."""
+class MtpModules(TrainedPart):
+    """All modules of a target's checkpoint, in turn.
+
+    Module k predicts the k-th token ahead from the states of module k − 1, of the target for the first. Deeper drafts
+    go on with the last module, run again on its own states.
+    """
+
+    kind: ClassVar[str] = "mtp"
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp")
 
     def __init__(self, model: MtpModel, target: PreTrainedModel):
         self.modules = [CheckpointModule(model, index, target) for index in range(len(model.layers))]
         self.feature_layers = self.modules[0].feature_layers
         self.num_modules = len(self.modules)
 
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's last hidden states as they are: a module norms them itself."""
-        return features
-
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        """As `PublishedPart.statics`."""
+    def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for module in self.modules for role, make in module.statics().items()}
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """The modules' own."""
+    def reading(self) -> dict[str, Any]:
+        return {"modules": self.num_modules}
+
+    def source(self, depth: int) -> str:
+        return super().source(depth) if self.num_modules == 1 else f"module {min(depth + 1, self.num_modules)}"
+
+    def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
+        if self.num_modules == 1:
+            return self.modules[0].for_run(target, passes)
+        return ReadingInTurn(self, [module.reader_for(target, passes) for module in self.modules], self.fuse)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         return itertools.chain.from_iterable(module.parameters() for module in self.modules)
+
+
+class ReadingInTurn(RunReading):
+    """Passes of several modules. Each has a cache of its own and reads the text too, beginning one token further on
+    than the one before."""
+
+    def __init__(self, part: TrainedPart, readers: Sequence[CachedModel], fuse: Callable[[Tensor], Tensor]):
+        super().__init__(part, readers, fuse)
+        self.lengths = [0] * len(readers)  # of the text that each has read
+        # The states of the module before, for the text's tokens that each module has yet to read; the last one belongs
+        # to a token that is yet to come.
+        self.states_before: list[list[Tensor]] = [[] for _ in readers]
+        self.place = 0  # of the module that has read last
+        self.committed: Sequence[int] = ()
+        self.drafted: list[Tensor] = []
+
+    @property
+    def shortest(self) -> int:
+        """So that every module has a row of the text: its first is that of the token as far on as it looks."""
+        return len(self.readers) + 1
+
+    def begin(self, committed: Sequence[int], features: Tensor) -> None:
+        self.committed, self.drafted, self.place = committed, [], 0
+        self.reader = self.readers[0]
+        super().begin(committed, features)
+
+    def go_back(self) -> None:
+        for reader, length in zip(self.readers, self.lengths):
+            reader.rewind(length)
+        self.reader = self.readers[0]
+
+    def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
+        rows = super().text(masks, features)
+        self._note(self._left)
+        return rows
+
+    def level(self, level: HostLevel) -> Tensor:
+        if self.place + 1 == len(self.readers):
+            return super().level(level)
+        self.drafted.append(level.tokens)
+        return self._read_on(len(level.tokens), level.parents, level.in_tree)
+
+    def _read_on(self, keep: int, parents: tuple[int, ...], in_tree: bool) -> Tensor:
+        """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
+        self.place += 1
+        self.reader = self.readers[self.place]
+        tokens = to_device(self.committed[self.reader.length + self.place + 1 :], self.states.device)
+        before, shape = torch.cat(self.states_before[self.place]), tree_shape(parents, tokens.device)
+        features = torch.cat([before[:-1], self.states.index_select(0, shape.rows)])
+        self.states_before[self.place] = [before[-1:]]
+        self.held = self.reader.length + len(tokens)
+        view = tree_view(parents, self.reader.length, len(tokens)) if in_tree else ()
+        visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
+        logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
+        self._note(self._left[: len(tokens)])
+        self.states = self._left[len(tokens) - 1 :]
+        return logits
+
+    def _note(self, states: Tensor) -> None:
+        """Keeps the length of the text that the current module has read, and its states for the next module."""
+        self.lengths[self.place] = self.held
+        if self.place + 1 < len(self.readers):
+            self.states_before[self.place + 1].append(states)

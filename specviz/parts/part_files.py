@@ -58,7 +58,8 @@ class PartFiles:
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
         """What lies in `folder`."""
-        files, shapes, flaw = cls(folder, settings_in(folder)), {}, None
+        files, flaw = cls(folder, settings_in(folder)), None
+        shapes: dict[str, tuple[int, ...]] = {}
         for file in files._weights():
             try:
                 shapes |= files._shapes_in(file)
@@ -79,7 +80,7 @@ class PartFiles:
         """A `setting` that has no default. Raises SpecvizError (field ``draft``) if it is not there."""
         if (value := self.setting(*names)) is None:
             raise self.complaint(
-                "The configuration in {folder} does not say {name}, without which the part cannot be read.",
+                "The configuration in {folder} lacks {name}, so the part cannot be read.",
                 name=names[0],
             )
         return value
@@ -88,7 +89,7 @@ class PartFiles:
         """The value of a setting. Raises SpecvizError (field ``draft``) if it cannot have that."""
         if not _can_be(name, value):
             raise self.complaint(
-                "The configuration in {folder} has {value} for {name}, which cannot be.",
+                "Invalid {name} in the configuration in {folder}: {value}.",
                 name=name,
                 value=quoted(value),
             )
@@ -102,7 +103,7 @@ class PartFiles:
     def size(self, name: str, dimension: int) -> int:
         """Of a tensor that has to be there. Raises SpecvizError (field ``draft``) if it lacks the dimension."""
         if len(shape := self.shapes.get(name, ())) <= dimension:
-            raise self.complaint("The weights in {folder} lack {tensor}, or its dimensions.", tensor=name)
+            raise self.complaint("The weights in {folder} lack {tensor}, or some of its dimensions.", tensor=name)
         return shape[dimension]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -122,7 +123,7 @@ class PartFiles:
             # torch cannot tell of numbers in 8 bits; where they are meant, further tensors scale them.
             wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
             if wide and not tensor.isfinite().all():
-                raise self.complaint("The weights in {folder} are not all numbers ({tensor}).", tensor=name)
+                raise self.complaint("The weights in {folder} contain NaN or infinite values ({tensor}).", tensor=name)
         return tensors if self.names is None else {own: tensors[name] for own, name in self.names.items()}
 
     def tensor(self, name: str) -> Tensor:
@@ -171,8 +172,8 @@ class PartFiles:
                 ) from error
             if code := _CODE.search(str(error)):
                 raise self.complaint(
-                    "{file} in {folder} holds code and not weights alone ({code}), so it is not read: save its weights "
-                    "as safetensors where the code is trusted.",
+                    "{file} in {folder} contains code as well as weights ({code}), so it is not read: save its "
+                    "weights as safetensors where you trust the code.",
                     **known | {"code": code[1]},
                 ) from error
             raise self.complaint(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -13,47 +11,22 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from specviz.parts.part_files import PartFiles
+from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of
-from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence
 
 #: Tensors that say which of the target's tokens a part drafts from.
 MAPS = {"d2t", "t2d", "token_map"}
 
-#: A published part; any part.
+#: A published part.
 AnyPart = TypeVar("AnyPart", bound="PublishedPart")
-Reads = TypeVar("Reads")
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The names that inference servers have for a way to draft; None where they have no such way.
-
-    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
-    docs/speculative.md, with the names of its pull requests 22397 and 22964.
-    """
-
-    vllm: str | None = None
-    sglang: str | None = None
-    llama_cpp: str | None = None
-    model: str | None = None  # stands for a model that only the reader can name
-    in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
-    ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
-    note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``
-
-
-class PublishedPart(nn.Module):
+class PublishedPart(nn.Module, TrainedPart):
     """A part in a published format. Its weights have the names of its files, apart from their prefixes."""
 
-    kind: ClassVar[str]  # its drafter
-    method: ClassVar[str]  # its format, for people
-    servers: ClassVar[Servers] = Servers()
     states_are_read: ClassVar[bool] = True  # whether drafting reads its hidden states, and not its logits alone
 
-    #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
-    #: output of layer i − 1, the last one after the final norm.
-    feature_layers: tuple[int, ...]
     #: Where each of the target's tokens stands in the part's own, smaller vocabulary (`columns_of`); None if it drafts
     #: from the target's.
     columns: Tensor | None
@@ -76,53 +49,16 @@ class PublishedPart(nn.Module):
 
     @property
     def reachable(self) -> Tensor | None:
-        """[vocab] bool, the target's tokens that it may draft; None: all of them, or all but one."""
         if self.columns is None or (lacking := self.columns.max()) == len(self.columns) - 1:
             return None
         return self.columns < lacking
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """What it reads with each token, [..., width]. features: the target's hidden states of the `feature_layers`,
-        side by side."""
-        return features
-
-    def statics(self) -> dict[str, Callable[..., StaticPass]]:
-        """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
-        return {}
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Of its weights, for which programs are compiled."""
         return [tuple(weight.shape) for weight in self.parameters()]
 
     def reading(self) -> dict[str, Any]:
-        """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}
-
-    def other_readings(self) -> dict[Sentence, PublishedPart]:
-        """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
-
-        A part that is wired right keeps more tokens than any of them. Those that read hidden states which the target
-        does not have are left out by `specviz.bench.wiring`.
-        """
-        return shifted(self)
-
-
-def read_as(part: Reads, **otherwise: Any) -> Reads:
-    """Any part with these attributes; the weights are the same tensors."""
-    other = copy.copy(part)
-    vars(other).update(otherwise)
-    return other
-
-
-def shifted(part: Reads) -> dict[Sentence, Reads]:
-    """Any part, reading hidden states one layer off."""
-    names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
-    layers = part.feature_layers
-    return {
-        name: read_as(part, feature_layers=tuple(layer + by for layer in layers))
-        for by, name in names.items()
-        if layers
-    }
 
 
 def filled(
@@ -138,25 +74,24 @@ def filled(
         wanted = make().state_dict()
     for name, tensor in wanted.items():
         if name not in files.shapes:
-            raise files.complaint("The weights in {folder} lack {tensor}, or its dimensions.", tensor=name)
+            raise files.complaint("The weights in {folder} lack {tensor}, or some of its dimensions.", tensor=name)
         if files.shapes[name] != tensor.shape:
             raise files.complaint(
-                "{tensor} in {folder} has the shape {found}, and the configuration and the target need {wanted}.",
+                "{tensor} in {folder} has the shape {found}, but the configuration and the target need {wanted}.",
                 tensor=name,
                 found=list(files.shapes[name]),
                 wanted=list(tensor.shape),
             )
     if unknown := sorted(files.shapes.keys() - wanted.keys() - MAPS):
         raise files.complaint(
-            "The weights in {folder} hold {tensor}, which this reading of the format does not know: it would be left "
-            "out.",
+            "The weights in {folder} contain {tensor}, which specviz does not know in this format and would leave out.",
             tensor=unknown[0],
         )
     held = files.tensors()
     for name, tensor in wanted.items():
         if held[name].is_floating_point() != tensor.is_floating_point():
             raise files.complaint(
-                "{tensor} in {folder} holds numbers of the kind {found}, which a part is not made of.",
+                "{tensor} in {folder} holds numbers of the type {found}, which specviz does not expect in a part.",
                 tensor=name,
                 found=str(held[name].dtype).removeprefix("torch."),
             )
@@ -187,7 +122,7 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
 def another_target(files: PartFiles, name: str, size: object, own: object) -> SpecvizError:
     """Says that something has this size in a part's files, and its own in the target."""
     return files.complaint(
-        "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
+        "The part in {folder} was made for another target: {name} is {size} there and {own} here.",
         name=name,
         size=size,
         own=own,
@@ -203,14 +138,15 @@ def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[
     """
     config = target.config.get_text_config()
     layers, width, fused = config.num_hidden_layers, config.hidden_size, files.size("fc.weight", 1)
+    states: tuple[int, ...]
     if numbers is None:
         states = (2, layers // 2, layers - 3)
     else:
         states = tuple(number + ("speculators_model_type" not in files.settings) for number in numbers)
     if len(states) * width != fused or not all(0 <= state <= layers for state in states):
         raise files.complaint(
-            "The part in {folder} was made for another target: it reads {fused} numbers of the hidden states {states}, "
-            "and this target has {layers} layers, {width} wide.",
+            "The part in {folder} was made for another target: it reads {fused} numbers from the hidden states "
+            "{states}, but this target has {layers} layers of width {width}.",
             fused=fused,
             states=", ".join(map(str, states)),
             layers=layers,
@@ -238,8 +174,8 @@ def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | No
     offsets = files.tensor("d2t") if "d2t" in files.shapes else torch.zeros(vocab_size)
     if rows != offsets.numel():
         raise files.complaint(
-            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
-            "{vocabulary} they are (d2t).",
+            "The head in {folder} drafts from {rows} tokens, but its files do not say which of the target's "
+            "{vocabulary} tokens they are (d2t).",
             rows=rows,
             vocabulary=vocab_size,
         )
@@ -257,8 +193,8 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     ids = torch.arange(offsets.numel()) + offsets.flatten().long()
     if not len(ids) or not (ids.diff() > 0).all() or ids[0] < 0 or ids[-1] >= vocab_size:
         raise files.complaint(
-            "The vocabulary of the part in {folder} is damaged, or another target's: its tokens do not rise from 0 to "
-            "at most {last}.",
+            "The vocabulary of the part in {folder} is damaged or belongs to another target: its tokens do not "
+            "rise from 0 to at most {last}.",
             last=vocab_size - 1,
         )
     columns = torch.full((vocab_size,), len(ids))
@@ -276,8 +212,8 @@ def hidden_size_of(target: PreTrainedModel) -> int:
     widths = (target.get_input_embeddings().weight.shape[1], None if head is None else head.weight.shape[1])
     if widths != (size, size):
         raise SpecvizError(
-            "Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
-            "{embeddings} and {head} beside {size}: choose another drafter.",
+            "Trained heads need embeddings and an output head as wide as the hidden states, but this target's "
+            "widths are {embeddings}, {head} and {size}: choose another drafter.",
             "drafter",
             embeddings=widths[0],
             head=widths[1],

@@ -2,6 +2,8 @@
 
 cached_model: a model reading one text, with a key-value cache that can be rewound
 states: running states, which no crop rewinds: kept before a draft, put back afterwards
+positions: how many positions a model can tell apart
+roles: whose passes they are: the target's, the draft model's, an exit's, a head's
 reading_checks: how a model reads, tried once: forwards, in several passes, trees, left early
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 model_twins: twins on the same weights: left early, with a narrow head; weights that a model lets go of

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.devices import Stopwatch, home_of, leaders
+from specviz.passes.kernels.chains import Choice, Made
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
     WIDEST,

@@ -55,7 +55,7 @@ def refuse_uncompilable(device: torch.device) -> None:
     if not hasattr(torch._inductor, "standalone_compile"):
         raise SpecvizError("This version of torch cannot keep compiled layers: install a newer one.", "passes")
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        raise SpecvizError("Triton is not installed, which compiles for the GPU.", "passes")
+        raise SpecvizError("Triton, which compiles for the GPU, is not installed.", "passes")
     cxx()  # Triton compiles what launches its kernels
 
 
@@ -143,7 +143,7 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     first, second = both
     same = first.call == second.call and first.result == second.result and first.together == second.together
     if not same or len(first.tensors) != len(second.tensors):
-        raise SpecvizError("Its layers are not called alike in all passes.", "passes")
+        raise SpecvizError("Its layers are not called in the same way in all passes.", "passes")
     place = _place(layer)
     held = None if first.cache is None else first.cache.layers[place]
     if not isinstance(held, StaticLayer):
@@ -327,7 +327,7 @@ class LayeredPass:
                 reason=first_line(error),
             ) from error
         if not self.layers:
-            raise SpecvizError("It has no decoder layers of transformers' kind.", "passes")
+            raise SpecvizError("It has no decoder layers of the kind that transformers builds.", "passes")
         for layer, code in zip(self.layers, self.codes, strict=True):
             code.weights(layer)
 

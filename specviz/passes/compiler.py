@@ -42,6 +42,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
 from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.roles import Role
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
@@ -97,7 +98,7 @@ class Program:
         by_name, names = dict(itertools.chain(*held)), self.loader.get_constant_fqns()
         if unknown := [name for name in names if name not in by_name]:
             raise SpecvizError(
-                "The compiled pass of {name} asks for {weights}, which the model does not have.",
+                "The compiled pass of {name} needs {weights}, which the model does not have.",
                 "passes",
                 name=static.name,
                 weights=", ".join(unknown[:3]),
@@ -209,7 +210,7 @@ def refuse_crowded(model_bytes: int) -> None:
     free = psutil.virtual_memory().available
     if model_bytes > free // 2:
         raise SpecvizError(
-            "Compiled passes would need another {needed} for weights, and only {free} of memory are free.",
+            "Compiled passes would need another {needed} for weights, but only {free} of memory are free.",
             "passes",
             needed=Bytes(model_bytes),
             free=Bytes(free),
@@ -220,7 +221,7 @@ def refuse_crowded(model_bytes: int) -> None:
 class ProgramJob:
     """A program to be made."""
 
-    role: str  # see `PairPasses.fast`
+    role: Role
     static: Any  # what it is a program of, with a name: a `StaticPass`, or what `build` takes in its place
     path: pathlib.Path
     build: Callable[[Any, pathlib.Path], None] = build  # given both, in another process

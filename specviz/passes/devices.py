@@ -45,7 +45,7 @@ def join() -> torch.device:
     on_gpus = torch.cuda.is_available()
     if on_gpus and count_here() > torch.cuda.device_count():
         raise SpecvizError(
-            "{processes} processes need a GPU each, and this machine has {count}: start fewer.",
+            "{processes} processes need one GPU each, but this machine has {count}: start fewer.",
             "device",
             processes=count_here(),
             count=torch.cuda.device_count(),
@@ -66,8 +66,8 @@ def _refuse_mixtures(device: torch.device) -> None:
     dist.all_gather_object(kinds, own)
     if len(set(kinds)) > 1:
         raise SpecvizError(
-            "All processes need the same kind of device and the same packages, or they round differently and diverge; "
-            "here there are {kinds}.",
+            "All processes need the same kind of device and the same packages, or they round differently and "
+            "diverge; found {kinds}.",
             "device",
             kinds="; ".join(sorted(set(kinds))),
         )

@@ -52,7 +52,7 @@ class Form(NamedTuple):
                 held.append(leaf)
             else:
                 raise SpecvizError(
-                    "Its layers take more than tensors ({kind}).", "passes", kind=type(leaf).__qualname__
+                    "Its layers take arguments other than tensors ({kind}).", "passes", kind=type(leaf).__qualname__
                 )
         return cls(shape, tuple(held)), tensors, cache
 
@@ -121,5 +121,5 @@ def sizes_of(first: Tensor, second: Tensor, block: int = 0) -> tuple[int | str, 
         elif sizes in known:
             depends.append(known[sizes])
         else:
-            raise SpecvizError("Its layers are not called alike in all passes.", "passes")
+            raise SpecvizError("Its layers are not called in the same way in all passes.", "passes")
     return tuple(depends)

@@ -178,7 +178,7 @@ def narrow_head(model: PreTrainedModel, ids: Tensor) -> None:
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         raise SpecvizError(
-            "The output head of {name} cannot be narrowed: it is no linear layer.",
+            "The output head of {name} cannot be narrowed: it is not a linear layer.",
             "draft_vocabulary",
             name=model.name_or_path or type(model).__name__,
         )

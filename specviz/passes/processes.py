@@ -45,7 +45,9 @@ def should_report() -> bool:
 def refuse_more_than_one() -> None:
     """Raises SpecvizError (field ``device``) if torchrun has started several processes."""
     if process_count() > 1:
-        raise SpecvizError("Only run and bench work in several processes: start this without torchrun.", "device")
+        raise SpecvizError(
+            "Only run and bench work in several processes: start this command without torchrun.", "device"
+        )
 
 
 def is_zero_gpu() -> bool:

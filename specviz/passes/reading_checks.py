@@ -58,22 +58,22 @@ def why_no_trees(model: PreTrainedModel, name: str) -> SpecvizError | None:
         return None
     if has_sliding_windows(model):
         return SpecvizError(
-            "{name} has sliding-window attention and reads chains only: set branches to 1, or choose a drafter that "
-            "makes chains.",
+            "{name} has sliding-window attention and reads only chains: set branches to 1, or choose a drafter "
+            "that makes chains.",
             "branches",
             name=name,
         )
     if keeps_state(model):
         return SpecvizError(
-            "{name} ({kind}) keeps a running state, which has one past, and reads chains only: set branches to 1, or "
-            "choose a drafter that makes chains.",
+            "{name} ({kind}) keeps a running state, which has one past, and reads only chains: set branches to "
+            "1, or choose a drafter that makes chains.",
             "branches",
             name=name,
             kind=model.config.model_type,
         )
     return SpecvizError(
-        "{name} ({kind}) was tried on a small tree and did not read it as it reads the branches alone: set branches to "
-        "1, or choose a drafter that makes chains.",
+        "A test showed that {name} ({kind}) reads a small tree differently from its branches alone: set branches "
+        "to 1, or choose a drafter that makes chains.",
         "branches",
         name=name,
         kind=model.config.model_type,
@@ -216,7 +216,7 @@ def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> N
     layer_stack(model)
     if (reason := why_no_exit(model, layer)) is not None:
         raise SpecvizError(
-            "{name} ({kind}) does not run when it is left after some of its layers: {reason}.",
+            "{name} ({kind}) cannot stop after some of its layers: {reason}.",
             "drafter",
             name=name,
             kind=model.config.model_type,

@@ -19,6 +19,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, 
 from specviz.passes.kernels.few_bits import rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
+from specviz.passes.roles import TARGET, Role
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -214,7 +215,7 @@ def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -
             )
     if hides_far_places(model) or counts_its_cache(model):
         return SpecvizError(
-            "{name} counts the places in its cache by itself, so it has no fast passes.", "passes", **facts
+            "{name} counts the positions in its cache itself, so it has no fast passes.", "passes", **facts
         )
     return None
 
@@ -424,12 +425,12 @@ class FastPasses:
         return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
 
 
-def between_rounds(passes: Mapping[str, FastPasses]) -> None:
+def between_rounds(passes: Mapping[Role, FastPasses]) -> None:
     """Gives each of a run's passes its time off the clock."""
     for each in passes.values():
         each.between_rounds()
 
 
-def kind_of(passes: Mapping[str, FastPasses]) -> str:
+def kind_of(passes: Mapping[Role, FastPasses]) -> str:
     """The kind of the target's passes in a run with these: ``plain``, transformers' own, if there are none."""
-    return passes["target"].kind if "target" in passes else "plain"
+    return passes[TARGET].kind if TARGET in passes else "plain"

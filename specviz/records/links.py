@@ -109,13 +109,13 @@ def _read(name: str, text: str) -> Any:
     if row.kind is bool:
         if text.lower() not in _YES_AND_NO:
             raise SpecvizError(
-                "The link says {name}={value}, which must be 1 or 0.", name, name=name, value=shortened(text)
+                "The link says {name}={value}, but it must be 1 or 0.", name, name=name, value=shortened(text)
             )
         return _YES_AND_NO[text.lower()]
     if row.kind is int:
         if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MAX_SEED:
             raise SpecvizError(
-                "The link says {name}={value}, which is not a whole number that this page can hold.",
+                "The link says {name}={value}, but that is not a whole number that this page can hold.",
                 name,
                 name=name,
                 value=shortened(text),
@@ -127,6 +127,6 @@ def _read(name: str, text: str) -> Any:
         value = math.nan
     if not math.isfinite(value):
         raise SpecvizError(
-            "The link says {name}={value}, which is not a number.", name, name=name, value=shortened(text)
+            "The link says {name}={value}, but that is not a number.", name, name=name, value=shortened(text)
         )
     return value

@@ -91,10 +91,13 @@ def read_prompts(text: str) -> list[Preset]:
     whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     lines = [(number, line) for number, line in enumerate(whole, start=1) if line.strip()]
     if not lines:
-        raise SpecvizError("The file of prompts is empty: write one a line.", "prompts")
+        raise SpecvizError("The file of prompts is empty: write one prompt per line.", "prompts")
     if len(lines) > MOST_PROMPTS:
         raise SpecvizError(
-            "The file has {count} prompts; at most {most} are read.", "prompts", count=len(lines), most=MOST_PROMPTS
+            "The file has {count} prompts, but at most {most} can be read.",
+            "prompts",
+            count=len(lines),
+            most=MOST_PROMPTS,
         )
     as_json = lines[0][1].lstrip().startswith("{")
     return [_from_json(number, line) if as_json else Preset(str(number), line) for number, line in lines]
@@ -105,7 +108,8 @@ def _from_json(number: int, line: str) -> Preset:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise SpecvizError(
-            "Line {number} of the prompts is not JSON, as all lines are where the first begins with a brace: {reason}.",
+            "Line {number} of the prompts is not JSON, but all lines must be if the first one begins with a "
+            "brace: {reason}.",
             "prompts",
             number=number,
             reason=str(error),

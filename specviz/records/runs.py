@@ -282,13 +282,13 @@ def check_schema(found: Any, expected: str) -> None:
     """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
     if not found:
         raise SpecvizError(
-            "This is not a specviz trace: it names no schema, and {expected} is expected.",
+            "This is not a specviz trace: it names no schema; {expected} is expected.",
             "trace",
             expected=quoted(expected),
         )
     if found != expected:
         raise SpecvizError(
-            "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
+            "This is not a specviz trace: its schema is {found}; {expected} is expected.",
             "trace",
             found=quoted(found),
             expected=quoted(expected),
@@ -310,11 +310,11 @@ def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | Non
     for rounds of another engine, which need not say why a token was kept."""
     if one.index != index:
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index
+            "The trace is damaged at rounds.{index}: the round's index is {own}.", "trace", index=index, own=one.index
         )
     if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: a draft token continues one that does not come before it.",
+            "The trace is damaged at rounds.{index}: a draft token continues a token that does not come before it.",
             "trace",
             index=index,
         )
@@ -325,14 +325,14 @@ def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | Non
         )
     if len(one.top) != len(one.drafted) + 1:
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: it does not list exactly one more row of candidates than draft "
+            "The trace is damaged at rounds.{index}: it must list exactly one more row of candidates than draft "
             "tokens.",
             "trace",
             index=index,
         )
     if len(one.pieces) != len(one.emitted):
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: its text does not have one piece per token.", "trace", index=index
+            "The trace is damaged at rounds.{index}: its text must have one piece per token.", "trace", index=index
         )
     return None
 

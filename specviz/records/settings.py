@@ -21,6 +21,9 @@ PLAIN = "plain"
 #: The bits of a weight that a drafter may have. By default the first: less time counts more than a better draft.
 BITS = (4, 8)
 
+#: A pair's passes: the models' own; compiled ones, if any were compiled before; compiled now where they were not.
+PASSES = ("plain", "cached", "auto")
+
 #: The γ that is chosen anew in every round (`specviz.theory.draft_length`), and the most it then is.
 AUTO: Literal["auto"] = "auto"
 LONGEST_AUTO = 16
@@ -124,7 +127,7 @@ class SamplingParams:
         choices=(0, 0.0),  # an int too
         least=0.01,
         step=0.05,
-        error="Temperature must be 0 (greedy decoding) or an ordinary number from {least} up, not {value}.",
+        error="Temperature must be 0 (greedy decoding) or a finite number from {least} up, not {value}.",
     )
     top_k: int = setting(
         0,
@@ -181,7 +184,7 @@ class DraftParams:
         below=1,
         step=0.05,
         rare=True,
-        error="The confidence to stop at must be at least 0 (off) and below 1, not {value}.",
+        error="The confidence at which drafting stops must be at least 0 (off) and below 1, not {value}.",
     )
     exit_layer: int | None = setting(
         None,
@@ -212,8 +215,8 @@ class RunSettings:
         least=1,
         most=64,
         choices=(AUTO,),
-        error="Ask for 1 to {most} draft tokens a round (drafter=None is plain), as a whole number, or for auto; got "
-        "{value}.",
+        error="Ask for 1 to {most} draft tokens a round, as a whole number, or for auto (drafter=None is plain "
+        "decoding); got {value}.",
     )
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = setting(
@@ -235,7 +238,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())
         if read_coins(self.coins) and self.sampling.greedy:
-            raise SpecvizError("At temperature 0 no coin is flipped: set none by hand.", "coins")
+            raise SpecvizError("At temperature 0 no coin is flipped, so you cannot set one by hand.", "coins")
         texts = isinstance(self.stop, Sequence) and not isinstance(self.stop, (str, bytes))
         if not texts or not all(isinstance(text, str) and text for text in self.stop):
             raise SpecvizError("Stop strings must be a list of non-empty texts.", "stop")
@@ -312,7 +315,7 @@ def read_coins(text: str) -> tuple[SetCoin, ...]:
         raise SpecvizError("{name} must be a name, not {value}.", "coins", name="coins", value=quoted(text))
     words = text.split()
     if len(words) > _MOST_COINS:
-        raise SpecvizError("At most {most} coins can be set by hand.", "coins", most=_MOST_COINS)
+        raise SpecvizError("You can set at most {most} coins by hand.", "coins", most=_MOST_COINS)
     return tuple(map(_read_coin, words))
 
 
@@ -321,7 +324,7 @@ def _read_coin(word: str) -> SetCoin:
     # A coin is a float32, and the nearest one to 0.99999999 is 1.
     if found is None or not float(found[3]) < _BELOW_ONE:
         raise SpecvizError(
-            "A coin is set as ROUND.TOKEN=U with U from 0 to below 1, such as 3.2=0.41 or 5.next=0.07; got {value}.",
+            "Set a coin as ROUND.TOKEN=U, with U from 0 to below 1, such as 3.2=0.41 or 5.next=0.07; got {value}.",
             "coins",
             value=quoted(word),
         )

@@ -45,7 +45,7 @@ def choose_rule(name: str, drafter: str, makes_trees: bool, draws_paths: bool) -
         )
     if makes_trees and rule.paths and not draws_paths:
         raise SpecvizError(
-            "The rule {rule} picks among drawn paths, and {drafter} does not draw its tokens: choose another rule.",
+            "The rule {rule} picks among drawn paths, but {drafter} does not draw its tokens: choose another rule.",
             "rule",
             rule=rule.name,
             drafter=drafter,

@@ -32,14 +32,14 @@ def require_numbers(largest: float, drafted: bool = False) -> None:
     """
     if not largest < math.inf and drafted:
         raise SpecvizError(
-            "The draft's logits are no numbers: what drafts overflows in this precision, or its weights are damaged. "
-            "Try float32, or another drafter.",
+            "The drafter produced NaN or infinite logits: it overflows in this precision, or its weights are "
+            "damaged. Try float32 or another drafter.",
             "dtype",
         )
     if not largest < math.inf:
         raise SpecvizError(
-            "The target's logits are no numbers: it overflows in this precision, or its weights are damaged. Try "
-            "float32.",
+            "The target produced NaN or infinite logits: it overflows in this precision, or its weights are "
+            "damaged. Try float32.",
             "dtype",
         )
 

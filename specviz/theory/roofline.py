@@ -29,12 +29,6 @@ def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[f
     return numpy.interp(widths, known, seconds).tolist()
 
 
-def tokens_to_match(made: float, taken: float, longer: float) -> float:
-    """Tokens that a round has to make to be worth as much as one that makes `made` in `taken` seconds, if it takes
-    `longer` seconds more: made · (1 + longer / taken)."""
-    return made * (1 + max(0.0, longer) / taken)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSize:
     """What a pass of a dense model moves and computes."""
@@ -116,13 +110,14 @@ class MemoryShare:
             found = Sentence("{found} (threads: {threads})", found=found, threads=self.memory.threads)
         if self.from_cache:
             return Sentence(
-                "{found}, so weights come from the processor's cache (or memory was busy while it was measured)",
+                "{found}, so weights come from the processor's cache (or other work slowed memory while it was "
+                "measured)",
                 found=found,
             )
         if not on_gpu:
             return found
         return Sentence(
-            "{found} (elsewhere: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "
+            "{found} (others: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "
             "Research; gpt-fast 82 % with 7B on an A100, by its README)",
             found=found,
         )

@@ -177,11 +177,11 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
 
 def _load(options: argparse.Namespace) -> ModelPair:
     threads = torch.get_num_threads()
-    pair = load_pair(options.target, device=options.device, dtype=_dtype(options))
+    pair = load_pair(options.target, device=options.device, dtype=_dtype(options), passes="plain")
     # A pair chooses the threads that suit one token per pass; training passes are wide.
     torch.set_num_threads(threads)
     if is_spread(pair.target):
-        raise SpecvizError("Training needs the whole target on one device, and it does not fit there.", "device")
+        raise SpecvizError("Training needs the whole target on one device, but it does not fit on one.", "device")
     if pair.dtype == torch.float16:
         raise SpecvizError("Training in float16 is unstable: use --dtype float32.", "dtype")
     return pair
@@ -215,7 +215,7 @@ def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, devi
     source = find_model(options.start, "start", None, None)
     if not same_vocabulary(tokenizer, load_tokenizer(source)):
         raise SpecvizError(
-            "{name} has another tokenizer: start from a model that shares the target's.", "start", name=source.name
+            "{name} has another tokenizer: start from a model with the target's tokenizer.", "start", name=source.name
         )
     return load_weights(source, Place(device), torch.float32)
 

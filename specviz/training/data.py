@@ -145,8 +145,8 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
         held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK or len(ids) - held_out < BLOCK:
         raise SpecvizError(
-            "{name} has only {tokens} tokens: with {held_out} held out, too few for a block of {block} to learn from"
-            " and another to measure on.",
+            "{name} has only {tokens} tokens: with {held_out} held out, this is too few for one block of {block} "
+            "to learn from and another to measure on.",
             "text",
             name=name,
             tokens=f"{len(ids):,}",

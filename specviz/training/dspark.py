@@ -53,8 +53,8 @@ class DSparkRecipe(PartRecipe):
         plain = replace(sizes, predicts_next=True, sights=(Sight(),) * len(sizes.sights))
         if sizes != replace(plain, embedding_scale=None, logit_scale=1.0, softcap=None):
             raise SpecvizError(
-                "The DSpark head in {folder} lays out its blocks in another way than the recipe teaches, or scales its "
-                "rows: leave out --start to train a new one.",
+                "The DSpark head in {folder} lays out its blocks differently from what the recipe teaches, or "
+                "scales its rows: leave out --start to train a new head.",
                 "start",
                 folder=start,
             )

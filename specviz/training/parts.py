@@ -95,7 +95,7 @@ class PartRecipe(Recipe):
         self.device, self.dtype = target.device, target.dtype
         if isinstance(start, PreTrainedModel) and not self.grows:
             raise SpecvizError(
-                "The recipe {name} starts from a part of its own kind ({method}), and not from a draft model.",
+                "The recipe {name} starts from a part of its own kind ({method}), not from a draft model.",
                 "start",
                 name=self.name,
                 method=self.part.method,
@@ -118,8 +118,8 @@ class PartRecipe(Recipe):
             )
         if student.columns is not None:
             raise SpecvizError(
-                "The part in {folder} drafts from a few of the target's tokens, and recipes teach all of them: leave "
-                "out --start to train a new one.",
+                "The part in {folder} drafts from some of the target's tokens, but recipes teach all of them: "
+                "leave out --start to train a new part.",
                 "start",
                 folder=folder,
             )
@@ -248,8 +248,8 @@ def sizes_of(draft: PreTrainedModel, method: str, layers: int | None = None) -> 
     plain = config.model_type == "llama" and config.hidden_act == "silu" and not config.attention_bias | config.mlp_bias
     if not plain or layers not in (None, config.num_hidden_layers):
         raise SpecvizError(
-            "A part of the kind {method} can start from a draft model that is a Llama without biases{layers}; leave "
-            "out --start to train a new one.",
+            "A part of the kind {method} can start from a draft model that is a Llama without biases{layers}; "
+            "leave out --start to train a new part.",
             "start",
             method=method,
             layers="" if layers is None else f" ({layers} layers)",

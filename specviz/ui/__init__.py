@@ -3,7 +3,6 @@
 page             the page in every language, with its head; `serve` starts it
 controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
-tree_note        beside the branches of a tree: what it has to make to be worth its pass
 
 tabs             what a tab is: built at a desk, it hands over the actions that its buttons start; connects them
 generate_tab     a run, live; shown_runs: runs as the page shows them, live and over, and what is kept for the visitors

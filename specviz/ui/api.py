@@ -185,10 +185,10 @@ def _is_width(value: Any) -> bool:
 def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     """The values of a list, each once. Raises SpecvizError with the parameter's name."""
     if not isinstance(values, list):
-        raise SpecvizError("Give a list here, not {value}.", name, value=quoted(values))
+        raise SpecvizError("Enter a list, not {value}.", name, value=quoted(values))
     for one in values:
         if not fits(one):
-            raise SpecvizError("{value} does not belong into this list.", name, value=quoted(one))
+            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(one))
     return list(dict.fromkeys(values))
 
 

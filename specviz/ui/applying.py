@@ -50,8 +50,7 @@ def wire_remote(controls: Controls) -> None:
     asked = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
     # Each request is heard, however long the one before it takes.
-    done = controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
-    controls.settled.append(done)
+    controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -68,7 +67,7 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
         answer = _answer("generate") if settings else gr.skip()
         return applied(controls, store.home, settings) | {controls.remote: answer}
 
-    controls.settled.append(share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED))
+    share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
 
 def _warn(controls: Controls, error: SpecvizError) -> None:
@@ -130,7 +129,7 @@ def _check_pair(used: ModelPair, wanted: str | None) -> None:
     name = used.info().name
     if wanted not in (None, name):
         raise SpecvizError(
-            "This run was made with {wanted}, and the page now uses {used}: load that pair on the Models tab first.",
+            "This run was made with {wanted}, but the page now uses {used}: first load that pair on the Models tab.",
             wanted=quoted(wanted),
             used=quoted(name),
         )
@@ -151,7 +150,7 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
     least = control.minimum if name != "num_draft_tokens" else SLIDER_AUTO + 1
     if not least <= value <= control.maximum:
         raise SpecvizError(
-            "The link says {name}={value}; here it runs from {least} to {most}.",
+            "The link says {name}={value}, but this page allows {least} to {most}.",
             name,
             name=name,
             value=value,

@@ -300,7 +300,8 @@ def replay_order(order: Order) -> Order:
     """The order whose chains of the draft model both rules judge. Raises SpecvizError where no coin is flipped."""
     if order.settings.sampling.greedy:
         raise SpecvizError(
-            "At temperature 0 no coin is flipped and the two rules cannot differ: choose one above 0.", "temperature"
+            "At temperature 0 no coin is flipped, so the two rules cannot differ: choose a temperature above 0.",
+            "temperature",
         )
     return order.but(drafter="draft_model", branches=1, exit_layer=None, bits=None, rule="token", coins="")
 

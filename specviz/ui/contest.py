@@ -173,7 +173,7 @@ def contest_of(
     contest = Contest(runner, orders, contestants, choice.repeats, halt or threading.Event(), left_out, domains)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
-            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values, "
+            "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "
             "repeats or prompts.",
             "drafters",
             runs=contest.count,

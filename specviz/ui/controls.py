@@ -58,8 +58,6 @@ class Controls:
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        #: Events after which the controls may say something else, or more may be known of what they say.
-        self.settled: list[gr.events.Dependency] = []
         components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
         with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
             self._lay_out_prompt()
@@ -139,8 +137,6 @@ class Controls:
         for name in DRAFTING:
             if not SETTINGS[name].rare:
                 own[name] = self._of_table(name, visible=name == "branches")
-            if name == "branches":
-                self.tree_note = gr.Markdown(visible=False, elem_classes=["sv-note"], elem_id="tree-note")
 
     def _lay_out_more(self) -> None:
         """Length, seed, sampling, rule."""
@@ -210,8 +206,7 @@ class Controls:
         """Controls come and go with the drafter; the page's scripts learn the sampling that is set."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
-        chosen = drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
-        self.settled.append(chosen)
+        drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
         rule.input(self.of_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
         gr.on([one.change for one in sampling], None, sampling, None, js=components.sampling_heard(), **INTERNAL)

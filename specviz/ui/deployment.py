@@ -34,11 +34,6 @@ class Deployment:
     passes: str  # one of `PASSES`
 
     @property
-    def max_text_tokens(self) -> int:
-        """Of a prompt and what follows it."""
-        return self.max_prompt_tokens + self.max_new_tokens
-
-    @property
     def without_models(self) -> bool:
         """True if the page shows only recorded runs and traces."""
         return self.target == NO_MODELS

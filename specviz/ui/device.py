@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from specviz.passes.processes import is_zero_gpu
+from specviz.passes.roles import TARGET, Role
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
@@ -88,7 +89,7 @@ class Stage:
     """How far the preparation of a pair's passes is."""
 
     step: Sentence | None = None  # the work in progress; None when it is over
-    reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why some were not prepared, by role
+    reasons: dict[Role, SpecvizError] = field(default_factory=dict)  # why some were not prepared, by role
 
 
 class Preparer:
@@ -114,11 +115,11 @@ class Preparer:
         """Queues a loaded pair, or notes why nothing will be prepared."""
         with self._lock:
             if self.refusal is not None:
-                self._stages[pair] = Stage(reasons={"target": self.refusal})
+                self._stages[pair] = Stage(reasons={TARGET: self.refusal})
             elif self._pool is None:
                 self._early.append(pair)
             else:
-                self._stages[pair], halt = Stage(Sentence("looking for compiled ones")), threading.Event()
+                self._stages[pair], halt = Stage(Sentence("looking for compiled passes")), threading.Event()
                 self._work[pair] = halt, self._pool.submit(self._prepare, pair, halt)
 
     def start(self) -> None:
@@ -185,17 +186,18 @@ class Preparer:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
             reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
-            self._stages[pair] = Stage(reasons={"target": reason})
+            self._stages[pair] = Stage(reasons={TARGET: reason})
         finally:
             pair.passes.tried.set()
 
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:
     if deployment.passes == "plain":
-        return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
+        return SpecvizError("This page is set to plain passes (SPECVIZ_PASSES).", "passes")
     if is_zero_gpu():
         return SpecvizError(
-            "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
+            "ZeroGPU lends a GPU for one call at a time, to a separate process: prepared passes would not "
+            "survive the call.",
             "passes",
         )
     return None
@@ -255,7 +257,7 @@ class PairStore:
                 from specviz.models.loading import load_pair
 
                 asked = self.deployment
-                where = {"device": asked.device, "dtype": asked.dtype, "progress": self._note}
+                where = {"device": asked.device, "dtype": asked.dtype, "passes": "plain", "progress": self._note}
                 pair = apart(lambda: load_pair(asked.target, asked.draft, **where))
                 # Before the pair can be seen: a look at it must find that passes are being prepared.
                 self.preparer.add(pair)
@@ -280,12 +282,12 @@ class PairStore:
         with self.lock:
             if name != self.guest_name:
                 if not self.deployment.allow_loading:
-                    raise SpecvizError("This page keeps to the models it started with.", "target")
+                    raise SpecvizError("This page keeps the models that it started with.", "target")
                 if self.guest is not None:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                where = {"device": self.deployment.device, "progress": progress}
+                where = {"device": self.deployment.device, "passes": "plain", "progress": progress}
                 with self.preparer.loading:
                     from specviz.models.loading import load_pair
 

@@ -16,19 +16,16 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
 from specviz.records.words import Words, joined, said
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui.components import as_text, element_view, fold_switch, verdicts
+from specviz.ui.components import element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
-from specviz.ui.device import PairName
-from specviz.ui.orders import Order, require_at_most, whole_up_to
+from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.tabs import Action, Desk, Tab
+from specviz.ui.tabs import Desk, Tab
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import label, message, passes_words, speaks
-from specviz.views.terminal import parting_lines
 
 if TYPE_CHECKING:
-    from specviz.bench.two_texts import Parting
     from specviz.decoding.exact_distribution import ExactDistribution
     from specviz.decoding.lossless import GreedyToken, Sample
     from specviz.decoding.request import Request
@@ -74,7 +71,6 @@ def create_lossless_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
-    texts = create_two_texts(desk)
     view = element_view("lossless", say)
 
     def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
@@ -83,7 +79,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt)
 
-    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own), texts], stop)
+    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
 
 
 def _label(rule: str, say: Words) -> str:
@@ -223,70 +219,3 @@ def _now_and_then(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
             found = []
     if found:
         yield found
-
-
-# --- two texts of other engines that should be equal: pasted below the test, judged by the loaded target --------------
-
-#: The names of the two texts on the page.
-NAMES = "A", "B"
-
-
-def create_two_texts(desk: Desk) -> Action:
-    """Lays out a folded form for the texts and their prompt, its button, and the place for the verdict."""
-    runner, say = desk.runner, desk.say
-    fold_switch(say("two_texts.title"), "two-texts")
-    with gr.Column(elem_id="two-texts", elem_classes=["sv-more"]):
-        gr.Markdown(say("two_texts.about"), elem_classes=["sv-note"])
-        with gr.Row():
-            one, other = (
-                gr.Textbox(
-                    label=say("two_texts.text", name=name), lines=5, max_lines=12, elem_id=f"text-{name.lower()}"
-                )
-                for name in NAMES
-            )
-        prompt = gr.Textbox(
-            label=say("two_texts.prompt"), info=say("two_texts.prompt_info"), lines=2, elem_id="text-prompt"
-        )
-        chat = gr.Checkbox(False, label=say("two_texts.chat"), elem_id="text-chat")
-        with gr.Row(elem_classes=["sv-actions"]):
-            go = gr.Button(say("two_texts.go"), elem_id="compare-texts")
-        view = gr.Markdown(elem_classes=["sv-note", "sv-findings"], elem_id="texts-verdict")
-    fields = {"pair": desk.controls.pair, "one": one, "other": other, "prompt": prompt, "chat": chat}
-
-    def check(heard: dict[str, Any], *given: Any) -> list[dict[str, Any]]:
-        try:
-            check_texts(runner.store.loaded(PairName(**heard)), *given, desk.runner.deployment.max_text_tokens)
-        except SpecvizError as error:
-            return verdicts(fields, error if error.field in fields else error.at("one"), say)
-        return verdicts(fields, None, say)
-
-    def stream(visit: Visit, name: PairName, heard: dict[str, Any], *given: Any) -> Iterator[str]:
-        yield say("common.preparing")
-        pair = runner.store.get(name)
-        check_texts(pair, *given, runner.deployment.max_text_tokens)
-        for batch in closing(runner.batches(name, judged, *given), visit.halt):
-            headline, *lines = (as_text(line) for line in parting_lines(batch[-1][0], NAMES, say))
-            yield "\n".join([f"**{headline}**", "", *(f"- {line}" for line in lines)])
-
-    return Action(go, view, [*fields.values()], check, stream, as_text, as_text)
-
-
-def check_texts(pair: ModelPair | None, one: str, other: str, prompt: str, chat: bool, most: int) -> None:
-    """Raises SpecvizError, whose field is a parameter's. pair: None until it is loaded, which tells the rest. most: how
-    many tokens are read."""
-    for name, text in (("one", one), ("other", other)):
-        if not text:
-            raise SpecvizError("Paste a text here.", name)
-    if pair is None:
-        return
-    from specviz.bench.two_texts import cut
-
-    texts, _ = cut(pair, one, other, prompt, chat)
-    for name, ids in zip(("one", "other"), texts):
-        require_at_most(most, name, len(ids))  # of prompt and text
-
-
-def judged(pair: ModelPair, *given: Any) -> Iterator[tuple[Parting | None]]:
-    from specviz.bench.two_texts import parting
-
-    yield (parting(pair, *given),)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, size_bytes
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
@@ -24,7 +25,8 @@ from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
-    from specviz.models.pair import ModelPair, Part
+    from specviz.models.pair import ModelPair
+    from specviz.parts.reading import TrainedPart
 
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
@@ -235,7 +237,7 @@ def named(given: dict[str, str]) -> PairName:
     draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
     count = texts["draft_vocabulary"]
     if count and not (count.isascii() and count.isdigit()):
-        raise SpecvizError("Give a whole number here, not {value}.", "draft_vocabulary", value=quoted(count))
+        raise SpecvizError("Enter a whole number, not {value}.", "draft_vocabulary", value=quoted(count))
     return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
 
 
@@ -337,34 +339,32 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width
-    parts = [("target", info.target, info.target_parameters, info.dtype)]
+    parts = [(TARGET, info.target, info.target_parameters, info.dtype)]
     if pair.draft is not None:
-        parts.append(("draft", info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
-    for role, part in pair.parts.items():
-        method = part.method if isinstance(part, PublishedPart) else ""
-        parts.append((role, method, sum(weight.numel() for weight in part.parameters()), info.dtype))
+        parts.append((DRAFT, info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
+    for drafter, part in pair.parts.items():
+        parts.append((Role(drafter), part.method, sum(weight.numel() for weight in part.parameters()), info.dtype))
     for role, name, size, dtype in parts:
-        label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
-        stored, passes = pair.stored.get(role), pair.passes.fast.get(role)
+        label = _roles([role], say) if role.is_model else say(f"ways.{role}")
+        stored, passes = pair.stored.get(role.kind), pair.passes.fast.get(role)
         row = [
-            f"{label} **{as_text(name)}**{_states(pair.parts.get(role), say)}" if name else label,
+            f"{label} **{as_text(name)}**{_states(pair.parts.get(role.kind), say)}" if name else label,
             say.spoken(parameters(size)),
             dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
             say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
         ]
-        if role == "target" and COMPARED in times:
+        if role == TARGET and COMPARED in times:
             row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
         yield row
     for bits, made in pair.passes.quantised.items():
         kind = "plain" if made.passes is None else made.passes.kind
         precision = say("generate.bits", value=bits)
-        yield [_roles([f"quantised {bits}"], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
+        yield [_roles([Role.quantised(bits)], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
 
 
-def _states(part: Part | None, say: Words) -> str:
+def _states(part: TrainedPart | None, say: Words) -> str:
     """Which of the target's hidden states a published part reads, to follow its format; empty for a model."""
     if part is None:
         return ""
@@ -387,9 +387,9 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))
     alike = [role for role, passes in fast.items() if passes.rows_are_alike and role not in lost]
-    if "target" in alike:
+    if TARGET in alike:
         lines.append(say("models.rows_alike", roles=_roles(alike, say)))
-    refused: dict[tuple[str, str], list[str]] = {}
+    refused: dict[tuple[str, str], list[Role]] = {}
     for role, reason in ({} if stage.step else stage.reasons | lost).items():
         # Where kernels of our own are in use, only something better still was refused.
         key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
@@ -397,12 +397,11 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
     for bits, made in pair.passes.quantised.items():
         if made.passes is not None and made.passes.refusal is not None:
             reason = as_text(say.error(made.passes.refusal))
-            refused.setdefault(("models.no_better", reason), []).append(f"quantised {bits}")
+            refused.setdefault(("models.no_better", reason), []).append(Role.quantised(bits))
     lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _roles(roles: Iterable[str], say: Words) -> str:
-    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``. A part's heads are one."""
-    named = (role.partition(" ") for role in roles)
-    return ", ".join(dict.fromkeys(say(f"passes.role_{kind}", n=number) for kind, _, number in named))
+def _roles(roles: Iterable[Role], say: Words) -> str:
+    """In words: ``target, draft model, exit after layer 2``. A part's heads are one."""
+    return ", ".join(dict.fromkeys(say(f"passes.role_{role.kind}", n=role.number) for role in roles))

@@ -97,14 +97,14 @@ def _whole(name: str, value: Any) -> int | str | None:
         return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)
-    raise SpecvizError("Give a whole number here, not {value}.", name, value=quoted(value))
+    raise SpecvizError("Enter a whole number, not {value}.", name, value=quoted(value))
 
 
 def whole_up_to(most: int, name: str, value: Any) -> int:
     """A field's value as a whole number from 1 to `most`. Raises SpecvizError with the field's name."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 1 <= value <= most or value != int(value):
-        raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
+        raise SpecvizError("Enter a whole number from 1 to {most}.", name, most=most)
     return int(value)
 
 
@@ -151,15 +151,13 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
         ("max_new_tokens", request.settings.max_new_tokens, deployment.max_new_tokens),
         ("num_draft_tokens", request.num_draft_tokens, deployment.max_draft_tokens),
     ):
-        require_at_most(most, name, count)
-
-
-def require_at_most(most: int, name: str, count: int) -> None:
-    """Raises SpecvizError with the field's name for more tokens than a page allows there."""
-    if count > most:
-        raise SpecvizError(
-            "{value} tokens are more than the {most} that this page allows here.", name, value=quoted(count), most=most
-        )
+        if count > most:
+            raise SpecvizError(
+                "{value} tokens are more than the {most} that this page allows here.",
+                name,
+                value=quoted(count),
+                most=most,
+            )
 
 
 # --- for how long to ask for a GPU where the platform lends them by the call ------------------------------------------

@@ -25,7 +25,6 @@ from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
 from specviz.ui.shown_runs import KEPT, Visitors
 from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
-from specviz.ui.tree_note import wire_tree_note
 from specviz.ui.why_tab import create_why_tab
 
 #: What builds each tab, in their order. Its title is the text ``NAME.tab``; ``NAME.in_line`` names its work.
@@ -84,7 +83,6 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
                     made.append((opened, create(desk)))
     components.tab_history(next(iter(TABS)))
     wire_tabs(desk, tabs, made)
-    wire_tree_note(controls, visitors.runs)
 
 
 def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> None:

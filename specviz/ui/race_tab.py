@@ -135,8 +135,8 @@ class Duel:
             raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
         if not ratio.known:
             raise SpecvizError(
-                "It lies between {low}× and {high}×, too far apart to say more. Something else may want the "
-                "processor: try again once it rests.",
+                "The speedup's interval runs from {low}× to {high}×, too wide to say more. Another program may "
+                "be busy: try again when the machine is idle.",
                 "measured",
                 low=round(ratio.low, 2),
                 high=round(ratio.high, 2),

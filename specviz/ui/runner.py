@@ -104,7 +104,7 @@ class Line:
         turn = Turn(kind)
         with self._changed:
             if len(self._turns) > self.most:
-                raise SpecvizError("{count} are in line already: try again in a moment.", count=self.most)
+                raise SpecvizError("{count} are waiting already: try again in a moment.", count=self.most)
             self._turns.append(turn)
         try:
             yield turn
@@ -221,7 +221,7 @@ class Runner:
                     if batch.error is not None:
                         raise batch.error
             except gr.Error as error:  # the platform refuses, in a toast of its own
-                raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
+                raise SpecvizError("No GPU available: {reason}", reason=str(error.message)) from error
 
     def _carry_out(
         self,
@@ -279,7 +279,9 @@ def _hand_over(
     except Exception as failure:
         logging.getLogger(__name__).exception("Engine work failed")
         reason = {"kind": type(failure).__name__, "reason": first_line(failure)}
-        error = SpecvizError("This failed: {reason} ({kind}). Try again, or ask for less; the log says more.", **reason)
+        error = SpecvizError(
+            "This failed: {reason} ({kind}). Try again, or ask for less; the log has the details.", **reason
+        )
     made.put(Ended(time.perf_counter() - began, error))
 
 

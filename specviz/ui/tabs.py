@@ -173,11 +173,9 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
 
         asked = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **QUEUED)
         # `then`, so that the buttons come back after an error too.
-        over = asked.success(start, action.inputs, action.view, **QUEUED).then(
+        asked.success(start, action.inputs, action.view, **QUEUED).then(
             on_end, None, [*starts, *ends, *action.offered], **UNQUEUED
         )
-        if action.button is controls.go:
-            controls.settled.append(over)
 
     def wire_opened(opened: gr.Tab, tab: Tab) -> None:
         def on_opened(request: gr.Request) -> str:

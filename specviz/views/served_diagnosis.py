@@ -8,11 +8,11 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
+from specviz.foreign.doctor import Finding, Signs, examine
+from specviz.foreign.metrics import ServedRequest, tally_of
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
-from specviz.foreign.metrics import ServedRequest, tally_of
 from specviz.records.words import Words
-from specviz.foreign.doctor import Finding, Signs, examine
 
 #: Figures of a finding that are shares, written as percentages.
 _SHARES = "rate", "first", "share", "alpha"
@@ -103,8 +103,7 @@ def _speedups(text: str, load: float) -> list[tuple[float, float]]:
         match = _SPEEDUP.fullmatch(part)
         if match is None or not float(match[2]):
             raise SpecvizError(
-                "A measured speedup is written like 1.9, or with the number of requests at once like 1:1.9 32:0.8, not "
-                "{value}.",
+                "Write a measured speedup as 1.9, or with the number of requests at once as 1:1.9 32:0.8, not {value}.",
                 "speedup",
                 value=quoted(part),
             )

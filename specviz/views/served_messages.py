@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
 from specviz.records.words import Words, words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json

@@ -21,7 +21,7 @@ from specviz.drafters.copying import Suffix
 from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.parts.eagle import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
@@ -117,8 +117,7 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
 @pytest.fixture
 def short(pair, monkeypatch) -> list[str]:
     """Few and short runs of the pair; what is promised does not depend on their length. Returns the options."""
-    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: pair)
-    monkeypatch.setattr("specviz.commands.pairs.prepare", lambda pair, compiling=True: None)
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
     monkeypatch.setattr(benchmark, "HEAT", replace(benchmark.HEAT, gammas=(2,), copied_gammas=(2,)))
     return ["advise", "--max-new-tokens", "6"]
 

@@ -22,7 +22,8 @@ from specviz.bench.report import BenchReport, BenchRow, bench_text, busy, equali
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.memory_share import stored_bytes, weights_read
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, margin
 from specviz.records.prompts import PRESETS
@@ -214,7 +215,7 @@ def test_findings_answer_what_people_ask():
     "place, error",
     [
         ("propose", SpecvizError("It is full.", "drafter")),
-        ("observe", IndexError("out of\nrange")),
+        ("observe_draft", IndexError("out of\nrange")),
         ("prefill", IndexError("out of\nrange")),
         ("settings", IndexError("out of\nrange")),
         ("check", SpecvizError("It is full.", "drafter")),
@@ -260,13 +261,13 @@ def test_who_writes_another_text_is_not_timed_and_ends_the_command_with_status_1
         return tokens if contestant.mode == "plain" else [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
     monkeypatch.setattr(lanes, "_by_transformers", broken)
-    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: pair)
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
     order = ["bench", "--quick", "--only=prompt_lookup", "--temperature=0", "--passes=plain"]
     assert main([*order, f"--json={tmp_path / 'bench.json'}"]) == 1
     report = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     (failed,) = report["failed"]
     assert failed["title"] == "transformers prompt_lookup γ=4"
-    assert "wrong on story: its greedy token 3" in failed["reason"]
+    assert "wrong on story: greedy token 3" in failed["reason"]
     assert {"plain", "prompt_lookup γ=4"} <= {row["title"] for row in report["rows"]}
     out, err = capsys.readouterr()
     assert failed["reason"] in err and f"✗ {failed['title']}: {failed['reason']}" in out
@@ -317,10 +318,10 @@ def test_in_half_precision_a_near_tie_may_part_and_nothing_else(half):
     for tokens, fault in (
         (
             other_text(request, plain, clear, choice=1),
-            f"draft_model γ=4 is wrong on story: its greedy token {clear + 1} is",
+            f"draft_model γ=4 is wrong on story: greedy token {clear + 1} is",
         ),
-        ([*tied[:-1], (tied[-1] + 1) % 128], f"its greedy token {len(tied)} lies .* below the target's best"),
-        (plain.token_ids[:3], "its greedy token 4 is ∅"),
+        ([*tied[:-1], (tied[-1] + 1) % 128], f"greedy token {len(tied)} lies .* below the target's best"),
+        (plain.token_ids[:3], "greedy token 4 is ∅"),
     ):
         with pytest.raises(SpecvizError, match=fault):
             judged(tokens)
@@ -434,7 +435,7 @@ def own_work(pair, monkeypatch, tmp_path):
     """Runs `bench` on a file of prompts, with further options; returns the status."""
     lines = [{"prompt": "Once upon a time", "domain": "stories"}, {"prompt": "def read(", "domain": "code"}]
     (tmp_path / "work.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: pair)
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
     order = ["bench", "--passes", "plain", "--prompts", str(tmp_path / "work.jsonl")]
     return lambda *options: main([*order, *options])
 
@@ -456,7 +457,7 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
 @pytest.mark.parametrize(
     "options, said, loads",
     [
-        (["--quick"], "--quick: --quick is not for prompts of one's own", False),
+        (["--quick"], "--quick: --quick cannot be combined with your own prompts", False),
         (["--preset", "story"], "--preset: --preset is not", False),
         (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token", False),
         (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file", False),
@@ -469,6 +470,6 @@ def test_what_is_wrong_with_it_is_said_and_if_it_can_be_before_a_model_is_loaded
     monkeypatch.chdir(tmp_path)
     pathlib.Path("long.txt").write_text("Once\n" + 300 * "long ")
     if not loads:
-        monkeypatch.setattr("specviz.commands.pairs.load", lambda options: pytest.fail("a model was loaded"))
+        monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pytest.fail("a model was loaded"))
     assert own_work(*options) == 2
     assert said in capsys.readouterr().err

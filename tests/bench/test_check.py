@@ -21,6 +21,7 @@ from specviz.decoding import lossless
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
@@ -80,7 +81,7 @@ def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
 
 def test_a_share_of_the_bandwidth_that_nobody_can_count_is_left_out_with_the_reason():
     share = found(pair_check.pass_times(tiny_pair("mixtral")))["share of the memory's bandwidth"]
-    assert share.state == "skipped" and "depends on the experts" in str(share.seen)
+    assert share.state == "skipped" and "depend on the experts" in str(share.seen)
 
 
 def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_its_interval_does():
@@ -148,7 +149,9 @@ def test_what_there_is_no_time_for_is_left_out_and_said(monkeypatch):
     for check, first in ((pair_check.texts, "greedy text of"), (pair_check.distributions, "distribution, draft_model")):
         one, *others = [each for each in check(tiny_pair("llama"), 15) if not isinstance(each.seen, SpecvizError)]
         assert str(one.what).startswith(first) and one.state == "right"
-        assert others and {(each.state, str(each.seen)) for each in others} == {("skipped", "no time was left for it")}
+        assert others and {(each.state, str(each.seen)) for each in others} == {
+            ("skipped", "no time left for this check")
+        }
 
 
 def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
@@ -204,7 +207,7 @@ def test_texts_are_compared_across_each_length_at_which_something_changes(archit
 def test_prepared_passes_that_are_wrong_are_found_at_once_or_once_their_buffers_grow(only):
     pair = tiny_pair("llama")
     static = StaticPass(pair.target)
-    pair.passes.fast = {"target": FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
+    pair.passes.fast = {TARGET: FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
     checks = ((Sentence("comparing"), pair_check.prepared), (Sentence("looking"), pair_check.memory))
     findings = only(pair, *checks)
     assert findings["comparing"].state == "wrong" and "more than rounding" in str(findings["comparing"].seen)
@@ -214,13 +217,13 @@ def test_prepared_passes_that_are_wrong_are_found_at_once_or_once_their_buffers_
         room = given[3].shape[-1]
         return [each if room <= 64 else -each for each in static(*given)]
 
-    pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
+    pair.passes.fast = {TARGET: FastPasses(static, wrong_when_large, "compiled")}
     assert [length for length, _ in equal_texts.switches(pair)] == [64, 256], "512 lies beyond the context"
     one = found(equal_texts.lengths(pair, inf))["texts across 64 tokens, where buffers grow"]
     assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
     # There is no time to read so much.
     (left_out,) = found(equal_texts.lengths(tiny_pair("llama"), 0.0)).values()
-    assert left_out.state == "skipped" and "to read so much would take about" in left_out.seen
+    assert left_out.state == "skipped" and "reading that much would take about" in left_out.seen
 
 
 def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
@@ -255,7 +258,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 
     checks = ((Sentence("looking"), pair_check.memory), (Sentence("trying"), interrupted))
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks)
-    monkeypatch.setattr("specviz.commands.pairs.load", lambda options: tiny_pair("llama"))
+    monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: tiny_pair("llama"))
     assert main(["check", "--json", str(tmp_path / "check.json")]) == 130
     assert capsys.readouterr().out.strip().splitlines()[-1].endswith(" s · interrupted")
     report = json.loads((tmp_path / "check.json").read_text())
@@ -269,8 +272,8 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     say, pair = words(language), tiny_pair("llama")
-    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("trying trees"), pair_check.trees),))
+    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("testing trees"), pair_check.trees),))
     store = SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
-    assert say.step(Sentence("read as the branches alone are")) in last
+    assert say.step(Sentence("read in the same way as the branches alone")) in last

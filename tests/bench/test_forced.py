@@ -1,4 +1,4 @@
-"""A forced acceptance rate: the oracle is right as often as asked and changes no text; sizes are real shapes."""
+"""A forced acceptance rate: the oracle is right as often as asked and changes no text."""
 
 import itertools
 import math
@@ -14,10 +14,8 @@ from specviz.bench.forced import measure_forced
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
-from specviz.models import sources, weights
 from specviz.models.pair import ModelPair
 from specviz.records.settings import RunSettings, SamplingParams
-from tools import sizes
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 17, 60, 3, 41, 22]
@@ -123,21 +121,7 @@ def test_the_oracle_cannot_be_asked_for_and_has_no_draws_to_replace(pair):
         next(engine.rounds(ordered(pair, sampling=SamplingParams()), oracle.oracle([1, 2], 1.0, 0)))
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "shape, parameters", [(sizes.LLAMA_3_8B, 8_030_261_248), (sizes.LLAMA_3_2_1B, 1_235_814_400)], ids=str
-)
-def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
-    assert sources.ModelSource("size", shape.name, "", {}, shape.config).parameters == parameters
-
-
-def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
-    monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
-    with refused("size", r"needs about 16 GB of memory, and 1\.0 GB are free"):
-        sizes.make_pair(sizes.SIZES[1], "cpu", "bfloat16")
+# The measurement
 
 
 def test_drafts_are_accepted_as_often_as_asked():

@@ -135,11 +135,11 @@ def kept(*means, places=64):
     "readings, state, seen",
     [
         (kept(2.0, 0.5, 0.6), "right", "3.44 tokens a pass ("),
-        (kept(0.6, 2.0, 0.5), "slow", "hidden states one layer lower would keep 1.4 tokens a pass more (1.4 to 1.4"),
-        (kept(0.6, 0.5, 2.0), "slow", "hidden states one layer higher would keep 1.4 tokens a pass more"),
-        (kept(2.0, 2.0, 0.5), "skipped", "no reading is better beyond chance: 3.44 tokens a pass ("),
+        (kept(0.6, 2.0, 0.5), "slow", "hidden states one layer lower would give 1.4 more tokens a pass (1.4 to 1.4"),
+        (kept(0.6, 0.5, 2.0), "slow", "hidden states one layer higher would give 1.4 more tokens a pass"),
+        (kept(2.0, 2.0, 0.5), "skipped", "no other reading is better beyond chance: 3.44 tokens a pass ("),
         (kept(2.0), "skipped", "3.44 tokens a pass ("),
-        (kept(2.0, 0.5, places=56), "skipped", "no time was left for it"),
+        (kept(2.0, 0.5, places=56), "skipped", "no time left for this check"),
     ],
 )
 def test_a_verdict_comes_with_its_interval_and_not_from_chance(readings, state, seen):

@@ -12,8 +12,10 @@ from specviz.decoding import device_rounds, engine
 from specviz.decoding.device_rounds import DeviceRounds
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.cuda_graphs import _OnDevice
+from specviz.passes.roles import TARGET
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
 from specviz.rules import draft, exact, transfer
@@ -124,7 +126,7 @@ def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
     pair, order = recorded_pair(), {"drafter": drafter, "num_draft_tokens": 3, "sampling": SamplingParams(0)}
     long = run_of(pair, max_new_tokens=300, **order)
     assert long.token_ids == run_of(recorded_pair(), by_host=True, max_new_tokens=300, **order).token_ids
-    assert set(pair.passes.fast["target"].kept.by_room) == {256, 512}
+    assert set(pair.passes.fast[TARGET].kept.by_room) == {256, 512}
     assert len(launched) > 0.8 * len(long.rounds)
 
 
@@ -182,9 +184,9 @@ def test_what_cannot_be_recorded_is_made_by_the_host_and_says_why(launched):
     def failing(function, examples):
         raise RuntimeError("CUDA error: out of memory\nmore")
 
-    pair.passes.fast["target"].record = failing
+    pair.passes.fast[TARGET].record = failing
     assert run_of(pair).token_ids == expected and not launched
-    assert "out of memory" in pair.passes.fast["target"].rounds_refusal.message
+    assert "out of memory" in pair.passes.fast[TARGET].rounds_refusal.message
     told = [found for found in check.prepared(pair) if found.state == "skipped"]
     assert [str(found.what) for found in told] == ["rounds made on the device"]
 
@@ -217,7 +219,7 @@ def test_no_part_of_a_recorded_round_needs_a_value_on_the_host(drafter, sampling
     for module in (draft, exact, sampling_rules, transfer, device_rounds):
         monkeypatch.setattr(module, "on_cpu", lambda tensor: False, raising=False)
     monkeypatch.setattr(device_rounds, "on_cpu", lambda tensor: True)
-    recorded, inside = [], pair.passes.fast["target"].record
+    recorded, inside = [], pair.passes.fast[TARGET].record
 
     def strictly(function, examples):
         if not examples:

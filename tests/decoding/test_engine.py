@@ -116,7 +116,7 @@ def test_a_target_whose_logits_are_no_numbers_is_refused(flaw, drafter, temperat
     with torch.no_grad():
         target.lm_head.weight[5] = flaw
     pair = ModelPair.of(target, None, byte_tokenizer())
-    with refused("dtype", "no numbers"):
+    with refused("dtype", "NaN or infinite logits"):
         specviz.run(pair, PROMPT, drafter=drafter, sampling=SamplingParams(temperature), max_new_tokens=8)
 
 
@@ -145,7 +145,7 @@ def test_a_draft_whose_logits_are_no_numbers_is_refused(damaged, flaw, branches,
             for tensor in part.parameters():
                 tensor.fill_(flaw)
     try:
-        with pytest.raises(SpecvizError, match="The draft's logits are no numbers") as caught:
+        with pytest.raises(SpecvizError, match="The drafter produced NaN or infinite logits") as caught:
             specviz.run(pair, PROMPT, sampling=SamplingParams(temperature), **order)
     finally:
         for part, state in zip(parts, kept):

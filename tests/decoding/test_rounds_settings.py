@@ -11,7 +11,8 @@ from tiny import tiny_pair, with_heads
 import specviz
 from specviz.decoding import engine, lengths
 from specviz.decoding.request import prepare
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.records import links
 from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths

@@ -27,9 +27,11 @@ from specviz.decoding import engine
 from specviz.decoding.engine import replay
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.roles import DRAFT, TARGET
 from specviz.records.metrics import draft_depths
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
@@ -237,7 +239,7 @@ def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
     pair = ModelPair.of(target, tiny_model(architecture, **{short: 24}), pair_of().tokenizer)
     pair.eos_ids = frozenset()
     if prepared:
-        pair.passes = PairPasses({"target": unprepared(pair.target), "draft": unprepared(pair.draft)})
+        pair.passes = PairPasses({TARGET: unprepared(pair.target), DRAFT: unprepared(pair.draft)})
     assert pair.context_length == POSITIONS
     for prompt in (PROMPT, PROMPT * 5):
         run = greedy_run(pair, prompt, 40, drafter=drafter, drafting=DraftParams(branches=branches))

@@ -49,7 +49,7 @@ def test_each_guess_sees_level_zero_up_to_its_column_then_its_own_column(columns
             expected = [cells[0, left] for left in range(1, column + 1)]
             assert branch(draft, top) == expected + [cells[level, column] for level in range(1, ngram - 1)]
         verdict = verdict_on(draft, committed, scrambled)
-        drafter.observe(len(committed), verdict, None)
+        drafter.observe_draft(len(committed), verdict, None)
         committed += verdict.tokens
 
 
@@ -60,7 +60,7 @@ def test_after_a_pass_the_oldest_level_goes_and_the_targets_choices_are_the_newe
     before = cells_of(drafter.window, PROMPT[-1])
     draft = draft_of(drafter, PROMPT, budget=16)
     verdict = verdict_on(draft, PROMPT, scrambled)
-    drafter.observe(len(PROMPT), verdict, None)
+    drafter.observe_draft(len(PROMPT), verdict, None)
     after = cells_of(drafter.window, verdict.next_token)
     for column in range(columns):
         seen = [before[0, left] for left in range(1, column + 1)]
@@ -103,7 +103,7 @@ def test_no_draft_is_larger_than_it_says(target, budget, branches):
         draft = draft_of(drafter, committed, budget)
         assert len(draft.parents) <= Lookahead.largest_draft(budget, branches)
         verdict = verdict_on(draft, committed, target)
-        drafter.observe(len(committed), verdict, None)
+        drafter.observe_draft(len(committed), verdict, None)
         committed.append(verdict.next_token)
     assert Lookahead.largest_draft(8, Lookahead.default_branches) <= 40
 
@@ -121,7 +121,7 @@ def test_a_text_that_comes_back_takes_fewer_passes_and_nothing_is_copied_from_it
         assert verdict.path == ()
         committed.append(verdict.next_token)
         other = dataclasses.replace(verdict, choices=(999,) * len(verdict.choices))
-        drafter.observe(len(committed) - 1, other, None)
+        drafter.observe_draft(len(committed) - 1, other, None)
 
 
 def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed():

@@ -53,7 +53,7 @@ def pair_of(tmp_path_factory):
 def prepared(pair: ModelPair, passes: str) -> ModelPair:
     """With passes of this kind, of every module too."""
     made = MAKERS[passes](pair)
-    assert not made or sum(role.startswith("mtp") for role in made) == pair.parts["mtp"].num_modules
+    assert not made or sum(role.kind == "mtp" for role in made) == pair.parts["mtp"].num_modules
     return with_passes(pair, made)
 
 

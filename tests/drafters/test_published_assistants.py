@@ -24,6 +24,7 @@ from specviz.drafters.heads import Mtp
 from specviz.models import pass_checks
 from specviz.passes import compiler
 from specviz.passes.kernels.chains import drafting_in_one_call
+from specviz.passes.roles import TARGET, Role
 from specviz.records.settings import DraftParams, SamplingParams
 
 HOT = SamplingParams(temperature=3.0)
@@ -115,8 +116,8 @@ def test_an_assistant_drafts_from_the_targets_own_keys_and_values_as_in_transfor
 def test_an_assistants_pass_is_right_and_can_be_compiled_in_another_process(gemma, drafter, tmp_path, monkeypatch):
     monkeypatch.setattr(pass_checks, "_refuse_slower", lambda *given: None)
     fast = prepared(loaded(gemma["whole"], gemma[drafter], "bfloat16"), "kernels").passes.fast
-    static = fast["mtp"].static
-    assert pass_checks.on_kernels(static, fast["target"]).by_kernels
+    static = fast[Role("mtp")].static
+    assert pass_checks.on_kernels(static, fast[TARGET]).by_kernels
     with refused("passes", "The target has no fast passes"):
         pass_checks.on_kernels(static, None)
     (tmp_path / "pass").write_bytes(pickle.dumps(static))
@@ -128,7 +129,7 @@ def test_an_assistants_pass_is_right_and_can_be_compiled_in_another_process(gemm
 @pytest.mark.wide
 def test_an_assistants_program_drafts_chains_and_trees_in_one_call(gemma, tmp_path, monkeypatch):
     pair = prepared(loaded(gemma["full"], gemma["all full"]), "kernels")
-    passes, (assistant, file) = pair.passes.fast["mtp"], (gemma["all full"], tmp_path / "program.pt2")
+    passes, (assistant, file) = pair.passes.fast[Role("mtp")], (gemma["all full"], tmp_path / "program.pt2")
     compiler.build(pickle.loads(pickle.dumps(passes.static)), file)
     draft = drafting_in_one_call(passes.static, compiler.Program(passes.static, file))
     calls = []
@@ -251,7 +252,7 @@ def other_text(**changes):
         (other_text(vocab_size=32), "another target: vocab_size is 32"),
         (other_text(global_head_dim=8), r"another target: head_dim \(full_attention\) is 8"),
         (other_text(sliding_window=4), "another target: sliding_window is 4"),
-        (other_text(hidden_size="wide"), "does not describe a part of its kind"),
+        (other_text(hidden_size="wide"), "does not describe an? .+ part"),
         (lambda config, weights: weights["masked_embedding.token_ordering"].fill_(3), "groups of tokens"),
         (lambda config, weights: config.update(centroid_intermediate_top_k=9), "groups of tokens"),
     ],

@@ -22,10 +22,13 @@ import specviz
 from specviz.decoding import engine
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
+from specviz.drafters.draft_model import ParallelDraftModel
+from specviz.drafters.heads import Parallel
 from specviz.drafters.registry import drafter_class
+from specviz.drafters.stepwise import Stepwise
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
+from specviz.passes.roles import Role
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Draft
@@ -56,13 +59,20 @@ def test_a_pard_models_mask_is_one_of_its_tokens(mask, pard):
     odd = copy.copy(pard.draft)
     odd.config = copy.deepcopy(pard.draft.config)
     odd.config.pard_token = mask
-    with refused("drafter", "is none of its 128 tokens"):
+    with refused("drafter", "is not one of its 128 tokens"):
         specviz.run(dataclasses.replace(pard, draft=odd), PROMPT, drafter="parallel")
 
 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_a_pard_model_drafts_by_one_pass_over_the_text_and_masks(pard, branches, monkeypatch):
-    looked = noted(monkeypatch, ParallelDraftModel, "all_rows")
+    looked, levels = [], ParallelDraftModel.levels
+
+    def look(self, committed, depth):
+        for rows in levels(self, committed, depth):
+            looked.append((list(committed), rows))
+            yield rows
+
+    monkeypatch.setattr(ParallelDraftModel, "levels", look)
     run, _ = drafts_of(monkeypatch, pard, branches)
     for text, rows in looked:
         expected = pard.draft(torch.tensor([text + [MASK] * (len(rows) - 1)])).logits[0, -len(rows) :]
@@ -204,7 +214,7 @@ def branch_to(draft: Draft, index: int) -> list[int]:
 
 def drafts_of(monkeypatch, pair, branches=1, **params):
     """(run, (text, draft) of every round) of a sampled run whose drafts keep their rows."""
-    looked, request = noted(monkeypatch, AtOnce), sampled(pair, branches, **params)
+    looked, request = noted(monkeypatch, Stepwise), sampled(pair, branches, **params)
     run = collect(request, [one.record() for one in engine.pending_rounds(request, details=True)])
     assert len(looked) > 5
     return run, looked
@@ -243,7 +253,7 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
     """Token by token and row by row, through rounds in which drafts are kept and refused."""
     pair = with_part(name)
     fast = with_passes(pair, MAKERS[passes](pair))
-    assert "parallel" in fast.passes.fast
+    assert Role("parallel") in fast.passes.fast
     run, plain = drafts_of(monkeypatch, pair)
     monkeypatch.undo()
     other, prepared = drafts_of(monkeypatch, fast)
@@ -292,6 +302,7 @@ def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
     pair, layout = with_part(name), LAYOUTS[name]
     part = pair.parts["parallel"]
     reading = {"format": name.split()[0], "hidden_states": list(layout.reads(3)), "block_size": layout.block}
+    reading["depths"] = layout.block - (not layout.predicts_next)
     assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
     others = part.other_readings()
     slots = f"each mask predicts the token {'in' if layout.predicts_next else 'after'} its place"
@@ -349,11 +360,11 @@ def blocks(mask, layers):
         ("DFlash z-lab", blocks(999, [0, 2]), None, "mask_token_id is 999"),
         ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
-        ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
+        ("DFlash z-lab", {"logit_scale": 0.2}, None, "of an unknown kind: logit_scale"),
         ("DFlash z-lab", {}, {"layers.0.self_attn.attention_sink_bias": torch.zeros(4)}, "attention_sink"),
         ("DFlash speculators", {}, {"d2t": torch.zeros(25).long() + 120}, "do not rise"),
-        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers of the hidden"),
-        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
+        ("DFlash speculators", {}, {"fc.weight": torch.zeros(24, 128)}, "reads 128 numbers from the hidden"),
+        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "of an unknown kind: lstm"),
         ("DSpark DeepSpec", {"markov_rank": 4}, None, "markov_head.markov_w1.weight in"),
     ],
 )

@@ -8,8 +8,10 @@ from tiny import tiny_model, tiny_pair, unprepared, with_heads
 from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import drafter_class, usual
 from specviz.models import quantised_targets
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 
 
@@ -33,10 +35,10 @@ def test_with_nothing_trained_it_is_the_target_in_few_bits_where_kernels_read_it
     alone = with_parts(pair)
     assert usual(alone) == "quantised_self"
     assert usual(alone, preparing=False) == "prompt_lookup"
-    alone.passes.fast = {"target": unprepared(alone.target, few_rows=FewRows.ready())}
+    alone.passes.fast = {TARGET: unprepared(alone.target, few_rows=FewRows.ready())}
     assert usual(alone, preparing=False) == "quantised_self"
     # On a GPU rounded weights are ordinary ones.
-    alone.passes.fast = {"target": unprepared(alone.target)}
+    alone.passes.fast = {TARGET: unprepared(alone.target)}
     assert usual(alone) == "prompt_lookup"
 
 

@@ -178,7 +178,7 @@ def test_requests_at_once_are_read_where_a_server_counts_them_and_belong_to_a_sp
 
 
 def test_a_scrape_without_drafts_and_a_speedup_in_another_form_are_refused():
-    with refused("metrics", "No speculative metrics here"):
+    with refused("metrics", "No speculative metrics found"):
         read_metrics(GAUGE.format(5))
     for wrong in ("fast", "1:", "0", "-1", "1:0"):
         with refused("speedup", r"1:1\.9 32:0\.8"):

@@ -63,7 +63,7 @@ def decode(drafter: Drafter, target: Target, prompt: Sequence[int], count: int, 
     while len(text) < len(prompt) + count:
         draft = draft_of(drafter, text, budget)
         heard = verdict_on(draft, text, target)
-        drafter.observe(len(text), heard, None)
+        drafter.observe_draft(len(text), heard, None)
         text += heard.tokens
         passes += 1
     return text[: len(prompt) + count], passes

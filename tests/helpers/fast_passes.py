@@ -8,11 +8,13 @@ import pytest
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import prepare
 from specviz.models import preparation
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import WARM_UPS, GraphedPasses
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.reading_checks import check_exit
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -34,30 +36,30 @@ def replayed(function, examples):
     return replay
 
 
-def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
+def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[Role, FastPasses]:
     if keeps_state(pair.target):
         target, statics = WithoutPass.of(pair.target, few_rows), {}
     else:
         target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
-        statics = {"target": target}
+        statics = {TARGET: target}
         with contextlib.suppress(SpecvizError):  # where later layers read the keys of earlier ones
             check_exit(pair.target, pair.target_name)
-            statics["exit 1"] = target.first_layers(1)
+            statics[Role.exit(1)] = target.first_layers(1)
     if pair.draft is not None:
-        statics["draft"] = StaticPass(pair.draft, (), few_rows)
+        statics[DRAFT] = StaticPass(pair.draft, (), few_rows)
     for part in pair.parts.values():
         statics |= {role: make(target) for role, make in part.statics().items()}
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 
-def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
+def kernel_passes(pair: ModelPair) -> dict[Role, FastPasses]:
     return static_passes(pair, FewRows.ready())
 
 
-def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
+def graphed_passes(pair: ModelPair) -> dict[Role, GraphedPasses]:
     statics = {role: plain.static for role, plain in static_passes(pair).items() if plain.static.row_shapes}
     passes = {role: GraphedPasses(static, replayed) for role, static in statics.items()}
-    kept = passes["target"].kept if "target" in passes else None
+    kept = passes[TARGET].kept if TARGET in passes else None
     shared = {role: GraphedPasses(static, replayed, kept) for role, static in statics.items() if static.shares_rows}
     return passes | shared
 
@@ -70,7 +72,7 @@ def made_twice(pair: ModelPair, settings: RunSettings) -> tuple[list[Round], lis
     """The rounds of a run over graphs: as the host makes them, and as they are launched ahead of it."""
     request = prepare(with_passes(pair, graphed_passes(pair)), settings)
     by_host, ahead = ([one.record() for one in pending_rounds(request, details=host)] for host in (True, False))
-    assert request.passes["target"].whole_rounds, "nothing was launched"
+    assert request.passes[TARGET].whole_rounds, "nothing was launched"
     return by_host, ahead
 
 
@@ -82,5 +84,5 @@ def assert_same_decisions(one: Round, other: Round) -> None:
         assert (token.p, token.q) == pytest.approx((again.p, again.q), abs=1e-4)
 
 
-def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
+def with_passes(pair: ModelPair, passes: dict[Role, FastPasses]) -> ModelPair:
     return dataclasses.replace(pair, passes=PairPasses(passes))

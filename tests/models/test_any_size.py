@@ -197,8 +197,8 @@ def test_targets_that_processes_cannot_share_are_refused():
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
     assert message == (
-        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that divides "
-        "4."
+        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: "
+        "start a number of processes that divides 4."
     )
     assert "no plan for sharing it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
     packed = LlamaConfig(quantization_config={"quant_method": "awq"})
@@ -219,7 +219,7 @@ def test_parallel_wants_processes_and_a_gpu_for_each(two_gpus, monkeypatch):
     assert "torchrun --nproc-per-node 2" in refusal("device", load_pair, device="parallel")
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert "3 processes need a GPU each, and this machine has 2" in refusal("device", load_pair, device="parallel")
+    assert "3 processes need one GPU each, but this machine has 2" in refusal("device", load_pair, device="parallel")
 
 
 def test_what_runs_in_one_process_refuses_several(monkeypatch, tmp_path, capsys):

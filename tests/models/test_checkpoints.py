@@ -170,7 +170,7 @@ def test_a_repository_in_the_hubs_cache_is_the_version_it_is_at(tmp_path):
     for version in ("0" * 40, "1" * 40):
         shutil.copytree(folder, repository / "snapshots" / version)
     for named in (repository, repository / "snapshots"):
-        assert "2 versions of it are there" in refusal(named)
+        assert "keeps 2 versions of" in refusal(named)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("1" * 40)
     for named in (repository, repository / "snapshots", repository / "snapshots" / ("0" * 40)):

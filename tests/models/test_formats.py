@@ -203,10 +203,10 @@ BAD_FILES = {
     "cut pickle": ("pytorch_model.bin", lambda file: (pickled(fc=torch.ones(999))(file), cut(file)), "cut short"),
     "empty": ("model.safetensors", lambda file: file.touch(), "cut short"),
     "pointer": ("model.safetensors", lambda file: file.write_bytes(POINTER), "only a pointer of Git LFS"),
-    "code": ("model.bin", lambda file: pickled(fc=Code(file.parent / "ran"))(file), "weights alone (posix.mkdir)"),
-    "bare code": ("model.bin", lambda file: file.write_bytes(pickle.dumps(Code(file.parent / "ran"), 2)), "holds code"),
-    "a module": ("pytorch_model.bin", lambda file: torch.save(nn.Linear(2, 2), file), "not weights alone (torch.nn"),
-    "not a number": ("model.bin", pickled(**{"fc.weight": torch.tensor([torch.nan])}), "not all numbers (fc.weight)"),
+    "code": ("model.bin", lambda file: pickled(fc=Code(file.parent / "ran"))(file), "as well as weights (posix.mkdir)"),
+    "bare code": ("model.bin", lambda file: file.write_bytes(pickle.dumps(Code(file.parent / "ran"), 2)), "code as"),
+    "a module": ("pytorch_model.bin", lambda file: torch.save(nn.Linear(2, 2), file), "as well as weights (torch.nn"),
+    "not a number": ("model.bin", pickled(**{"fc.weight": torch.tensor([torch.nan])}), "NaN or infinite values (fc."),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_bad_file_is_named_with_what_is_wrong_with_it(case, tmp_path):
     with refused("draft") as caught:
         PartFiles.at(tmp_path).tensors()
     assert said in str(caught.value) and str(tmp_path) in str(caught.value)
-    assert "not all numbers" in said or file in str(caught.value)
+    assert "NaN" in said or file in str(caught.value)
     assert not (tmp_path / "ran").exists()
 
 
@@ -245,7 +245,7 @@ IMPOSSIBLE += [("output_multiplier", "2"), ("output_multiplier", float("nan"))]
 @pytest.mark.parametrize("name, value", IMPOSSIBLE)
 def test_a_setting_that_cannot_be_is_named(name, value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"dflash_config": {name: value}}))
-    with refused("draft", f"for {name}, which cannot be"):
+    with refused("draft", f"Invalid {name} "):
         PartFiles.at(tmp_path).setting(name)
 
 

@@ -19,8 +19,10 @@ from tiny import (
 
 import specviz
 from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import SamplingParams
 
@@ -41,7 +43,7 @@ def drafted_ids(run) -> set[int]:
 def test_greedy_texts_stay_the_targets_and_the_rest_is_never_proposed(architecture, kernels):
     pair = narrowed(architecture)
     if kernels:
-        pair.passes = PairPasses({"draft": FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
+        pair.passes = PairPasses({DRAFT: FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
     known = set(frequent_ids(pair.tokenizer, KEPT, pair.vocab_size))
     run = greedy_run(pair, PROMPT, 40)
     assert drafted_ids(run) <= known and not set(run.token_ids) <= known

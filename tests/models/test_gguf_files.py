@@ -123,7 +123,7 @@ def test_positions_are_stretched_as_in_llama_3(tmp_path):
     rotary = loaded(stretched).target.model.rotary_emb
     torch.testing.assert_close(rotary.inv_freq, model.model.rotary_emb.inv_freq)
     other = write_gguf(tmp_path / "other.gguf", model, stretch=2 * factors, llama__rope__freq_base=500_000.0)
-    assert "stretches its positions in a way (rope_freqs.weight)" in refusal(other)
+    assert "scales its positions in a way (rope_freqs.weight)" in refusal(other)
 
 
 def test_positions_are_stretched_by_a_factor(tmp_path):

@@ -321,7 +321,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
     for kept, count in ((), "0"), (("a", "b"), "2"):
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
         message = refusal("draft", saved[0], stranger)
-        assert f"share only {count} of the draft's" in message and f"stranger {count} and target" in message
+        assert f"share only {count} of the draft model's" in message and f"stranger {count} and target" in message
 
 
 # --------------------------------------------------------------------------------------------------------------- memory

@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM, Gemma3Config
 from specviz.models import memory_share
 from specviz.models.loading import load_pair
 from specviz.models.memory_share import measured_memory, share_of, stored_bytes, weights_read
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
+from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
@@ -38,7 +40,7 @@ def test_packed_weights_count_as_they_are_stored():
     pair = tiny_pair("llama")
     plain = share_of(pair, 1.0, MEMORY)
     static = StaticPass(pair.target, (), FewRows.ready()).quantised(4, {})
-    pair.passes.fast = {"target": FastPasses(static, static, "kernels")}
+    pair.passes.fast = {TARGET: FastPasses(static, static, "kernels")}
     packed = share_of(pair, 1.0, MEMORY)
     linear = [part for part in static.model.modules() if isinstance(part, FewRowsLinear)]
     assert packed.weight_bytes < 0.3 * plain.weight_bytes
@@ -99,7 +101,7 @@ def test_more_than_all_of_it_comes_from_the_cache_or_was_measured_wrongly():
     small = share_of(pair, 1e-5, MEMORY)
     assert small.share > 1 and "(threads: 2), so weights come from the processor's cache" in small.sentence
     large = share_of(pair, 1e-5, replace(MEMORY, buffer_bytes=1000))
-    assert isinstance(large, SpecvizError) and "more than the 1.0 GB that memory gave" in large.message
+    assert isinstance(large, SpecvizError) and "more than the 1.0 GB a second that memory reached" in large.message
     slow = share_of(pair, 1.0, MEMORY)
     assert slow.share < 1 and "cache" not in slow.sentence
 
@@ -124,7 +126,7 @@ def test_measuring_takes_an_eighth_of_the_memory_that_is_free_and_nothing_where_
     assert made == ([] if taken is None else [taken])
     assert (memory is None) if taken is None else (memory.bandwidth > 0 and memory.buffer_bytes == taken)
     if memory is None:
-        assert "Too little memory" in share_of(tiny_pair("llama"), 1.0, memory).message
+        assert "too little free memory" in share_of(tiny_pair("llama"), 1.0, memory).message
 
 
 def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch):

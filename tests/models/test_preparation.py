@@ -9,15 +9,17 @@ import psutil
 import pytest
 import torch
 from refusal import refused
-from tiny import generated, save_model, tiny_model, tiny_pair, unprepared
+from tiny import generated, save_model, save_pair, tiny_model, tiny_pair, unprepared
 
 import specviz
 from specviz.models import pass_checks
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import prepare_passes
 from specviz.models.quantised_targets import quantised_target
 from specviz.passes import compiler
+from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 
@@ -61,7 +63,7 @@ def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_t
         seen.append((fraction, str(step), [passes.kind for passes in pair.passes.fast.values()]))
 
     done = prepare_passes(pair, progress, turn=turn)
-    assert done.ready == list(pair.passes.fast) == ["target", "draft", "exit 1"] and done.reasons == {}
+    assert done.ready == list(pair.passes.fast) == [TARGET, DRAFT, Role.exit(1)] and done.reasons == {}
     given = {step: found for _, step, found in seen if " of " in step}
     assert given == {f"{n} of 3 compiled": ["kernels"] * 3 for n in range(3)} | {
         "3 of 3 compiled": ["compiled", "compiled", "kernels"]
@@ -79,11 +81,59 @@ def test_what_was_halted_gives_nothing_more(compiled_by_hand, pair):
 
 def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_hand, pair):
     never = prepare_passes(pair, compiling=False)
-    assert kinds(pair) == set() and "never compiled here" in str(never.reasons["target"])
-    assert never.reasons["target"].__traceback__ is None, "it would hold on to the models"
+    assert kinds(pair) == set() and "never compiled here" in str(never.reasons[TARGET])
+    assert never.reasons[TARGET].__traceback__ is None, "it would hold on to the models"
     prepare_passes(pair)
     again = replace(pair, passes=PairPasses())
     assert prepare_passes(again, compiling=False).reasons == {} and kinds(again) == {"compiled"}
+
+
+def test_a_second_preparation_has_nothing_to_do_and_a_first_one_after_loading_only_what_is_missing(
+    compiled_by_hand, pair, monkeypatch
+):
+    before = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24)
+    assert not prepare_passes(pair, compiling=False).complete, "programs are missing"
+    done = pair.prepare()
+    assert done.complete and repr(done) == "prepared: target, draft, exit 1" and kinds(pair) == {"compiled"}
+    monkeypatch.setattr(compiler, "file", lambda *given: pytest.fail("it was prepared again"))
+    assert pair.prepare() is done
+    after = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24)
+    assert (before.pair.passes, after.pair.passes) == ("plain", "compiled")
+    assert before.token_ids == after.token_ids and before.rounds[0].drafted
+
+
+def test_a_run_that_has_begun_keeps_its_passes(compiled_by_hand, pair):
+    order = {"sampling": SamplingParams(temperature=0.7), "max_new_tokens": 24, "seed": 3}
+    whole = specviz.run(pair, PROMPT, **order)
+    rounds = specviz.speculate(pair, PROMPT, **order)
+    first = next(rounds)
+    pair.prepare()
+    ids = [token for round_ in (first, *rounds) for token in round_.emitted]
+    assert ids == list(whole.token_ids) and pair.passes.kind == "compiled"
+
+
+@pytest.mark.parametrize("passes, kind", [("cached", "compiled"), ("auto", "compiled"), ("plain", "plain")])
+def test_loading_takes_what_was_compiled_before_unless_told_otherwise(compiled_by_hand, tmp_path, passes, kind):
+    folders = save_pair(tmp_path / "pair")
+    fresh = specviz.load_pair(*folders, dtype="float32", device="cpu")
+    reasons = fresh.passes.prepared.reasons
+    assert fresh.passes.kind == "plain" and "prepare() in Python" in str(reasons[TARGET])
+    assert "plain passes, draft: " in repr(fresh.passes.prepared)
+    fresh.prepare()
+    again = specviz.load_pair(*folders, dtype="float32", device="cpu", passes=passes)
+    assert again.passes.kind == kind
+    texts = [specviz.run(each, PROMPT, sampling=GREEDY, max_new_tokens=24).token_ids for each in (fresh, again)]
+    assert texts[0] == texts[1]
+
+
+def test_where_no_kernels_were_built_loading_builds_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(kernel_library, "_loaded", [])
+    monkeypatch.setattr(kernel_library, "_build", lambda path: pytest.fail("it builds for seconds, and nobody asked"))
+    pair = specviz.load_pair(*save_pair(tmp_path / "pair"), dtype="float32", device="cpu")
+    assert pair.passes.kind == "plain" and not pair.passes.prepared.ready
+    with refused("passes", "one of plain, cached, auto"):
+        specviz.load_pair(*save_pair(tmp_path / "other"), passes="fast")
 
 
 PROMPT, GREEDY = [5, 9, 33], SamplingParams(temperature=0)
@@ -100,10 +150,10 @@ def test_it_is_made_once_and_anew_when_the_target_has_other_passes():
     (first,) = pair.passes.quantised.values()
     drafting(pair, 4)
     assert pair.passes.quantised == {4: first} and first.passes is None
-    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
+    pair.passes.fast = {TARGET: unprepared(pair.target, few_rows=FewRows.ready())}
     drafting(pair, 4)
     assert pair.passes.quantised[4].passes.kind == "kernels"
-    assert pair.passes.quantised[4] is quantised_target(pair, 4, pair.passes.fast["target"])
+    assert pair.passes.quantised[4] is quantised_target(pair, 4, pair.passes.fast[TARGET])
 
 
 @pytest.mark.parametrize("bits, per_weight", [(8, 1), (4, 0.5 + 4 / 32)])
@@ -129,7 +179,7 @@ def test_it_says_what_it_takes(bits, per_weight):
 def test_a_target_alone_in_a_folder_drafts_for_itself(architecture, dtype, settings, bits, tmp_path):
     folder = save_model(tmp_path / "model", tiny_model(architecture, **settings).to(dtype))
     pair = dataclasses.replace(specviz.load_pair(folder, dtype="float32"), eos_ids=frozenset())
-    for fast in ({}, {"target": unprepared(pair.target, few_rows=FewRows.ready())}):
+    for fast in ({}, {TARGET: unprepared(pair.target, few_rows=FewRows.ready())}):
         run = drafting(dataclasses.replace(pair, passes=PairPasses(fast)), bits)
         assert list(run.token_ids) == generated(pair, PROMPT, 24)
         assert run.settings["bits"] == bits and sum(one.accepted for one in run.rounds) > 0
@@ -148,7 +198,7 @@ def test_what_cannot_be_rounded_is_refused(monkeypatch):
 
 def test_a_freed_pair_gives_it_up():
     pair = tiny_pair("llama")
-    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
+    pair.passes.fast = {TARGET: unprepared(pair.target, few_rows=FewRows.ready())}
     drafting(pair)
     (made,) = pair.passes.quantised.values()
     pair.free()

@@ -100,16 +100,16 @@ DAMAGES = [
     (without("config.json"), "without their config.json"),
     *((write("config.json", text), "cannot use the config.json of copy: ") for text in BROKEN_CONFIGS),
     (configured(model_type="nonsense"), "does not know"),
-    (with_code, "runs no foreign code"),
+    (with_code, "runs no third-party code"),
     (configured(architectures=["LlamaForSequenceClassification"]), "ForSequenceClassification"),
     (without("model.safetensors"), "has no weights"),
     *((cut(kept), "The weights of copy are damaged") for kept in (0, 100, 5000)),
     (replaced("pytorch_model.bin", b"garbage" * 100), "damaged"),
     (configured(intermediate_size=64), "shapes"),
     (configured(num_hidden_layers=3, layer_types=None), "incomplete"),
-    (configured(num_hidden_layers=1, layer_types=None), "has no place, 9 in all"),
+    (configured(num_hidden_layers=1, layer_types=None), "(9 in all)"),
     *(
-        (with_tensor(name, torch.ones(48)), f"architecture (llama) has no place, 1 in all, such as {name}")
+        (with_tensor(name, torch.ones(48)), f"(llama) has no place for, such as {name} (1 in all)")
         for name in (f"{ATTENTION}.weight_scale", f"{ATTENTION}.bias", "model.layers.0.mlp.up_proj.lora_A.weight")
     ),
     *(
@@ -125,7 +125,7 @@ DAMAGES = [
     (configured(quantization_config={}), "does not name the method"),
     (write("model.safetensors", POINTER), "model.safetensors in copy is only a pointer of Git LFS: fetch the file"),
     *(
-        (replaced(file), f"weights for another library only ({file.split('/')[-1]})")
+        (replaced(file), f"only has weights for another library ({file.split('/')[-1]})")
         for file in ("model.onnx", "onnx/model.onnx", "openvino_model.xml", "tf_model.h5")
     ),
     (only("onnx/model.onnx"), "is exported for another program (model.onnx)"),
@@ -133,7 +133,7 @@ DAMAGES = [
     (only("consolidated.00.pth"), "is in its publisher's own format (consolidated.00.pth)"),
     (only("model.safetensors"), "holds weights (model.safetensors) without their config.json"),
     (only("tokenizer.json"), "not a model in transformers' format: it has no config.json"),
-    (only("checkpoint-10/config.json"), "name one of those in it, such as"),
+    (only("checkpoint-10/config.json"), "name one of the models in it, such as"),
 ]
 
 
@@ -176,7 +176,7 @@ def test_there_has_to_be_a_folder(saved):
         (T5Config(), "encoder-decoder (t5)"),
         (ViTConfig(), "not a language model"),
         (BertConfig(architectures=["BertForMaskedLM"]), "not a language model"),
-        (CONFIG_MAPPING["deepseek_v4"](), "be rewound: of its layers of the kind heavily_compressed_attention"),
+        (CONFIG_MAPPING["deepseek_v4"](), "be rewound: layers of the kind heavily_compressed_attention"),
         *(
             (CONFIG_MAPPING[kind](), f"({kind}) keeps a running state outside the caches")
             for kind in ("recurrent_gemma", "rwkv", "xlstm")
@@ -189,7 +189,7 @@ def test_what_cannot_speculate_is_refused_by_its_configuration(config, words, tm
     assert words in refusal(tmp_path)
 
 
-SEES_AHEAD = "tokens see those that come after them"
+SEES_AHEAD = "tokens see the tokens that come after them"
 IN_PASSES = "differently in several passes than in one"
 
 
@@ -204,7 +204,7 @@ IN_PASSES = "differently in several passes than in one"
         ("llama", {"sliding_window": 4}, IN_PASSES),
         ("gpt2", {"attention_chunk_size": 4096}, IN_PASSES),
         ("gpt_neox", {"sliding_window": 4096}, IN_PASSES),
-        *((name, {}, "on from its running state one token") for name in ONE_BY_ONE),
+        *((name, {}, "From its running state, transformers continues") for name in ONE_BY_ONE),
     ],
 )
 def test_a_model_that_reads_a_text_otherwise_than_it_must(architecture, config, words, tmp_path):

@@ -88,7 +88,7 @@ LAID = [
         for files in ({}, LLAMA, {"vocab__json": {"a": 0}}, {"merges__txt": b"a b\n"}, {"vocab__txt": b"[UNK]\na\n"})
     ),
     *(
-        (FOREIGN | also, ("runs no foreign code", "auto_map"))
+        (FOREIGN | also, ("runs no third-party code", "auto_map"))
         for also in ({}, {"qwen__tiktoken": TIKTOKEN}, {"tokenizer__model": SENTENCEPIECE})
     ),
     *(

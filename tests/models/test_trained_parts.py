@@ -78,7 +78,7 @@ REFUSED = [
         None,
     ),
     ("further heads for parallel drafting", {}, "parallel_draft_heads.0.medusa_layers.0.linear.weight"),
-    ("PARD-2 draft model as it is trained", {"spd_type": "pard2"}, "target_proj.weight"),
+    ("PARD-2 draft model in its training form", {"spd_type": "pard2"}, "target_proj.weight"),
     ("of the kind LiLiCorr", {"dflash_config": {"lilicorr_enabled": True}}, None),
     ("of the kind DFlare", {"model_type": "qwen3", "num_target_layers": 3}, "layer_fusion_weights"),
     ("DSpark on Gemma's layers", {"architectures": ["Gemma4DSparkModel"]}, None),
@@ -106,10 +106,14 @@ HEAD = {"midlayer.self_attn.q_proj.weight": torch.zeros(4, 8), "midlayer.self_at
 
 #: Bad files, by the texts of config.json and of the weights; None: there are none.
 INCOMPLETE = [
-    ('{"draft_vocab_size": 24}', None, "The EAGLE-3 part in {folder} is not complete"),
-    ("[1]", HEAD, "The EAGLE-3 part in {folder} is not complete"),
+    ('{"draft_vocab_size": 24}', None, "The EAGLE-3 part in {folder} is incomplete"),
+    ("[1]", HEAD, "The EAGLE-3 part in {folder} is incomplete"),
     ('{"draft_vocab_size": 24}', b"cut", "model.safetensors in {folder} is damaged or cut short"),
-    ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} has 'x' for n_predict"),
+    (
+        '{"model_type": "mlp_speculator", "n_predict": "x"}',
+        HEAD,
+        "Invalid n_predict in the configuration in {folder}: 'x'.",
+    ),
     ("[1]", None, "transformers cannot use the config.json"),
     (None, None, "it has no config.json"),
 ]

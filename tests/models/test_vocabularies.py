@@ -317,6 +317,6 @@ def test_the_drafts_cache_holds_what_it_would_read_afresh(architecture, branches
         if committed[-1] == half and pick.random() < 0.8:
             path, following = [], other_half
         tokens = [*draft.tokens[path].tolist(), following]
-        drafter.observe(len(committed), verdict(path, tokens), None)
+        drafter.observe_draft(len(committed), verdict(path, tokens), None)
         committed += tokens
     assert silent < 20 and committed.count(other_half) > 2

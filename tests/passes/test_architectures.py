@@ -15,13 +15,15 @@ from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair
 
 import specviz
 from specviz.models import pass_checks
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.parts.dflash import StaticBlock
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.reading_checks import check_exit, reads_trees, why_no_trees
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
@@ -90,7 +92,7 @@ def refused_field(architecture: str, drafter: str, branches: int | None) -> str 
 )
 def test_what_only_differs_in_long_texts_is_refused_before_any_is_read(settings):
     model = tiny_model("llama4", attention_chunk_size=8192, floor_scale=8192, **settings)
-    with refused("passes", "counts the places in its cache"):
+    with refused("passes", "counts the positions in its cache"):
         unprepared(model)
 
 
@@ -101,12 +103,12 @@ def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
         with refused("passes"):
             pass_checks.check(unprepared(pair.target))
         return
-    passes = {"target": unprepared(pair.target, (1,)), "draft": unprepared(pair.draft)}
-    pass_checks.check(passes["target"])
+    passes = {TARGET: unprepared(pair.target, (1,)), DRAFT: unprepared(pair.draft)}
+    pass_checks.check(passes[TARGET])
     if architecture not in NO_EXIT:
         check_exit(pair.target, architecture)
-        passes["exit 1"] = passes["target"].first_layers(1)
-        pass_checks.check(passes["exit 1"], passes["target"])
+        passes[Role.exit(1)] = passes[TARGET].first_layers(1)
+        pass_checks.check(passes[Role.exit(1)], passes[TARGET])
     fast = dataclasses.replace(pair, passes=PairPasses(passes))
     branches = 1 if architecture in CHAINS_ONLY else 3
     assert text(fast, "draft_model", branches) == greedy_text(architecture)

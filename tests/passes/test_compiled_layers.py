@@ -18,7 +18,8 @@ from torch.export import ExportedProgram
 from transformers import PreTrainedModel
 
 from specviz.models import pass_checks, preparation
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import Preparation
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiled_layers, compiler
@@ -26,6 +27,7 @@ from specviz.passes.compiled_layers import CompiledLayer, LayeredPass
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.joined_weights import laid_together
 from specviz.passes.model_twins import few_queries_attention, grouped_attention
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 
@@ -207,17 +209,17 @@ def test_layers_that_are_no_functions_of_tensors_are_refused(monkeypatch):
     monkeypatch.setattr(
         type(model.base_model), "forward", lambda base, *given, **named: own(base, *given, **named, extra=object())
     )
-    with pytest.raises(SpecvizError, match=r"more than tensors \(object\)"):
+    with pytest.raises(SpecvizError, match=r"other than tensors \(object\)"):
         LayeredPass(StaticPass(model))
     counting = lambda base, *given, **named: own(base, *given, **named, extra=named["input_ids"].shape[1])  # noqa: E731
     monkeypatch.setattr(type(model.base_model), "forward", counting)
-    with pytest.raises(SpecvizError, match="not called alike"):
+    with pytest.raises(SpecvizError, match="not called in the same way"):
         LayeredPass(StaticPass(model))
 
 
 def test_where_nothing_can_be_compiled_it_is_said(monkeypatch):
     monkeypatch.setattr(compiled_layers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SpecvizError, match="Triton is not installed"):
+    with pytest.raises(SpecvizError, match="Triton, which compiles for the GPU, is not installed"):
         compiled_layers.refuse_uncompilable(torch.device("cuda"))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SpecvizError, match="no C\\+\\+ compiler"):
@@ -232,13 +234,13 @@ def test_where_nothing_can_be_compiled_it_is_said(monkeypatch):
 
 def recorded(pair: ModelPair, compiling: bool = True, progress=lambda fraction, step: None) -> Preparation:
     """Prepares a pair as on CUDA."""
-    work = preparation._Work(pair, threading.Event(), lambda done: done())
+    work = preparation._Work(pair, compiling, threading.Event(), lambda done: done())
     work._few_rows = lambda: None
-    work.record(work.statics(compiling), replayed, compiling, progress)
+    work.record(work.statics(), replayed, progress)
     return work.done
 
 
-def compiled_roles(pair: ModelPair) -> set[str]:
+def compiled_roles(pair: ModelPair) -> set[Role]:
     parts = {role: passes.static.modules() for role, passes in pair.passes.fast.items()}
     return {
         role for role, some in parts.items() if any(isinstance(vars(one).get("forward"), CompiledLayer) for one in some)
@@ -257,25 +259,25 @@ def test_graphs_are_there_at_once_and_those_of_compiled_layers_together_later(co
         seen.append((str(step), sorted(pair.passes.fast), pair.passes.tried.is_set(), compiled_roles(pair)))
 
     done = recorded(pair, progress=progress)
-    roles = ["draft", "eagle", "exit 1", "mtp", "parallel", "target"]
+    roles = [DRAFT, Role("eagle"), Role.exit(1), Role("mtp"), Role("parallel"), TARGET]
     assert seen[0] == ("0 of 9 compiled", roles, True, set())
-    assert seen[-1] == ("trying compiled ones", roles, True, {"target", "draft"})
+    assert seen[-1] == ("testing compiled passes", roles, True, {TARGET, DRAFT})
     assert compiled_roles(pair) == set(roles) and not done.reasons
     fast = pair.passes.fast
     assert all(isinstance(passes, GraphedPasses) and passes.graphs for passes in fast.values())
-    assert fast["exit 1"].kept is fast["target"].kept
-    assert {job.role for job in code_for_programs[:4]} == {"target", "draft"}
+    assert fast[Role.exit(1)].kept is fast[TARGET].kept
+    assert {job.role for job in code_for_programs[:4]} == {TARGET, DRAFT}
 
 
 def test_programs_of_earlier_need_no_process(code_for_programs, always_faster):
     pair = tiny_pair("llama")
-    assert set(recorded(pair, compiling=False).reasons) == {"target", "draft"} and compiled_roles(pair) == set()
+    assert set(recorded(pair, compiling=False).reasons) == {TARGET, DRAFT} and compiled_roles(pair) == set()
     again = dataclasses.replace(pair, passes=PairPasses())
     recorded(again)
     count = len(code_for_programs)
     third = dataclasses.replace(pair, passes=PairPasses())
     assert recorded(third, compiling=False).reasons == {} and len(code_for_programs) == count
-    assert compiled_roles(third) == {"target", "draft", "exit 1"}
+    assert compiled_roles(third) == {TARGET, DRAFT, Role.exit(1)}
     assert not third.passes.tried.is_set(), "there is nothing to wait for"
 
 
@@ -283,24 +285,24 @@ def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_mad
     code_for_programs, monkeypatch, tmp_path
 ):
     def refuse(passes, slower):
-        raise SpecvizError("They are no faster here than the present ones.", "passes")
+        raise SpecvizError("Compiled passes were made, but are no faster here than the present ones.", "passes")
 
     pair = tiny_pair("llama")
     monkeypatch.setattr(pass_checks, "_refuse_slower_graphs", refuse)
     reasons = recorded(pair).reasons
-    assert compiled_roles(pair) == set() and "no faster" in str(reasons["target"])
+    assert compiled_roles(pair) == set() and "no faster" in str(reasons[TARGET])
 
     monkeypatch.setattr(pass_checks, "_refuse_slower_graphs", lambda passes, slower: None)
     wrong = dataclasses.replace(pair, passes=PairPasses())
     monkeypatch.setattr(compiled_layers, "loaded", lambda path: lambda *given: [torch.zeros_like(given[0])])
-    assert "more than rounding" in str(recorded(wrong).reasons["target"]) and compiled_roles(wrong) == set()
+    assert "more than rounding" in str(recorded(wrong).reasons[TARGET]) and compiled_roles(wrong) == set()
 
     def broken(path):
         raise RuntimeError("half a file")
 
     monkeypatch.setattr(compiled_layers, "loaded", broken)
     halved = dataclasses.replace(pair, passes=PairPasses())
-    assert "cannot be loaded: half a file" in str(recorded(halved).reasons["target"])
+    assert "cannot be loaded: half a file" in str(recorded(halved).reasons[TARGET])
 
     def failing(jobs, processes, halt):
         for job in jobs:
@@ -309,7 +311,7 @@ def test_graphs_as_they_are_stay_where_compiled_ones_are_wrong_slower_or_not_mad
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(compiler, "compile_all", failing)
     unmade = dataclasses.replace(pair, passes=PairPasses())
-    assert "it is old" in str(recorded(unmade).reasons["target"])
+    assert "it is old" in str(recorded(unmade).reasons[TARGET])
     for one in (pair, wrong, halved, unmade):
         assert all(passes.kind == "graphs" and passes.graphs for passes in one.passes.fast.values())
 
@@ -320,7 +322,7 @@ def test_where_nothing_can_be_recorded_nothing_is_compiled(code_for_programs, mo
 
     monkeypatch.setattr(pass_checks, "recorded", refuse)
     pair = tiny_pair("llama")
-    assert set(recorded(pair).reasons) == {"target", "draft", "exit 1"}
+    assert set(recorded(pair).reasons) == {TARGET, DRAFT, Role.exit(1)}
     assert pair.passes.fast == {} and code_for_programs == []
 
 
@@ -352,7 +354,7 @@ def test_programs_made_elsewhere_load_without_compiling_and_serve_all_passes(tmp
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     plain = StaticPass(tiny_model("llama", layers=3))
     one = LayeredPass(plain)
-    jobs = [compiler.ProgramJob("target", each, each.path, compiled_layers.build) for each in one.programs()]
+    jobs = [compiler.ProgramJob(TARGET, each, each.path, compiled_layers.build) for each in one.programs()]
     assert [error for _, error in compiler.compile_all(jobs, 1, threading.Event())] == [None, None]
     counters.clear()
     static = one.compiled()

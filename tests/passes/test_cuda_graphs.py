@@ -19,7 +19,7 @@ from specviz.decoding import decoder, engine
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models import graph_room, pass_checks
-from specviz.models.pair import PairPasses
+from specviz.models.pair_passes import PairPasses
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
 from specviz.passes.cuda_graphs import (
@@ -33,6 +33,7 @@ from specviz.passes.cuda_graphs import (
 )
 from specviz.passes.devices import Stopwatch
 from specviz.passes.model_twins import exit_after
+from specviz.passes.roles import DRAFT, TARGET
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -172,7 +173,7 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
             inside.clear()
 
     monkeypatch.setattr(decoder.Decoder, "round", watched)
-    statics = {"target": StaticPass(pair.target), "draft": StaticPass(pair.draft)}
+    statics = {TARGET: StaticPass(pair.target), DRAFT: StaticPass(pair.draft)}
     pair.passes = PairPasses({role: GraphedPasses(static, Watched()) for role, static in statics.items()})
     settings = RunSettings(IDS, sampling=SamplingParams(temperature=0), max_new_tokens=40)
     list(engine.rounds(prepare(pair, settings)))
@@ -181,7 +182,7 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
 
 def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
     pair, lent = tiny_pair("llama"), []
-    statics = {"target": StaticPass(pair.target), "draft": StaticPass(pair.draft)}
+    statics = {TARGET: StaticPass(pair.target), DRAFT: StaticPass(pair.draft)}
     pair.passes = PairPasses({role: GraphedPasses(static, Recorder()) for role, static in statics.items()})
     lend = KeptBuffers.lend
     monkeypatch.setattr(KeptBuffers, "lend", lambda kept, reader: lent.append(lend(kept, reader)) or lent[-1])
@@ -203,7 +204,7 @@ def test_a_text_beside_another_is_right_without_graphs_and_its_record_says_so(dr
     first, second = (collect(request, list(filter(None, made))) for request, made in zip(requests, zip(*turns)))
     assert [first.token_ids, second.token_ids] == due
     assert (first.pair.passes, second.pair.passes) == ("graphs", "plain")
-    assert pair.passes.kind == "graphs" and pair.passes.fast["target"].whole_rounds
+    assert pair.passes.kind == "graphs" and pair.passes.fast[TARGET].whole_rounds
     again = _whole(pair, requests[1].settings)
     assert again.pair.passes == "graphs" and again.token_ids == due[1], "the buffers are free again"
 
@@ -227,7 +228,7 @@ def test_nothing_is_recorded_where_that_would_leave_texts_no_memory(model, monke
         return
     with pytest.raises(SpecvizError) as caught:
         pass_checks.recorded(static, record, None)
-    assert f"about {Bytes(needed)} of memory, and only {Bytes(free)} are free" in caught.value.message
+    assert f"about {Bytes(needed)} of memory, but only {Bytes(free)} are free" in caught.value.message
     assert not record.recorded
 
 

@@ -28,6 +28,7 @@ from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
 from specviz.passes.reading_checks import rows_are_alike
+from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
@@ -328,20 +329,20 @@ def test_greedy_text_in_half_precision_is_plain_decodings_to_the_last_token(few_
 
 def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
     pair = on_kernels(with_heads(tiny_pair("llama")), few_rows)
-    whole, short = (pair.passes.fast[role].static.model for role in ("target", "exit 1"))
+    whole, short = (pair.passes.fast[role].static.model for role in (TARGET, Role.exit(1)))
     panels = {name: buffer.data_ptr() for name, buffer in whole.named_buffers() if name.endswith("panels")}
     assert len(panels) == 2 * 7 + 1
     assert {name: buffer.data_ptr() for name, buffer in short.named_buffers()}.items() >= {
         (name, place) for name, place in panels.items() if ".layers.1." not in name
     }
     assert whole.get_input_embeddings().weight is pair.target.get_input_embeddings().weight
-    assert pair.passes.fast["mtp"].static.model.unembed is whole.get_output_embeddings()
+    assert pair.passes.fast[Role("mtp")].static.model.unembed is whole.get_output_embeddings()
 
 
 @pytest.mark.parametrize("role", ["target", "medusa", "eagle"])
 def test_a_pass_can_be_exported_in_another_process(few_rows, role, tmp_path):
     """As where it is compiled: nothing is registered there but by the modules that it names."""
-    fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[role]
+    fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[Role(role)]
     (tmp_path / "pass").write_bytes(pickle.dumps(fast.static))
     run = "import pickle, sys; from specviz.passes.compiler import exported\n"
     run += "exported(pickle.load(open(sys.argv[1], 'rb')))"

@@ -17,6 +17,7 @@ from specviz.models import preparation
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT, TARGET
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -151,8 +152,8 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
 )
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
-    for role, model in (("target", pair.target), ("draft", pair.draft)):
-        layers = preparation.feature_layers(pair) if role == "target" else ()
+    for role, model in ((TARGET, pair.target), (DRAFT, pair.draft)):
+        layers = preparation.feature_layers(pair) if role == TARGET else ()
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
     # Some draft trees unless told otherwise.
     branches = 3 if rule == "tree" else 1
@@ -188,6 +189,6 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monke
 )
 def test_what_one_call_does_not_know_is_judged_by_the_rule(changed):
     pair = tiny_pair("llama")
-    pair.passes.fast["target"] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready()))
+    pair.passes.fast[TARGET] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready()))
     request = prepare(pair, RunSettings(tuple(PROMPT), **{"drafter": "draft_model"} | changed))
     assert not isinstance(judge_of(request), KernelJudge)

@@ -98,7 +98,7 @@ def test_a_model_whose_layers_share_keys_with_later_ones_is_refused_before_it_ru
     sizes |= {"vocab_size": 128, "num_hidden_layers": LAYERS, "num_kv_shared_layers": 2, "sliding_window": 16}
     config = Gemma3nTextConfig(**sizes, activation_sparsity_pattern=[0.0] * LAYERS)
     pair = ModelPair.of(AutoModelForCausalLM.from_config(config).eval(), None, byte_tokenizer(), name="sharing")
-    with refused("drafter", "does not run when it is left after some of its layers: The set"):
+    with refused("drafter", "cannot stop after some of its layers: The set"):
         specviz.speculate(pair, IDS[0], drafter="early_exit")
     assert len(specviz.run(pair, IDS[0], drafter="suffix", max_new_tokens=4).token_ids) == 4
 

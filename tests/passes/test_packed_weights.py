@@ -66,7 +66,7 @@ def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkey
         return panels, scales
 
     monkeypatch.setattr(FewRowsLinear, "_packed", wrong)
-    with pytest.raises(specviz.SpecvizError, match="did not keep all weights"):
+    with pytest.raises(specviz.SpecvizError, match="did not preserve all weights"):
         preparation.static_pass(model, (), few_rows, compiling=True)
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 

@@ -14,7 +14,7 @@ from tiny import assert_same_rows, generated, tiny_model, tiny_pair, unprepared,
 import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS, at_once, stepwise
+from specviz.drafters import DRAFTERS, stepwise
 from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
@@ -24,6 +24,7 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import Choice, drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -43,7 +44,7 @@ def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branc
     run = specviz.run(
         pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
     )
-    assert run.pair.passes == (pair.passes.fast["target"].kind if pair.passes.fast else "plain")
+    assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
     return list(run.token_ids)
 
 
@@ -135,7 +136,7 @@ def compiled(tmp_path_factory) -> ModelPair:
         del pair.parts["mtp"], pair.parts["parallel"]
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
-        assert set(done.reasons) <= {"eagle", "parallel", "draft"}, done.reasons
+        assert set(done.reasons) <= {Role("eagle"), Role("parallel"), DRAFT}, done.reasons
         yield pair
 
 
@@ -153,7 +154,7 @@ def test_a_target_in_few_bits_runs_the_targets_own_program(compiled, monkeypatch
     assert list(run.token_ids) == generated(compiled, PROMPT, NEW_TOKENS)
     passes = compiled.passes.quantised[bits].passes
     assert passes.kind == "compiled" and passes.rows_are_alike and passes.draft
-    assert passes.run.path == compiled.passes.fast["target"].run.path
+    assert passes.run.path == compiled.passes.fast[TARGET].run.path
     # And drafts what the same weights draft operation by operation.
     by_operations = with_passes(compiled, kernel_passes(compiled))
     assert drafted_ids(run) == drafted_ids(specviz.run(by_operations, PROMPT, sampling=GREEDY, **order))
@@ -166,12 +167,12 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     monkeypatch.setattr(compiler, "Worker", refuse)
     again = with_passes(compiled, {})
     done = preparation.prepare_passes(again)
-    assert "target" in done.ready and again.passes.fast["target"].kind == "compiled"
+    assert TARGET in done.ready and again.passes.fast[TARGET].kind == "compiled"
     assert tokens(again, "draft_model", GREEDY) == tokens(compiled, "draft_model", GREEDY)
 
 
 def test_other_weights_take_the_same_program_and_other_shapes_do_not(compiled):
-    static = compiled.passes.fast["target"].static
+    static = compiled.passes.fast[TARGET].static
 
     def file(**changes):
         model = tiny_model("llama", **{"layers": 1} | changes)
@@ -183,7 +184,7 @@ def test_other_weights_take_the_same_program_and_other_shapes_do_not(compiled):
 
 
 def test_a_program_reads_the_very_weights_of_its_model(compiled):
-    passes = compiled.passes.fast["target"]
+    passes = compiled.passes.fast[TARGET]
     given = [run(*passes.static.examples(3))[0] for run in (passes.run, passes.static)]
     torch.testing.assert_close(*given)
     norm = passes.static.model.model.norm.weight
@@ -195,7 +196,7 @@ def test_a_program_reads_the_very_weights_of_its_model(compiled):
 
 
 def test_a_program_of_another_kind_of_pass_is_refused(compiled):
-    static = compiled.passes.fast["target"].static
+    static = compiled.passes.fast[TARGET].static
     with pytest.raises(SpecvizError, match=r"asks for .*panels"):
         compiler.Program(static.plain(), compiler.file(StaticPass, static.described()))
 
@@ -211,7 +212,7 @@ def test_a_program_rounds_what_the_model_rounds(tmp_path):
     """Gemma's embeddings, in half precision twice: as they are stored, and once they are scaled."""
     model = tiny_model("gemma3").bfloat16()
     static = StaticPass(model, (), FewRows.ready().fitting(model))
-    job = compiler.ProgramJob("target", static, tmp_path / "program.pt2")
+    job = compiler.ProgramJob(TARGET, static, tmp_path / "program.pt2")
     with compiler.Worker(0) as worker:  # compiling in this process leaves torch's options changed
         assert worker.make(job) is None
     pass_checks.check(FastPasses(static, compiler.Program(static, job.path), "compiled"))
@@ -225,7 +226,7 @@ def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
     if role == "draft":
         static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
     else:
-        static = StaticHead(pair.parts[role], pair.passes.fast["target"].static)
+        static = StaticHead(pair.parts[role], pair.passes.fast[TARGET].static)
     passes = FastPasses(static, compiler.Program(static, compiler.file(type(static), static.described())), "compiled")
     passes.draft = drafting_in_one_call(static, passes.run)
     return passes
@@ -284,7 +285,7 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, drafter
 
     def run(draft) -> Run:
         passes.draft = draft
-        pair = with_passes(compiled, compiled.passes.fast | {role: passes})
+        pair = with_passes(compiled, compiled.passes.fast | {Role(role): passes})
         order = {"drafter": drafter, "sampling": sampling, "max_new_tokens": NEW_TOKENS, "seed": 5}
         return specviz.run(pair, PROMPT, **order | options)
 
@@ -299,8 +300,8 @@ def test_rows_that_are_there_already_are_spread_in_one_call(sampling, branches, 
     pair = with_heads(tiny_pair("llama"))
     pair = with_passes(pair, kernel_passes(pair))
     order = {"drafter": "medusa", "drafting": DraftParams(branches=branches), "seed": 5, "max_new_tokens": NEW_TOKENS}
-    spread, calls = at_once.spread, []
-    monkeypatch.setattr(at_once, "spread", lambda *given: calls.append(given) or spread(*given))
+    spread, calls = stepwise.spread, []
+    monkeypatch.setattr(stepwise, "spread", lambda *given: calls.append(given) or spread(*given))
     in_one_call = specviz.run(pair, PROMPT, sampling=sampling, **order)
     assert calls
     monkeypatch.setattr(stepwise.Stepwise, "choice", None)

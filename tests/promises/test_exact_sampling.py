@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 import specviz
 from specviz import rules
-from specviz.drafters.blocks import CorrectedBlocks
 from specviz.drafters.choosers import Draws
+from specviz.drafters.heads import Parallel
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.models.vocabularies import Translation
@@ -78,10 +78,10 @@ def test_it_does_where_drafts_end_early_or_before_a_token_that_is_foreseen_to_be
 
 def test_dropping_a_draft_token_for_what_it_became_is_found_out(tmp_path, monkeypatch):
     """What is foreseen of the row after a token decides on the token itself, and not on that row's."""
-    chain = CorrectedBlocks._chain
+    chain = Parallel._chain
 
-    def cut_too_late(self, row, budget, uniforms):
-        draft = chain(self, row, budget, uniforms)
+    def cut_too_late(self, *rows_and_coins):
+        draft = chain(self, *rows_and_coins)
         count = len(draft.parents) - (draft.confidence is not None)
         if count < 1:
             return Draft.copied((), draft.tokens.device)
@@ -91,7 +91,7 @@ def test_dropping_a_draft_token_for_what_it_became_is_found_out(tmp_path, monkey
 
     order, pair = drafting_with("parallel", "token", 1, confidence=0.2), speaking_with("DSpark", tmp_path)
     assert p_value(order, tokens=1600, pair=pair) > 0.001
-    monkeypatch.setattr(CorrectedBlocks, "_chain", cut_too_late)
+    monkeypatch.setattr(Parallel, "_chain", cut_too_late)
     assert p_value(order, tokens=1600, pair=pair) < 1e-4
 
 

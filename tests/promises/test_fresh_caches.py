@@ -1,5 +1,7 @@
 """After every round the caches hold what one pass over the text would leave in a fresh one."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from matrix import FULL, MODELS, PROMPT, SLIDING, drafting_with, pair_of, pairwise, prepared_pair, refused_field
@@ -7,12 +9,10 @@ from tiny import ARCHITECTURES, InTurn, assert_same_rows
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters.blocks import Blocks
 from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.heads import Eagle
+from specviz.drafters.heads import HeadDrafter
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
-from specviz.parts.dflash import BlockModel, read_block
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
@@ -100,40 +100,52 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
     return torch.cat([states[layer][0, :-1] for layer in layers], -1)
 
 
+def looked_at(monkeypatch: pytest.MonkeyPatch, look: Callable[..., None]) -> list[int]:
+    """The depths of all drafts from now on, whose first rows are looked at with the drafter and the text before."""
+    depths, levels = [], HeadDrafter.levels
+
+    def looking(self, committed, depth):
+        made = levels(self, committed, depth)
+        return None if made is None else passed_on(self, list(committed), depth, made)
+
+    def passed_on(self, committed, depth, made):
+        rows = next(made)
+        look(self, committed, rows)
+        depths.append(depth)
+        while True:
+            rows = made.send((yield rows))
+
+    monkeypatch.setattr(HeadDrafter, "levels", looking)
+    return depths
+
+
 @pytest.mark.parametrize(
     "drafter, architecture, branches", [("eagle", "gpt2", 3), ("eagle", "gemma3", 1), ("mtp", "llama", 3)]
 )
 def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches, monkeypatch):
-    def read_and_look(self, committed):
-        row = first_row(self, committed)
-        fresh, read = CachedModel(HeadModel(self.head, self.target), Stopwatch(CPU), (-1,)), len(committed) - 1
-        features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
+    def look(self, committed, row):
+        model = HeadModel(self.part, pair_of(architecture).target)
+        fresh, read = CachedModel(model, Stopwatch(CPU), (-1,)), self.reading.reader
+        features = self.part.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
         expected = fresh.forward(torch.tensor(committed[1:]), 1, inputs=features)
-        assert self.reader.length == fresh.length == read
-        torch.testing.assert_close(self.reader.rows(), fresh.rows(), **CLOSE)
+        assert read.length == fresh.length == len(committed) - 1
+        torch.testing.assert_close(read.rows(), fresh.rows(), **CLOSE)
         torch.testing.assert_close(row, expected, **CLOSE)
-        looked.append(read)
-        return row
 
-    looked, first_row = [], Eagle.first_row
-    monkeypatch.setattr(Eagle, "first_row", read_and_look)
+    looked = looked_at(monkeypatch, look)
     rounds = [one for one, _ in speculated(pair_of(architecture), drafter, branches)]
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
 @pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gemma3", 1)])
 def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch):
-    def draft_and_look(self, committed, depths):
-        rows = base_rows(self, committed, depths)
-        fresh = CachedModel(BlockModel(self.head, self.target), Stopwatch(CPU), (-1,))
-        features = hidden_states(pair_of(architecture), committed, self.feature_layers)
-        expected = read_block(fresh, features, torch.tensor(committed[1:]))
-        assert self.reader.length == fresh.length == len(committed) - 1
-        torch.testing.assert_close(rows, expected[:depths], **CLOSE)
-        looked.append(depths)
-        return rows
+    def look(self, committed, rows):
+        fresh = self.part.for_run(CachedModel(pair_of(architecture).target, Stopwatch(CPU)), {})
+        fresh.begin(committed, hidden_states(pair_of(architecture), committed, self.feature_layers))
+        torch.testing.assert_close(rows, next(self.part.levels(fresh, 1)), **CLOSE)
+        torch.testing.assert_close(self.reading.states, fresh.states, **CLOSE)
+        assert self.reading.reader.length == fresh.reader.length == len(committed) - 1
 
-    looked, base_rows = [], Blocks.base_rows
-    monkeypatch.setattr(Blocks, "base_rows", draft_and_look)
+    looked = looked_at(monkeypatch, look)
     rounds = [one for one, _ in speculated(pair_of(architecture), "parallel", branches)]
     assert len(looked) > 5 and len(set(looked)) > 1 and sum(one.accepted for one in rounds)

@@ -8,6 +8,7 @@ from tiny import ARCHITECTURES, InTurn, generated, tiny_pair
 import specviz
 from specviz.decoding import engine
 from specviz.drafters import DRAFTERS
+from specviz.passes.roles import TARGET
 from specviz.records.settings import AUTO, DraftParams
 
 #: A single token, which leaves a head nothing to look at; a few; more than a window, and nearly a block of buffers.
@@ -37,7 +38,7 @@ def test_greedy_text_is_that_of_generate(architecture, drafter, passes, branches
     expected = greedy_text(architecture, tuple(ids))
     run = specviz.run(pair, ids, sampling=GREEDY, max_new_tokens=len(expected), **order)
     assert list(run.token_ids) == expected
-    assert run.pair.passes == (pair.passes.fast["target"].kind if pair.passes.fast else "plain")
+    assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

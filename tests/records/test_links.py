@@ -161,7 +161,12 @@ def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     bad = "drafter=%3Cimg%20src%3Dx%20onerror%3Dwindow.pwned%3D1%3E&num_draft_tokens=99&temperature=0"
     page.goto(f"{page.url}?{bad}&seed=x&chat=1&max_new_tokens=5&prompt=Once%20upon")
     wait_for_own_run(page)
-    known = ("There is no drafter '<img", "num_draft_tokens=99; here it runs from 1 to 16", "seed=x", "a chat template")
+    known = (
+        "There is no drafter '<img",
+        "num_draft_tokens=99, but this page allows 1 to 16",
+        "seed=x",
+        "a chat template",
+    )
     for sentence in known:
         expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
     assert page.evaluate("() => window.pwned") is None

@@ -85,7 +85,7 @@ def test_a_file_without_prompts_with_too_many_or_that_cannot_be_read_is_refused(
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     for read, said in (
         (lambda: read_prompts(" \n\n"), "is empty"),
-        (lambda: read_prompts("a\nb\nc"), "has 3 prompts; at most 2"),
+        (lambda: read_prompts("a\nb\nc"), "has 3 prompts, but at most 2"),
         (lambda: text_of(tmp_path / "latin"), "it is not UTF-8"),
         (lambda: text_of(tmp_path / "nowhere"), "No such file"),
     ):

@@ -12,7 +12,7 @@ from handmade import curve, pass_times
 from specviz.records.runs import LengthChoice
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import OLD, STAKE, TIMES, AdaptiveLength, Experience, FixedLength
-from specviz.theory.roofline import Limits, ModelSize, pass_seconds, tokens_to_match
+from specviz.theory.roofline import Limits, ModelSize, pass_seconds
 
 TABLES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "leviathan.json").read_text())
 
@@ -105,12 +105,6 @@ def test_passes_between_those_that_were_timed_and_wider_ones(width, seconds):
     assert pass_seconds({9: 4.0, 1: 1.0, 5: 3.0}, [width]) == [pytest.approx(seconds)]
 
 
-def test_what_a_longer_round_has_to_make():
-    assert tokens_to_match(made=3.0, taken=4.0, longer=2.0) == 4.5  # half as long again, half as many again
-    assert tokens_to_match(made=3.0, taken=4.0, longer=-1.0) == 3.0  # noise: no pass gets faster by being wider
-
-
-#: By α and c alone drafting would pay in the last case; but a pass over two tokens takes twice as long as over one.
 @pytest.mark.parametrize(
     "alpha, step, wider", [(0.0, 0.1, 0), (0.05, 0.15, 0), (0.2, 0.3, 0), (0.2, 0.5, 0), (0.5, 0.1, 1)]
 )

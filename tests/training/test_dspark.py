@@ -7,7 +7,6 @@ import torch
 from refusal import refused
 from tiny import tiny_model
 
-from specviz.parts.dflash import BlockModel, read_block
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
@@ -44,8 +43,9 @@ def test_the_rows_that_it_learns_from_are_what_drafting_computes(recipe, target)
     features, every = recipe.target.read(ids).features[0], [list(one) for one in recipe.rows(ids, 3)]
     wanted = target(ids).logits[0]
     for place, anchor in enumerate(anchors[:5].tolist()):
-        reader = CachedModel(BlockModel(head, target), Stopwatch(target.device), (-1,))
-        rows, hidden = read_block(reader, features[:anchor], ids[0, 1 : anchor + 1]), reader.features
+        reading = head.for_run(CachedModel(target, Stopwatch(target.device)), {})
+        reading.begin(ids[0, : anchor + 1].tolist(), features[:anchor])
+        rows, hidden = head.block(reading), reading.states
         memory = head.first_memory(ids[0, anchor : anchor + 1], hidden)
         for depth in range(size):
             before = ids[0, anchor + depth : anchor + depth + 1]
@@ -96,5 +96,5 @@ def test_a_head_whose_blocks_mean_something_else_is_not_taught_wrongly(target, t
     assert DSparkRecipe(target, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | settings))
-    with refused("start", "in another way than the recipe teaches"):
+    with refused("start", "differently from what the recipe teaches"):
         DSparkRecipe(target, tmp_path)

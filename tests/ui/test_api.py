@@ -197,7 +197,7 @@ def test_its_functions_and_nothing_else_are_tools(url):
     assert tools["generate"].description == ENDPOINTS["generate"].about
     assert not done.isError and len(Run.from_dict(ast.literal_eval(done.content[0].text)).token_ids) > 1
     assert any(one.startswith("Progress Running speculative decoding …: Step ") for one in filter(None, heard)), heard
-    assert refused.isError and refused.content[0].text == "runs: Give a whole number from 1 to 20000."
+    assert refused.isError and refused.content[0].text == "runs: Enter a whole number from 1 to 20000."
 
 
 def test_a_queue_without_events_seldom_interrupts_what_runs(url, monkeypatch):

@@ -15,15 +15,16 @@ from published_heads import write_medusa
 from running import PATIENCE, wait_until
 from tiny import passes_called_compiled, save_pair, tiny_pair
 
+import specviz
 from specviz.__main__ import main
 from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
-from specviz.models import preparation
-from specviz.models.pair import PairPasses
-from specviz.models.preparation import Preparation
+from specviz.models import loading
+from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
@@ -52,7 +53,7 @@ class StandIn:
         self.step, self.go_on = threading.Event(), threading.Event()
         self.tries_first = threading.Event()
         self.tries_first.set()
-        self.reasons: dict[str, SpecvizError] = {}
+        self.reasons: dict[Role, SpecvizError] = {}
 
     def __call__(self, pair, progress, halt, turn) -> Preparation:
         self.begun.append(pair)
@@ -97,7 +98,7 @@ def test_a_pair_does_not_wait_for_another_ones_programs_once_it_is_started(prepa
     stand_in.go_on.set()
     for one in (pair, other):
         preparer.wait_for(one)
-        assert preparer.stage(one).step is None and list(one.passes.fast) == ["target", "draft"]
+        assert preparer.stage(one).step is None and list(one.passes.fast) == [TARGET, DRAFT]
 
 
 def test_nothing_is_prepared_while_a_pair_is_loaded(preparer, monkeypatch, pair):
@@ -179,7 +180,7 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         preparer.add(pair)
         preparer.start()
         stage = preparer.stage(pair)
-        assert stage.step is None and sentence in str(stage.reasons["target"])
+        assert stage.step is None and sentence in str(stage.reasons[TARGET])
         assert sentence in notes(pair, stage, words("en")).replace("&#95;", "_")
         preparer.close()
 
@@ -190,9 +191,9 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
     part = PublishedMedusa.load(PartFiles.at(tmp_path / "medusa"), pair.target)
     assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
     pair.passes.fast = passes_called_compiled(pair)
-    said = notes(pair, Stage(reasons={"target": SpecvizError("They were slower.", "passes")}), words("en"))
+    said = notes(pair, Stage(reasons={TARGET: SpecvizError("They were slower.", "passes")}), words("en"))
     assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
-    lost = pair.passes.fast["target"]
+    lost = pair.passes.fast[TARGET]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
     said = notes(pair, Stage(), words("en"))
     assert describe(pair, Stage(), words("en")).count("| plain |") == 1
@@ -210,7 +211,7 @@ def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair
     assert about in known and is_of in known
     assert about in unknown and ("not known" in unknown or "unbekannt" in unknown)
     assert about not in said(pair, PairPasses()), "nothing was timed yet"
-    assert about not in said(pair, timed, Sentence("trying compiled ones")), "other passes than are in use"
+    assert about not in said(pair, timed, Sentence("testing compiled passes")), "other passes than are in use"
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
@@ -223,7 +224,7 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     preparer.add(pair)
     preparer.start()
     wait_until(lambda: preparer.stage(pair).reasons)
-    assert str(preparer.stage(pair).reasons["target"]) == "Preparing passes failed: no such luck."
+    assert str(preparer.stage(pair).reasons[TARGET]) == "Preparing passes failed: no such luck."
     assert "no such luck" in caplog.text
     monkeypatch.setattr("specviz.models.preparation.prepare_passes", stand_in)
     stand_in.go_on.set()
@@ -295,28 +296,30 @@ def embedded_stand_in(monkeypatch):
         asked.append(compiling)
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
         pair.passes.fast = passes_called_compiled(pair)
-        return Preparation(["target", "draft"], {"exit 2": SpecvizError("No exit today.", "passes")})
+        reasons = {Role.exit(2): SpecvizError("No exit today.", "passes")}
+        pair.passes.prepared = Preparation([TARGET, DRAFT], reasons, complete=compiling)
 
-    monkeypatch.setattr(preparation, "prepare_passes", prepare)
+    for asker in (loading, specviz.models.pair):
+        monkeypatch.setattr(asker, "prepare_passes", prepare)
     return asked
 
 
 @pytest.mark.parametrize(
     "option, asked, kind",
-    [("", [False], "compiled"), ("--passes auto", [True], "compiled"), ("--passes plain", [], "plain")],
+    [("", [False], "compiled"), ("--passes auto", [False, True], "compiled"), ("--passes plain", [], "plain")],
 )
 def test_a_run_takes_what_was_compiled_before_unless_told_otherwise(embedded_stand_in, option, asked, kind, capfd):
     assert main(f"run Once --max-new-tokens 4 --temperature 0 --dtype float32 {option}".split()) == 0
     assert embedded_stand_in == asked
     err = capfd.readouterr().err
     assert f"· {kind} passes" in err
-    assert ("1 of 2 compiled" in err) == (asked == [True]), "a run that compiles nothing has nothing to report"
+    assert ("1 of 2 compiled" in err) == (True in asked), "a run that compiles nothing has nothing to report"
 
 
 def test_compiling_beforehand_tells_how_far_it_is_and_what_became_of_it(embedded_stand_in, capfd):
     assert main(["compile", "--dtype", "float32"]) == 0
     out, err = capfd.readouterr()
-    assert embedded_stand_in == [True]
+    assert embedded_stand_in == [False, True]
     assert err.splitlines() == ["passes: 1 of 2 compiled", "plain passes, exit 2: No exit today."]
     assert out == "storybook on cpu in float32, compiled passes: target, draft\n"
 
@@ -337,7 +340,7 @@ def served(stand_in, tmp_path, monkeypatch, serve):
 
 def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(served, new_page, stand_in):
     url, store = served
-    stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
+    stand_in.reasons = {Role.exit(1): SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
     say, german, asked = words(), words("de"), []
     page = new_page(heard={"request": lambda request: asked.append(request.url)})
     store.preparer.start()
@@ -368,7 +371,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     for visitor, own in ((page, say), (elsewhere, german)):
         visitor.get_by_role("tab", name=own("models.tab"), exact=True).click()
         visitor.locator("[aria-controls=pair-notes]").click()
-        expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons["exit 1"]))
+        expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons[Role.exit(1)]))
         expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("models.on_compiled"))
     assert [line for line in violations(page) if "passes" in line] == []
 

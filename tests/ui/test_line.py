@@ -81,7 +81,7 @@ def test_leaving_needs_no_turn_and_lets_the_next_one_pass():
 
 def test_a_full_line_says_so():
     line = Line(1)
-    refused = pytest.raises(SpecvizError, match="1 are in line already")
+    refused = pytest.raises(SpecvizError, match="1 are waiting already")
     with line.joined("race"), line.joined("race"), refused, line.joined("race"):
         pytest.fail("let in")
     with line.joined("race"):

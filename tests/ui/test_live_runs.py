@@ -75,7 +75,7 @@ def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monke
     runs, said = made(runner, press())
     [live] = runs.runs.values()
     assert live.finished and live.speedup is None and live.run().measured is None
-    assert said[-1]["note"].startswith("The speedup is not known: It lies between 0.8× and 2.5×")
+    assert said[-1]["note"].startswith("The speedup is not known: The speedup's interval runs from 0.8× to 2.5×")
     assert said[-1]["figures"]["speedup"] is None
 
 

@@ -11,7 +11,7 @@ from tiny import tiny_pair
 
 from specviz.__main__ import main
 from specviz.drafters.registry import usual
-from specviz.models.preparation import Preparation
+from specviz.models.pair_passes import Preparation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import page

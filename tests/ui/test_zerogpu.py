@@ -117,11 +117,13 @@ def test_one_press_asks_for_a_gpu_once_and_for_the_time_that_it_needs(met, asked
 
 def test_what_is_refused_or_fails_there_is_a_sentence_here_in_the_visitors_language(met):
     say = words("de")
-    assert met["refused"] == "Eine Regel 'none' gibt es nicht zu prüfen."
+    assert met["refused"] == "Es gibt keine Regel 'none' zu prüfen."
     assert "no such luck" in met["failed"] and met["failed"].startswith("Das ist fehlgeschlagen")
-    assert met["busy"].startswith("Keine GPU dafür: No GPU was available")
+    assert met["busy"].startswith("Keine GPU verfügbar: No GPU was available")
     assert met["empty"].startswith("Schreibe zuerst einen Prompt")
-    assert met["loading"] == say.error(specviz.SpecvizError("This page keeps to the models it started with.", "target"))
+    assert met["loading"] == say.error(
+        specviz.SpecvizError("This page keeps the models that it started with.", "target")
+    )
 
 
 def test_a_lent_gpu_takes_no_spread_model(monkeypatch):

@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_and_nothing_on_the_screen
     expect(left_out).to_be_visible()
     expect(left_out).to_contain_text("21 entries cannot be read and are left out:")
     reasons = left_out.locator("li").all_text_contents()
-    assert reasons[0] == "Request 1: num_draft_tokens comes to 200, and num_spec_tokens allows no more than 129."
+    assert reasons[0] == "Request 1: num_draft_tokens comes to 200, but num_spec_tokens allows at most 129."
     assert "<img" in reasons[-2] and reasons[-1] == f"and {21 - len(reasons) + 1} more"
     assert violations(page) == []
     read(page, EXACT)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specviz.passes.kernels import kernel_library
 from specviz.passes.compiler import Program
+from specviz.passes.kernels import kernel_library
 from specviz.passes.static_passes import ChainFunction, StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
 

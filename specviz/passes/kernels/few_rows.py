@@ -287,7 +287,7 @@ def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:
     own, and what compares passes with the model reads them from here."""
     parts = zip(packed.unpacked_parts(), weight.split(_SOME), strict=True)
     if not all(torch.equal(rows.to(own.dtype), own) for rows, own in parts):
-        raise SpecvizError("Our kernels did not keep all weights as they are: they are not used.", "passes")
+        raise SpecvizError("Our kernels did not preserve all weights exactly, so they are not used.", "passes")
 
 
 def in_float32(

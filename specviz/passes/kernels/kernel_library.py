@@ -111,6 +111,11 @@ def load() -> int:
     return _loaded[0].few_rows_panel()
 
 
+def is_built() -> bool:
+    """True if `load` has nothing to build on this machine."""
+    return bool(_loaded) or _library_file().is_file()
+
+
 def library() -> ctypes.CDLL:
     """The loaded library: our C functions, and torch's. Needs `load`."""
     return _loaded[0]

@@ -21,10 +21,12 @@ from transformers import (
 )
 
 import specviz
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import PairPasses
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import LengthChoice, Run
 from specviz.records.settings import SamplingParams
@@ -366,7 +368,7 @@ def _symbol(byte: int) -> str:
     return chr(byte if byte in visible else 0x100 + [b for b in range(256) if b not in visible].index(byte))
 
 
-def passes_called_compiled(pair: ModelPair) -> dict[str, FastPasses]:
+def passes_called_compiled(pair: ModelPair) -> dict[Role, FastPasses]:
     """Passes over static buffers, operation by operation: all but their speed is as if they had been compiled."""
-    models = {"target": pair.target, "draft": pair.draft}
+    models = {TARGET: pair.target, DRAFT: pair.draft}
     return {role: FastPasses(one := StaticPass(model), one, "compiled") for role, model in models.items()}

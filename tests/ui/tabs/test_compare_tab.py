@@ -196,7 +196,7 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
 @pytest.mark.parametrize(
     "order_changes, choice_changes, field, sentence",
     [
-        ({}, {"repeats": 20}, "drafters", "100 runs, more than the 64"),
+        ({}, {"repeats": 20}, "drafters", "100 runs, but this page allows at most 64"),
         ({}, {"drafters": []}, "drafters", "at least one"),
         ({}, {"gammas": []}, "gammas", "at least one"),
         ({}, {"gammas": [17]}, "gammas", "more than the 16"),

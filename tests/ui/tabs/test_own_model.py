@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, 
         ("", {}, "#load-target", "Name a target"),
         ("/no/such/folder", {}, "#load-target", "/no/such/folder"),
         (folder, {"draft": "/no/such/draft"}, "#load-draft", "/no/such/draft"),
-        (folder, {"draft-vocabulary": "many"}, "#load-draft-vocabulary", "whole number here, not 'many'"),
+        (folder, {"draft-vocabulary": "many"}, "#load-draft-vocabulary", "whole number, not 'many'"),
         (folder, {"draft-vocabulary": "64"}, "#load-draft-vocabulary", "Name a draft model too"),
     ):
         for name in ("draft", "draft-vocabulary"):
@@ -243,5 +243,5 @@ def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):
     set_control(page, "Temperature (0 is greedy)", 0)
     generate(page, new_tokens=8, measure=True)
     interval = page.locator("specviz-run [part=speedup-interval-long]").filter(has_text=re.compile(r"\d"))
-    unknown = page.locator("specviz-run").get_by_text("It lies between")
+    unknown = page.locator("specviz-run").get_by_text("The speedup's interval runs from")
     expect(interval.or_(unknown).first).to_be_visible(timeout=120_000)

@@ -150,11 +150,11 @@ LINES = "\n".join(json.dumps(answer(VLLM, name)) for name in "abc")
     [
         (LINES.replace(": 10,", ": 11,", 1), "bc", ["Request 1: num_accepted_draft_tokens says 11"]),
         (LINES.replace('"num_spec_steps": 43', '"num_spec_steps": NaN', 1), "bc", ["Request 1: num_spec_steps"]),
-        (LINES[:-20], "ab", ["line 3 cannot be read"]),
-        (LINES.replace(", 1, 0, 3]", "", 1), "bc", ["line 1 cannot be read"]),
-        (LINES.replace("}", "", 5), "bc", ["line 1 cannot be read", "line 2 cannot be read"][:1]),
-        (json.dumps([answer(VLLM, name) for name in "abc"])[:-20], "ab", ["line 1 cannot be read"]),
-        (json.dumps([answer(VLLM, name) for name in "abc"], indent=2)[:-40], "ab", ["cannot be read"]),
+        (LINES[:-20], "ab", ["cannot read line 3"]),
+        (LINES.replace(", 1, 0, 3]", "", 1), "bc", ["cannot read line 1"]),
+        (LINES.replace("}", "", 5), "bc", ["cannot read line 1", "cannot read line 2"][:1]),
+        (json.dumps([answer(VLLM, name) for name in "abc"])[:-20], "ab", ["cannot read line 1"]),
+        (json.dumps([answer(VLLM, name) for name in "abc"], indent=2)[:-40], "ab", ["cannot read line"]),
         (json.dumps([answer(VLLM, "a"), {"schema": "specviz.metrics/2"}, answer(VLLM, "c")]), "ac", ["has the schema"]),
     ],
 )
@@ -171,7 +171,7 @@ def test_of_very_many_bad_requests_all_are_counted_and_some_reasons_kept():
     assert (len(found.requests), found.left_out, found.requests[0].number) == (1, 1000, 501)
     assert 0 < len(found.reasons) < 200
     given_up = read_metrics(json.dumps(VLLM) + "\n" + '{"a": [\n' * 5_000)
-    assert len(given_up.requests) == 1 and "After line" in str(given_up.reasons[-1])
+    assert len(given_up.requests) == 1 and "Reading stopped after line" in str(given_up.reasons[-1])
 
 
 # --- what each format tells -------------------------------------------------------------------------------------------
@@ -330,12 +330,12 @@ def own(**request) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "nothing to read"),
+        ("", "Paste something first"),
         ('{"a": 1}\n{', "line 2"),
-        ('{"a": ' * 100_000, "line 1 cannot be read"),
-        ('{"a":\n', "line 2 cannot be read"),
-        ('{"a": ' + "9" * 5000 + "}", "line 1 cannot be read"),
-        ('{"a": 1} {"b": <b>}', "line 1 cannot be read"),
+        ('{"a": ' * 100_000, "cannot read line 1"),
+        ('{"a":\n', "cannot read line 2"),
+        ('{"a": ' + "9" * 5000 + "}", "cannot read line 1"),
+        ('{"a": 1} {"b": <b>}', "cannot read line 1"),
         ('[{"a": 1}]', "--per-request-spec-decode-metrics"),
         ("Decode batch. #running-req: 1, gen throughput (token/s): 20.0", "SGLang (--enable-metrics)"),
         ('{"schema": "specviz.metrics/2", "requests": []}', "'specviz.metrics/2'"),
@@ -351,17 +351,17 @@ def own(**request) -> str:
         ('{"schema": "specviz.run/1", "rounds": 3}', "The trace is damaged"),
         ('{"schema": "specviz.bench/1", "rows": [{"acceptance_length": 0.5}]}', "acceptance_length must be a number"),
         (bench_serve([1.5]), "spec_decode_per_position_acceptance_rates must be a list of shares"),
-        (scrape(43, 129, 44, [44]), "per_pos_total comes to 44, and spec_decode_num_drafts_total allows"),
+        (scrape(43, 129, 44, [44]), "per_pos_total comes to 44, but spec_decode_num_drafts_total allows"),
         (json.dumps(VLLM | {"num_accepted_draft_tokens": 9}), "num_accepted_draft_tokens says 9"),
-        (json.dumps(VLLM | {"num_draft_tokens": 9}), "num_draft_tokens allows no more than 9"),
-        (json.dumps(VLLM | {"num_draft_tokens": 130}), "num_spec_tokens allows no more than 129"),
-        (json.dumps(VLLM | {"num_spec_tokens": 2}), "acceptance_histogram comes to 3, and num_spec_tokens"),
-        ('{"per_step_accepted": [3], "per_step_drafted": [2]}', "per_step_drafted allows no more than 2"),
+        (json.dumps(VLLM | {"num_draft_tokens": 9}), "num_draft_tokens allows at most 9"),
+        (json.dumps(VLLM | {"num_draft_tokens": 130}), "num_spec_tokens allows at most 129"),
+        (json.dumps(VLLM | {"num_spec_tokens": 2}), "acceptance_histogram comes to 3, but num_spec_tokens"),
+        ('{"per_step_accepted": [3], "per_step_drafted": [2]}', "per_step_drafted allows at most 2"),
         ('{"per_step_accepted": [1], "per_step_drafted": [2, 2]}', "per_step_accepted and per_step_drafted"),
         ('{"per_step_accepted": [1, 0], "acceptance_histogram": [0, 2]}', "and acceptance_histogram"),
-        (own(passes=2, accepted=7, num_draft_tokens=3), "accepted comes to 7, and num_draft_tokens allows"),
-        (own(passes=0, accepted=5), "accepted comes to 5, and passes allows no more than 0"),
-        (own(histogram=[1, 1, 0, 3], drafted=9), "histogram comes to 10, and drafted allows no more than 9"),
+        (own(passes=2, accepted=7, num_draft_tokens=3), "accepted comes to 7, but num_draft_tokens allows"),
+        (own(passes=0, accepted=5), "accepted comes to 5, but passes allows at most 0"),
+        (own(histogram=[1, 1, 0, 3], drafted=9), "histogram comes to 10, but drafted allows at most 9"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_request_and_the_field(text, said):
@@ -372,5 +372,5 @@ def test_what_cannot_be_is_refused_with_the_request_and_the_field(text, said):
 
 @pytest.mark.parametrize("value", [3, "yes", {"0": True}])
 def test_a_flag_of_another_kind_says_nothing_of_speculation(value):
-    with pytest.raises(SpecvizError, match="No speculative metrics here"):
+    with pytest.raises(SpecvizError, match="No speculative metrics found"):
         read({"from_draft": value})

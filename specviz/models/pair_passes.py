@@ -1,0 +1,77 @@
+"""What is known of a pair's passes on this machine: their times, those that were prepared to run faster, why others
+were not."""
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specviz.passes.roles import Role
+from specviz.passes.static_passes import FastPasses, kind_of
+from specviz.records.errors import SpecvizError
+from specviz.theory.draft_length import ChosenLength, Experience
+from specviz.theory.roofline import Memory
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedTarget:
+    """The target with its weights in few bits."""
+
+    model: PreTrainedModel  # read by `passes`, or a twin with rounded weights that reads by itself
+    passes: FastPasses | None  # over static buffers, where the target has such passes
+    beside: FastPasses | None  # the target's passes it was made for, and whose buffers it uses
+    bytes: int  # of its own weights, without those that are the target's
+
+
+@dataclass(repr=False)
+class Preparation:
+    """What became of a pair's passes, by role."""
+
+    ready: list[Role] = field(default_factory=list)  # roles that got fast passes
+    reasons: dict[Role, SpecvizError] = field(default_factory=dict)  # why the others did not, or got no faster ones
+    complete: bool = False  # whether nothing is left to be tried
+
+    def __repr__(self) -> str:
+        return "\n".join([f"prepared: {', '.join(map(str, self.ready)) or 'nothing'}", *self.shortfalls()])
+
+    def shortfalls(self) -> list[str]:
+        """A line for each role without faster passes, or without still faster ones, with the reason."""
+        kept = {role: "nothing faster" if role in self.ready else "plain passes" for role in self.reasons}
+        return [f"{kept[role]}, {role}: {reason}" for role, reason in self.reasons.items()]
+
+
+@dataclass(eq=False)
+class PairPasses:
+    """Times of a pair's passes on this machine, and the passes that were prepared to run faster.
+
+    A run copies `fast` when it begins, so that it never mixes passes of two kinds.
+    """
+
+    #: Always replaced as a whole: another thread sees everything prepared together, or nothing.
+    fast: dict[Role, FastPasses] = field(default_factory=dict)
+    #: The outcome of the last preparation, also while it goes on.
+    prepared: Preparation = field(default_factory=Preparation)
+    #: T(K) of the target as it runs: tokens per pass -> median seconds.
+    seconds_by_width: dict[int, float] = field(default_factory=dict)
+    #: The memory from which those passes read the target's weights; None if not measured.
+    memory: Memory | None = None
+    #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
+    #: (`specviz.decoding.lengths`).
+    experience: dict[Hashable, Experience] = field(default_factory=dict)
+    lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
+    #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
+    quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
+    #: How large the inputs of the target's layers are (`few_bits.input_squares`), once that was asked.
+    input_squares: dict[str, Tensor] | None = None
+    #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
+    tried: threading.Event = field(default_factory=threading.Event)
+    #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
+    #: in any thread but the one that loaded the pair has to set it.
+    threads: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """How the target's passes run now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
+        return kind_of(self.fast)
