@@ -26,10 +26,11 @@ from specviz.records.words import Said, words
 from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.contest import OWN, Choice, contest_of
 from specviz.ui.device import PairName
-from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
-from specviz.ui.orders import Order, available, read_form, whole_up_to
+from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.race_tab import Duel, dueled, progress, race_request
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
+from specviz.ui.ways import available
 from specviz.views import answers
 
 if TYPE_CHECKING:

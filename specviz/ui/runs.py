@@ -1,17 +1,10 @@
-"""Runs as the page shows them: live, from the first rounds to the measured speedup; from trace files; recorded.
-
-And what else the page keeps for its visitors: results, the passes measured for them, their pairs.
-"""
+"""Runs as the page shows them: live, from the first rounds to the measured speedup; from trace files; recorded."""
 
 from __future__ import annotations
 
 import pathlib
-import shutil
-import tempfile
 import threading
 import uuid
-import weakref
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,58 +18,15 @@ from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.stopwatch import collector_at_rest
-from specviz.records.tables import save_table
 from specviz.records.words import Said, Words, said
-from specviz.theory.diagnosis import diagnose, run_figures
-from specviz.theory.roofline import PassTimes
-from specviz.ui.device import PairName
-from specviz.ui.runner import Recent, Stops, Visit
+from specviz.ui.downloads import SUFFIXES, Downloads, offered
+from specviz.ui.runner import Recent, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
-from specviz.views.pages import run_page
-from specviz.views.run_messages import headline, label, notice, opening
-from specviz.views.tab_messages import LabRun
+from specviz.views.run_messages import headline, notice, opening
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
-
-
-#: Gradio copies downloads: seconds between its searches for old copies, and the age at which it removes them.
-KEPT = (3_600, 86_400)
-
-
-class Folder:
-    """A new folder, which is removed with this object, at the latest when the process ends."""
-
-    def __init__(self) -> None:
-        self.path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
-class RunFiles(Folder):
-    """A run's trace, its page and its table."""
-
-    SUFFIXES = (".json", ".html", ".csv")
-
-    def __init__(self, run: Run, say: Words):
-        super().__init__()
-        self.trace, page, table = self.paths = [self.path / f"{links.file_stem(run)}{each}" for each in self.SUFFIXES]
-        run.save(self.trace)
-        page.write_text(run_page(run, say.language), encoding="utf-8")
-        save_table(run, table)
-
-    def offers(self) -> list[gr.DownloadButton]:
-        """The downloads of the run on the screen. Gradio copies the files once the caller has returned."""
-        return [gr.DownloadButton(value=str(path), interactive=True) for path in self.paths]
-
-
-class ResultPage(Folder):
-    """The page of a result. kind: of result, for the file's name."""
-
-    def __init__(self, kind: str, page: str):
-        super().__init__()
-        self.file = self.path / f"specviz-{kind}.html"
-        self.file.write_text(page, encoding="utf-8")
 
 
 #: A chart is drawn with every third batch, three or four a second; the four of them take turns.
@@ -100,7 +50,7 @@ class LiveRun:
     measured: Speedup | None = None
     beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
     failure: SpecvizError | None = None  # what ended it before its own end
-    files: RunFiles | None = None  # once it is over
+    files: Downloads | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
 
     def start(self, charts: messages.Charts | None = None) -> str:
@@ -175,7 +125,7 @@ class LiveRuns:
         self.runs[live.key] = live
         return live
 
-    def files_of(self, visit: Visit) -> RunFiles | None:
+    def files_of(self, visit: Visit) -> Downloads | None:
         """Those of the run that came of this press, if one did."""
         return next((live.files for live in reversed(self.runs.values()) if live.visit == visit), None)
 
@@ -198,9 +148,6 @@ class LiveRuns:
 
 
 # Runs that are over
-
-#: Of the runs that were opened last: the files are still there when Gradio copies them.
-_OPENED: deque[RunFiles] = deque(maxlen=64)
 
 
 @dataclass(frozen=True)
@@ -230,7 +177,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
 def open_trace(path: str, say: Words) -> Iterator[list[Any]]:
     """The view's message for a file with a run, then its downloads, for which the view need not wait. For a bad one the
     view says why, and keeps what it shows."""
-    later = [gr.skip()] * len(RunFiles.SUFFIXES)
+    later = [gr.skip()] * len(SUFFIXES)
     try:
         # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
         with collector_at_rest():
@@ -249,70 +196,6 @@ def open_recording(name: str, say: Words) -> list[Any]:
     """The view's message and the downloads for a recording; nothing changes for a name that no recording has."""
     recording = recording_named(name)
     if recording is None:
-        return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
+        return [gr.skip()] * (1 + len(SUFFIXES))
     run = recording.load()
     return [show(run, recording).message, *offered(run, say)]
-
-
-def offered(run: Run, say: Words) -> list[gr.DownloadButton]:
-    """Its downloads."""
-    _OPENED.append(RunFiles(run, say))
-    return _OPENED[-1].offers()
-
-
-class Visitors:
-    """Shared by the page in all its languages; visitors are known by their session."""
-
-    def __init__(self) -> None:
-        self.runs = LiveRuns()
-        self.lab = Lab(self.runs)
-        self.stops = Stops()
-        #: By visitor and kind, the page in a file of the last race or comparison.
-        self.results: Recent[tuple[str | None, str], ResultPage] = Recent(256)
-        #: The pair that each visitor loaded last.
-        self.pairs: Recent[str | None, PairName] = Recent(1024)
-
-
-class Lab:
-    """Explains a visitor's runs, for the Why it works tab, by the passes last measured for that visitor."""
-
-    def __init__(self, runs: LiveRuns):
-        self.runs = runs
-        self.passes: Recent[str | None, PassTimes] = Recent(256)
-
-    def runs_of(self, session: str | None) -> list[LabRun]:
-        """The visitor's runs that are over and drafted something, the latest last."""
-        over = [live for live in self.runs.runs.values() if live.visit.session == session and live.files is not None]
-        return [run for live in over if (run := self._run(live)) is not None]
-
-    def _run(self, live: LiveRun) -> LabRun | None:
-        request, passes = live.request, self.passes.get(live.visit.session)
-        target = passes.curve("target") if passes and _taken_by(request, passes) else None
-        # Timed unwatched where it was: drawing a page slows the models down.
-        plain, counts = live.beside or (None, live.trail.counts)
-        gamma = request.num_draft_tokens
-        if request.chooses_length and counts.rounds:
-            gamma = max(1, round(counts.levels / counts.rounds))
-        figures = run_figures(
-            counts,
-            gamma,
-            rule=request.rule.name,
-            plain=plain,
-            target=target,
-            speedup=live.speedup,
-            at_once=request.drafter.at_once,
-        )
-        if figures is None:
-            return None
-        settings = request.settings
-        return LabRun(label(settings.drafter), settings.sampling.temperature, figures, diagnose(figures, target))
-
-
-def _taken_by(request: Request, passes: PassTimes) -> bool:
-    """Whether the passes are those that this run took: of its pair, where and as it ran."""
-    from specviz.models.placement import dtype_name
-    from specviz.passes.static_passes import kind_of
-
-    pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
-    dtype, kind = dtype_name(pair.dtype), kind_of(request.passes)
-    return measured == (pair.target_name, pair.draft_name, str(pair.device), dtype, kind)

@@ -19,7 +19,7 @@ from specviz.ui.controls import Controls, Fields
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Stops, Visit
-from specviz.ui.shown_runs import Visitors
+from specviz.ui.visitors import Visitors
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -81,7 +81,7 @@ class Desk:
 
         def offer(visit: Visit) -> list[Any]:
             page = self.visitors.results.get((visit.session, kind))
-            return [gr.DownloadButton(value=str(page.file), visible=True) if page else gr.skip()]
+            return page.offers() if page else [gr.skip()]
 
         return button, offer
 

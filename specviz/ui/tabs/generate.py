@@ -16,19 +16,12 @@ from specviz.records.runs import Round
 from specviz.records.words import Words, said
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, dropped, element_view, gallery_view, run_view, share_view
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
 from specviz.ui.race_tab import Duel, duel, progress, runs_of
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.shown_runs import (
-    LiveRun,
-    LiveRuns,
-    RunFiles,
-    offered,
-    open_recording,
-    open_trace,
-    show,
-)
-from specviz.ui.tabs import Desk, Tab
+from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
 from specviz.views.run_messages import message, notice, speaks
 
 if TYPE_CHECKING:
@@ -53,7 +46,7 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     def offer(visit: Visit) -> list[Any]:
         files = runs.files_of(visit)
-        return files.offers() if files else [gr.skip()] * len(RunFiles.SUFFIXES)
+        return files.offers() if files else [gr.skip()] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
     own = {"measured": desk.controls.measured}
@@ -68,7 +61,7 @@ class Viewer:
     """The view of a run, the downloads of its trace, and the link to it."""
 
     view: gr.HTML
-    files: list[gr.DownloadButton]  # in the order of `RunFiles.SUFFIXES`
+    files: list[gr.DownloadButton]  # in the order of `SUFFIXES`
     share: gr.HTML  # the link to the run
 
 
@@ -79,7 +72,7 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, made = show(first, RECORDINGS[0]), RunFiles(first, say)
+    shown, made = show(first, RECORDINGS[0]), run_files(first, say)
     trace, page, cells = map(str, made.paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     element_view("beside", say)
@@ -132,7 +125,7 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
     """
     live = runs.kept(key, PATIENCE)
     if live is None or not live.rounds:
-        return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
+        return [gr.skip()] * (1 + len(SUFFIXES))
     here = live.files is not None and live.say is say
     return [replace(live, say=say).whole(), *(live.files.offers() if here else offered(live.run(), say))]
 
@@ -152,7 +145,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
         else:
             live.failure = error
     # Written only now: this would slow down the measured runs.
-    live.files = RunFiles(live.run(), say)
+    live.files = run_files(live.run(), say)
     if live.measured and live.measured.busy:
         note = said("common.busy")
     yield live.end(note) if live.failure is None else live.failed()

@@ -19,9 +19,9 @@ from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
+from specviz.ui.desk import Desk, Tab
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.tabs import Desk, Tab
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import label, message, passes_words, speaks
 

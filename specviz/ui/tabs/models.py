@@ -17,10 +17,10 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.contest import advise, chains_of
+from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.tabs import Action, Desk, Tab
 from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
