@@ -2,7 +2,7 @@
 
 import { setText } from "../shared/dom.js";
 import { plainNumber } from "../shared/numbers.js";
-import { isLossy } from "./records.js";
+import { isLossy } from "./record/records.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Round} Round */

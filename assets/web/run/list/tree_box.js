@@ -1,15 +1,15 @@
 // Draws a round's draft as a tree of chips.
 
-import { make, svg } from "../shared/dom.js";
+import { make, svg } from "../../shared/dom.js";
 import { draftChip, nextChip } from "./chips.js";
-import { sourceName } from "./names.js";
-import { nextKind } from "./records.js";
-import { layOut, parentOf } from "./trees.js";
+import { sourceName } from "../record/names.js";
+import { nextKind } from "../record/records.js";
+import { layOut, parentOf } from "../record/trees.js";
 
-/** @typedef {import("./types.js").Stand} Stand */
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("../types.js").Stand} Stand */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
 
 // Sizes in a tree, px: lines are drawn from them, so nothing has to be measured. A chip is wider where its figures are
 // longer: none is ever cut.

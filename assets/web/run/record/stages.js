@@ -3,12 +3,12 @@
 import { acceptedIndexes, firstRejected, isBlock, isLossy } from "./records.js";
 import { depthOf } from "./trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").Known} Known */
-/** @typedef {import("./types.js").Stage} Stage */
-/** @typedef {import("./types.js").Place} Place */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").Known} Known */
+/** @typedef {import("../types.js").Stage} Stage */
+/** @typedef {import("../types.js").Place} Place */
 
 /**
  * What happens in a round, in order: { kind, index }; index is the token a stage is about.

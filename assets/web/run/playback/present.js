@@ -1,12 +1,12 @@
 // Presentation: the picture over the whole window, large enough for the back row, with the bar and the figures that stand
 // around it on the page.
 
-import { make } from "../shared/dom.js";
-import { lastPlace } from "./place.js";
-import { drawPicture, zoomOut } from "./picture.js";
+import { make } from "../../shared/dom.js";
+import { lastPlace } from "../place.js";
+import { drawPicture, zoomOut } from "../picture/picture.js";
 import { qrParts } from "./qr.js";
 
-/** @typedef {import("./view.js").View} View */
+/** @typedef {import("../view.js").View} View */
 
 /** @param {View} view */
 export function buildPresentation(view) {

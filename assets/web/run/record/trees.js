@@ -2,9 +2,9 @@
 
 import { acceptedIndexes } from "./records.js";
 
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").Stand} Stand */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").Stand} Stand */
 
 /** Whether a draft branches: in a chain each token continues the one before it. @param {Round} round */
 export const isTree = (round) => round.drafted.some((token, i) => token.parent !== i - 1);

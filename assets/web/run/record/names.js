@@ -3,9 +3,9 @@
 import { nextKind } from "./records.js";
 import { depthOf, isTree, siblings } from "./trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
 
 /**
  * What put a token forward, in words; the engine's own where it has no others.

@@ -1,16 +1,16 @@
 // A close-up's tables: a block's weights, and the candidates for one place.
 
-import { make } from "../shared/dom.js";
-import { brief, compared } from "../shared/numbers.js";
-import { SYMBOL, showToken } from "../shared/tokens.js";
-import { blockWeights, hasCoin, isBlock, isJudged, isLossy } from "./records.js";
-import { isTree, siblings } from "./trees.js";
+import { make } from "../../shared/dom.js";
+import { brief, compared } from "../../shared/numbers.js";
+import { SYMBOL, showToken } from "../../shared/tokens.js";
+import { blockWeights, hasCoin, isBlock, isJudged, isLossy } from "../record/records.js";
+import { isTree, siblings } from "../record/trees.js";
 
-/** @typedef {import("./types.js").Column} Column */
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../types.js").Column} Column */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
 
 /**
  * A table of draft tokens: `columns` are [heading, text of a token's cell]; the verdict closes each row.

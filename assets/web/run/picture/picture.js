@@ -1,19 +1,19 @@
 // The picture of a round: the whole of it on one screen, and a camera that goes into any of its pieces and back. It stands
 // beside the list, where a close-up follows the token that is looked at, and goes over the whole window (present.js).
 
-import { make } from "../shared/dom.js";
+import { make } from "../../shared/dom.js";
 import { fly, slide } from "./camera.js";
 import { closeup } from "./closeup.js";
 import { overview, tail } from "./overview.js";
 import { letCoinsMove } from "./moving.js";
-import { frontier, lastPlace, spotHere } from "./place.js";
+import { frontier, lastPlace, spotHere } from "../place.js";
 import { roundShown } from "./suppose.js";
 import { drawSuppose, supposePanel } from "./supposing.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Piece} Piece */
-/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Piece} Piece */
+/** @typedef {import("../types.js").Spot} Spot */
 
 /** @typedef {{ choose(view: View, spot: Spot, how?: { pin?: boolean }): void, letGo(view: View, refocus: boolean): void }} Choosing */
 

@@ -3,17 +3,17 @@
 // Everything before the coin stays as it was, and so do all other coins (specviz/records/settings.py). Somebody must be there
 // to start runs: whoever is cancels the event `specviz-can-press`.
 
-import { make } from "../shared/dom.js";
-import { fixed } from "../shared/numbers.js";
-import { quoted, showToken } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { fixed } from "../../shared/numbers.js";
+import { quoted, showToken } from "../../shared/tokens.js";
 import { evidence } from "./evidence.js";
-import { isBlock, isPlaced, tokenText } from "./records.js";
+import { isBlock, isPlaced, tokenText } from "../record/records.js";
 import { supposedOf } from "./suppose.js";
 import { flippedCoin, setCoin } from "./supposing.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
-/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
+/** @typedef {import("../types.js").Round} Round */
 
 const DIGITS = 6; // as many as the line's pieces are recorded with
 
@@ -47,7 +47,7 @@ export function whatIf(view, spot) {
 
 /** The run that goes on from there, where it can be had: a button, or why there is none. @param {View} view @param {Spot} spot @param {() => number} coin @returns {any[]} */
 function goOn(view, spot, coin) {
-  const { share } = /** @type {import("./element.js").SpecvizRun} */ (view.host);
+  const { share } = /** @type {import("../element.js").SpecvizRun} */ (view.host);
   if (!share?.settings || view.run.phase !== "finished" || !somebodyPresses()) return [];
   if (share.settings.num_draft_tokens === "auto") return [make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
   return [make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, coin()) } })];
@@ -79,7 +79,7 @@ function outcomeOf(view, { round: number, index }, u) {
 
 /** @param {View} view @param {Spot} spot @param {number} u */
 function branch(view, spot, u) {
-  const host = /** @type {import("./element.js").SpecvizRun} */ (view.host);
+  const host = /** @type {import("../element.js").SpecvizRun} */ (view.host);
   const { settings, pair } = host.share;
   const place = `${spot.round + 1}.${spot.index === "next" ? "next" : spot.index + 1}`;
   const others = settings.coins.split(" ").filter((/** @type {string} */ coin) => coin && !coin.startsWith(`${place}=`));

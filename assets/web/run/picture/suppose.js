@@ -2,16 +2,16 @@
 // what does not, as "open".
 
 import { distributions } from "./distribution.js";
-import { isDrawn } from "./place.js";
-import { acceptedIndexes, blockWeights, firstRejected, isBlock, isLossy, tokenText } from "./records.js";
-import { depthOf, isTree } from "./trees.js";
+import { isDrawn } from "../place.js";
+import { acceptedIndexes, blockWeights, firstRejected, isBlock, isLossy, tokenText } from "../record/records.js";
+import { depthOf, isTree } from "../record/trees.js";
 import { tempered } from "./tempered.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
 /** @typedef {import("./tempered.js").Range} Range */
 
 /**

@@ -1,19 +1,19 @@
 // Hides in a round's row what is still to come at the reader's place.
 
-import { make } from "../shared/dom.js";
-import { brief, briefly } from "../shared/numbers.js";
-import { quoted } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { brief, briefly } from "../../shared/numbers.js";
+import { quoted } from "../../shared/tokens.js";
 import { anyVerdict } from "./chips.js";
-import { isGreedy } from "./records.js";
-import { knownAt, pendingOf } from "./stages.js";
+import { isGreedy } from "../record/records.js";
+import { knownAt, pendingOf } from "../record/stages.js";
 
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
-/** @typedef {import("./types.js").Known} Known */
-/** @typedef {import("./types.js").Pending} Pending */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../types.js").Known} Known */
+/** @typedef {import("../types.js").Pending} Pending */
 
 /**
  * A row of the list as the reader's place shows it: hidden while it is to come, told up to its stage while it is on.

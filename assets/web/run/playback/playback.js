@@ -1,22 +1,22 @@
 // Playback: moves the reader's place, and brings the view to it.
 
-import { choose, letChoiceGo } from "./choosing.js";
-import { drawFigures } from "./figures.js";
-import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "./list.js";
-import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "./place.js";
-import { drawPicture } from "./picture.js";
+import { choose, letChoiceGo } from "../choosing.js";
+import { drawFigures } from "../figures.js";
+import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js";
+import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
+import { drawPicture } from "../picture/picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
 import { drawPresentation } from "./present.js";
-import { stageAt } from "./stages.js";
-import { scrollFor, showText } from "./text.js";
+import { stageAt } from "../record/stages.js";
+import { scrollFor, showText } from "../list/text.js";
 import { drawTransport } from "./transport.js";
-import { showInTree } from "./tree_box.js";
-import { isTree } from "./trees.js";
+import { showInTree } from "../list/tree_box.js";
+import { isTree } from "../record/trees.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./view.js").Actions} Actions */
-/** @typedef {import("./types.js").Place} Place */
-/** @typedef {import("./types.js").Stage} Stage */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../view.js").Actions} Actions */
+/** @typedef {import("../types.js").Place} Place */
+/** @typedef {import("../types.js").Stage} Stage */
 
 /** How long a stage stays at speed 1, ms: a class reads the sentence, the teacher says a word. */
 const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 };

@@ -1,17 +1,17 @@
 // Moves γ and the temperature in the picture of a round, and says what follows.
 
-import { make, setText } from "../shared/dom.js";
-import { GAMMAS, expectedTokens } from "../shared/formulas.js";
-import { briefly, fixed, plainNumber, written } from "../shared/numbers.js";
-import { quoted } from "../shared/tokens.js";
-import { sealedAt } from "./place.js";
-import { flippedAt, isBlock, isLossy } from "./records.js";
+import { make, setText } from "../../shared/dom.js";
+import { GAMMAS, expectedTokens } from "../../shared/formulas.js";
+import { briefly, fixed, plainNumber, written } from "../../shared/numbers.js";
+import { quoted } from "../../shared/tokens.js";
+import { sealedAt } from "../place.js";
+import { flippedAt, isBlock, isLossy } from "../record/records.js";
 import { AS_IT_WAS, recordedTemperature, roundShown, supposedOf } from "./suppose.js";
-import { depthOf, isTree } from "./trees.js";
+import { depthOf, isTree } from "../record/trees.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
-/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
+/** @typedef {import("../types.js").Round} Round */
 
 /** @param {View} view @param {() => void} draw what is supposed */
 export function supposePanel(view, draw) {
@@ -43,7 +43,7 @@ export function suppose(view, round, change) {
 /** Nothing can be moved before the round is over, or while it is being guessed. @param {View} view @param {number} round */
 const isMovable = (view, round) => Boolean(view.run.rounds[round]?.drafted.length && !sealedAt(view, { round, index: "next" }) && !view.playback.predicting);
 
-/** The coin of a token as it was flipped; null where none was. @param {Round} round @param {import("./types.js").Index} index */
+/** The coin of a token as it was flipped; null where none was. @param {Round} round @param {import("../types.js").Index} index */
 export const flippedCoin = (round, index) => (index === "next" ? round.next.u : (flippedAt(round, index)?.u ?? null));
 
 /** The coin of a token as it is supposed, where it can be moved, else null. @param {View} view @param {Spot} spot */

@@ -1,18 +1,18 @@
 // The close-up of a piece of the picture: one token in plain sentences, its coin, the distributions it was judged by, and
 // the draw; of a text, more of it.
 
-import { make } from "../shared/dom.js";
-import { quoted } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { quoted } from "../../shared/tokens.js";
 import { evidence } from "./evidence.js";
-import { tokenName } from "./names.js";
-import { placeLabel, sealedAt, sentenceHere } from "./place.js";
-import { isLossy, rowOf, tokenAt } from "./records.js";
-import { sayDistance, sayReach, sayReadAgain } from "./sentences.js";
+import { tokenName } from "../record/names.js";
+import { placeLabel, sealedAt, sentenceHere } from "../place.js";
+import { isLossy, rowOf, tokenAt } from "../record/records.js";
+import { sayDistance, sayReach, sayReadAgain } from "../record/sentences.js";
 import { blockTable, siblingTable } from "./tables.js";
 import { whatIf } from "./whatif.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
 
 /** What is known of a token here. @param {View} view @param {Spot} spot */
 export function closeup(view, spot) {

@@ -1,24 +1,24 @@
 // Draws a round as one picture, from the text through the draft, one target pass, the coins and what is drawn from, to the
 // new text. Every piece is a button that leads into its close-up, and says in a sentence what it shows.
 
-import { make } from "../shared/dom.js";
-import { SYMBOL, quoted, showToken } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { SYMBOL, quoted, showToken } from "../../shared/tokens.js";
 import { drawnLine } from "./draw_line.js";
 import { evidence } from "./evidence.js";
-import { sealedAt, sentenceHere } from "./place.js";
-import { acceptedIndexes, isGreedy, isRefusal, nextKind, wasDropped } from "./records.js";
-import { knownNumbers, tell } from "./seals.js";
-import { committedIn, knownAt } from "./stages.js";
+import { sealedAt, sentenceHere } from "../place.js";
+import { acceptedIndexes, isGreedy, isRefusal, nextKind, wasDropped } from "../record/records.js";
+import { knownNumbers, tell } from "../list/seals.js";
+import { committedIn, knownAt } from "../record/stages.js";
 import { saySupposed } from "./supposing.js";
-import { treeBox } from "./tree_box.js";
-import { isTree } from "./trees.js";
+import { treeBox } from "../list/tree_box.js";
+import { isTree } from "../record/trees.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Piece} Piece */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").Known} Known */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Piece} Piece */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").Known} Known */
 
 const ROWS = 3; // tokens in a piece's bars
 

@@ -1,11 +1,11 @@
 // What a round's record says about its tokens.
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
-/** @typedef {import("./types.js").FlippedToken} FlippedToken */
-/** @typedef {import("./types.js").NextToken} NextToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../types.js").FlippedToken} FlippedToken */
+/** @typedef {import("../types.js").NextToken} NextToken */
 
 /** @param {Round} round */
 export const nextKind = (round) => (round.drafted.length ? round.next.kind : "plain");

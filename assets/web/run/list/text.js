@@ -1,13 +1,13 @@
 // The text of a run, each token tinted by where it came from.
 
-import { make } from "../shared/dom.js";
-import { SYMBOL } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { SYMBOL } from "../../shared/tokens.js";
 import { follower } from "./follower.js";
-import { frontier } from "./place.js";
-import { chipOfEmitted, nextKind } from "./records.js";
+import { frontier } from "../place.js";
+import { chipOfEmitted, nextKind } from "../record/records.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./view.js").View} View */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
 
 /** @param {View} view */
 export function textCard(view) {

@@ -1,19 +1,19 @@
 // Draws the line from 0 to 1 that the target's own token was drawn on.
 
-import { make } from "../shared/dom.js";
-import { brief, fixed, plainNumber } from "../shared/numbers.js";
-import { quoted } from "../shared/tokens.js";
+import { make } from "../../shared/dom.js";
+import { brief, fixed, plainNumber } from "../../shared/numbers.js";
+import { quoted } from "../../shared/tokens.js";
 import { marker, tickAt } from "./coin.js";
 import { distributions, nameOf, restName } from "./distribution.js";
-import { isLossy, isPlaced, isRefusal, nextKind, rowOf, tokenText } from "./records.js";
-import { placeOfDraw } from "./sentences.js";
-import { refusedHere } from "./trees.js";
+import { isLossy, isPlaced, isRefusal, nextKind, rowOf, tokenText } from "../record/records.js";
+import { placeOfDraw } from "../record/sentences.js";
+import { refusedHere } from "../record/trees.js";
 
-/** @typedef {import("./types.js").Stretch} Stretch */
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").NextToken} NextToken */
+/** @typedef {import("../types.js").Stretch} Stretch */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").NextToken} NextToken */
 
 /**
  * After a refusal: the residual as pieces of the line from 0 to 1 and, once it is drawn, the draw that fell on it.

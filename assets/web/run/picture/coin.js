@@ -1,10 +1,10 @@
 // Draws a coin on the line from 0 to 1.
 
-import { make } from "../shared/dom.js";
-import { brief, compared } from "../shared/numbers.js";
+import { make } from "../../shared/dom.js";
+import { brief, compared } from "../../shared/numbers.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").FlippedToken} FlippedToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").FlippedToken} FlippedToken */
 
 /**
  * The line from 0 to 1: below accept_prob, the token's own threshold, the coin passes. Of a token that is only supposed, the

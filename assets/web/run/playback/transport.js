@@ -1,13 +1,13 @@
 // The bar below the text: buttons, slider, and where the reader is.
 
-import { make, setText } from "../shared/dom.js";
-import { written } from "../shared/numbers.js";
-import { markFigures } from "./figures.js";
-import { placeLabel, placeRounds } from "./place.js";
+import { make, setText } from "../../shared/dom.js";
+import { written } from "../../shared/numbers.js";
+import { markFigures } from "../figures.js";
+import { placeLabel, placeRounds } from "../place.js";
 import { predictionPanel } from "./predict.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./view.js").Actions} Actions */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../view.js").Actions} Actions */
 
 const SPEEDS = [0.5, 1, 2, 4, 8];
 

@@ -1,20 +1,20 @@
 // Draws p and q where a token was judged or drawn.
 
-import { make } from "../shared/dom.js";
-import { briefly, plainNumber } from "../shared/numbers.js";
-import { quoted, showToken } from "../shared/tokens.js";
-import { blockWeights, isBlock, isCopy, isJudged, isLossy, rowOf, tokenAt, tokenText } from "./records.js";
-import { unbroken } from "./sentences.js";
+import { make } from "../../shared/dom.js";
+import { briefly, plainNumber } from "../../shared/numbers.js";
+import { quoted, showToken } from "../../shared/tokens.js";
+import { blockWeights, isBlock, isCopy, isJudged, isLossy, rowOf, tokenAt, tokenText } from "../record/records.js";
+import { unbroken } from "../record/sentences.js";
 import { tempered } from "./tempered.js";
-import { isTree, parentOf, siblings } from "./trees.js";
+import { isTree, parentOf, siblings } from "../record/trees.js";
 
-/** @typedef {import("./types.js").Bar} Bar */
+/** @typedef {import("../types.js").Bar} Bar */
 /** @typedef {import("./tempered.js").Range} Range */
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
-/** @typedef {import("./types.js").NextToken} NextToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../types.js").NextToken} NextToken */
 
 const SHOWN = 6;
 

@@ -1,17 +1,17 @@
 // Predicting: a class guesses each verdict, and each token that the target draws, before it is shown.
 
-import { make, setText } from "../shared/dom.js";
-import { quoted, showToken } from "../shared/tokens.js";
-import { acceptedIndexes, isRefusal, rowOf, tokenText } from "./records.js";
-import { stageAt } from "./stages.js";
-import { depthOf } from "./trees.js";
+import { make, setText } from "../../shared/dom.js";
+import { quoted, showToken } from "../../shared/tokens.js";
+import { acceptedIndexes, isRefusal, rowOf, tokenText } from "../record/records.js";
+import { stageAt } from "../record/stages.js";
+import { depthOf } from "../record/trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./view.js").Actions} Actions */
-/** @typedef {import("./types.js").Place} Place */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").Question} Question */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../view.js").Actions} Actions */
+/** @typedef {import("../types.js").Place} Place */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").Question} Question */
 
 const LIKELIEST = 4; // tokens to choose from; whichever else was drawn is "another"
 

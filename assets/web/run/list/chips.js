@@ -1,16 +1,16 @@
 // Draws a chip: a token with its verdict, the numbers it came from, and the coin.
 
-import { make } from "../shared/dom.js";
-import { brief, plainNumber } from "../shared/numbers.js";
-import { SYMBOL, quoted, showToken } from "../shared/tokens.js";
-import { placeInTree, sourceName } from "./names.js";
-import { isBlock, isChosen, isGreedy, isJudged, isLossy, nextKind, rowOf, wasDropped } from "./records.js";
-import { isTree } from "./trees.js";
+import { make } from "../../shared/dom.js";
+import { brief, plainNumber } from "../../shared/numbers.js";
+import { SYMBOL, quoted, showToken } from "../../shared/tokens.js";
+import { placeInTree, sourceName } from "../record/names.js";
+import { isBlock, isChosen, isGreedy, isJudged, isLossy, nextKind, rowOf, wasDropped } from "../record/records.js";
+import { isTree } from "../record/trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
 
 /** Marks a chip as the one that is looked at; nothing where it is not drawn. @param {Element | null} button */
 export function markChosen(button) {

@@ -1,7 +1,7 @@
 // One camera for the picture's two layers: the whole round, and the close-up that stands where one of its pieces is. At rest
 // neither is transformed, so text stays sharp, scrolls and can be selected; on the way both follow the same path.
 
-import { wantsStillness } from "../shared/dom.js";
+import { wantsStillness } from "../../shared/dom.js";
 
 const TRAVEL = 480; // ms
 

@@ -1,17 +1,17 @@
 // What happened to a token, in sentences whose numbers can be worked out from the ones beside them.
 
-import { compared, decimalsOf, divided, plainNumber, quotient, written } from "../shared/numbers.js";
-import { quoted } from "../shared/tokens.js";
+import { compared, decimalsOf, divided, plainNumber, quotient, written } from "../../shared/numbers.js";
+import { quoted } from "../../shared/tokens.js";
 import { sourceName } from "./names.js";
 import {
   acceptedIndexes, hasCoin, isBlock, isChosen, isCopy, isGreedy, isJudged, isLossy, isPlaced, isTold, nextKind, wasDropped,
 } from "./records.js";
 import { isTree, parentOf, refusedHere, siblings } from "./trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Round} Round */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Round} Round */
+/** @typedef {import("../types.js").DraftedToken} DraftedToken */
 
 /**
  * What happened to a token; the numbers in it can be worked out from the ones beside them.

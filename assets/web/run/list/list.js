@@ -1,14 +1,14 @@
 // The list of rounds: blocks of rows, filled only near the window.
 
-import { make } from "../shared/dom.js";
+import { make } from "../../shared/dom.js";
 import { follower } from "./follower.js";
-import { isLater, place } from "./place.js";
+import { isLater, place } from "../place.js";
 import { roundRow } from "./rows.js";
 import { dressed } from "./seals.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Index} Index */
-/** @typedef {import("./types.js").Chunk} Chunk */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Index} Index */
+/** @typedef {import("../types.js").Chunk} Chunk */
 
 export const CHUNK = 6; // rounds per block of the list; blocks far from the window hold no rows
 

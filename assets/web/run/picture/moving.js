@@ -2,8 +2,8 @@
 
 import { coinOf, setCoin } from "./supposing.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
 /** @typedef {{ spot: Spot, pointer: number, x: number, line: DOMRect, moving: boolean }} Held */
 
 const SLIP = 4; // px that a finger may move when it only taps

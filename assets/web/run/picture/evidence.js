@@ -3,13 +3,13 @@
 import { coinLine } from "./coin.js";
 import { distribution } from "./distribution.js";
 import { drawLine, residual } from "./draw_line.js";
-import { isDrawn, sealedAt } from "./place.js";
-import { flippedAt, isRefusal } from "./records.js";
-import { knownAt } from "./stages.js";
+import { isDrawn, sealedAt } from "../place.js";
+import { flippedAt, isRefusal } from "../record/records.js";
+import { knownAt } from "../record/stages.js";
 import { powerOf, roundShown, supposedOf } from "./suppose.js";
 
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
 /** @typedef {{ coin: Node[], bars: Node[], draw: Node[] }} Evidence */
 
 /**

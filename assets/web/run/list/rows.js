@@ -1,17 +1,17 @@
 // Draws a round's row of the list.
 
-import { make } from "../shared/dom.js";
-import { brief } from "../shared/numbers.js";
+import { make } from "../../shared/dom.js";
+import { brief } from "../../shared/numbers.js";
 import { draftChip, early, markChosen, nextChip, reason } from "./chips.js";
-import { acceptedIndexes, isLossy } from "./records.js";
+import { acceptedIndexes, isLossy } from "../record/records.js";
 import { dressed } from "./seals.js";
-import { sayDistance, sayReadAgain } from "./sentences.js";
+import { sayDistance, sayReadAgain } from "../record/sentences.js";
 import { treeBox } from "./tree_box.js";
-import { isTree, pathOf } from "./trees.js";
+import { isTree, pathOf } from "../record/trees.js";
 
-/** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./view.js").View} View */
-/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Round} Round */
 
 /**
  * A round's row. A tree's row holds the kept path alone, in the chips of a chain, and says how much was tried for it:
