@@ -42,7 +42,7 @@ def heard(page: Page, event: str) -> list:
 
 def run_of() -> list[str]:
     run = a_run(ROUNDS)
-    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False, "rule": "token"}
+    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False}
     return [
         messages.message("start", **{"run": "run", "settings": ""} | start),
         messages.rounds_message("run", run.rounds, run.vocabulary),
