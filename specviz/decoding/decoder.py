@@ -63,7 +63,7 @@ class Decoder:
             _require_drawn_from_numbers(draft)
         # 3. Judge.
         verdict = self.judge.verdict(draft, logits, uniforms)
-        # 4. Keep: caches drop what was refused, and the drafter hears of it.
+        # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
         self.target.keep(len(committed), verdict.path)
         features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
         hear = self.drafter.observe_draft if budget else self.drafter.observe_plain_step

@@ -1,7 +1,7 @@
-"""Rules that engines offer as flags and that change the output: only the Lossless lab has them, to measure by how much.
+"""Rules that engines offer as flags and that change the output: the Lossless lab measures by how much.
 
-Each is written from the engine's source, with the values that its documentation or its users give: where the engine's
-own default is exact or off, that is said.
+Each is written from the engine's source, with the values that its documentation or its users give, and says if the
+engine's own default is exact or off.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,8 +72,9 @@ def accept_relaxed(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decisi
 
 
 def defer_rejections(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """vLLM's ``fly``, LOSSY: judges a chain token by token, but keeps a refused token where the target is unsure (the
-    entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would pass.
+    """vLLM's ``fly``, LOSSY: judges a chain token by token, but accepts a rejected token where the target is unsure
+    (the entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would
+    pass.
 
     Training-free loosely speculative decoding, arXiv 2511.22972; apply_fly_random_acceptance_kernel and its greedy
     sister in vllm/v1/spec_decode/fly.py (vLLM #53987), where a window has to end within the draft.

@@ -1,4 +1,4 @@
-"""Rounds that the host makes one after the other, each when it has heard of the last one."""
+"""Rounds that the host makes one after the other, each once it knows the result of the last."""
 
 import time
 from collections.abc import Callable

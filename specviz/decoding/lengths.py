@@ -1,4 +1,4 @@
-"""How deep each round of a request drafts: γ, or chosen in each round by what a pair's rounds have shown so far."""
+"""How deep each round of a request drafts: γ, or a depth chosen in each round from what the pair's rounds showed."""
 
 from collections.abc import Hashable
 from dataclasses import replace

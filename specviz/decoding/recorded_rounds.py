@@ -1,6 +1,6 @@
 """A round as functions of tensors, in the parts that are recorded: draft, target pass, verdict and the text's new end.
 
-What decides is the same as on the host, function by function, with the same coins.
+The decisions are the same as on the host, function by function, with the same coins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a drafter turns probabilities into tokens: the likeliest ones, or draws that a rule can judge."""
+"""How a drafter turns probabilities into tokens: the most likely ones, or draws that a rule can judge."""
 
 import heapq
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """How a draft grows on a device: the choosers' decisions (`specviz.drafters.choosers`) as functions of tensors.
 
-A tree has the same number of tokens at every level. Where they belong may depend on what they are, and is not known on
-the host then.
+A tree has the same number of tokens at every level. A token's parent may depend on the tokens drawn, and then the host
+does not know it.
 """
 
 from __future__ import annotations

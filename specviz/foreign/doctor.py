@@ -1,7 +1,7 @@
-"""What is likely wrong with a server's speculation, from what it reports of itself.
+"""What is likely wrong with a server's speculation, judging by its own figures.
 
-Figures in, findings out, no words. A finding is made only where the counts bear it: a rate is called low if the whole
-of its 99 % interval is. Counts of neighbouring passes hang together, so the interval is wide on purpose.
+Figures in, findings out, no words. A finding is made only if the counts support it: a rate is called low if its whole
+99 % interval is low. Neighbouring passes are correlated, so the interval is deliberately wide.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ WASTED = 0.1
 #: Fewer passes tell nothing.
 LEAST_PASSES = 20
 
-#: A measured speedup below this is no gain.
+#: A measured speedup below this is not a gain.
 GAIN = 1.05
 
 #: Two rates that differ by less are not mixed up.

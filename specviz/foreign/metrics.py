@@ -1,7 +1,7 @@
-"""What inference servers report about their own speculative decoding, request by request where they do.
+"""What inference servers report about their speculative decoding, request by request if they do.
 
-Only what a server gives is read; what follows from it exactly is filled in, nothing else (docs/metrics.md). A request
-that cannot be read is left out with its reason, and the others are read.
+Only a server's own figures are read; values that follow exactly are filled in, nothing else (docs/metrics.md). A
+request that cannot be read is left out with its reason, and the others are read.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Rounds of any engine, of a log or a student's own loop, as a `Run`: what they lack is not known, and is shown so.
+"""Rounds of any engine, of a log or a student's own loop, as a `Run`: missing values are shown as not known.
 
 The arguments of `show` are the fields of an open JSON file, schema ``specviz.rounds/1`` (docs/python.md).
 """
@@ -62,7 +62,7 @@ def show(
 ) -> Run:
     """A run of rounds that some engine made: it shows itself in a notebook, and `save` writes a trace or a page.
 
-    tokens: by round, the ids of a drafted chain, empty for a plain step. kept: how many of them the target kept; in a
+    tokens: by round, the ids of a drafted chain, empty for a plain step. kept: how many the target accepted; in a
     tree their places among the tokens, along the path. following: the id that the target supplied after them. parents:
     in a tree the place of the token that each one continues, −1 for the text; parents stand before their children,
     siblings in the order in which they were tried. p, q: of target and drafter, as sampled from; see `Probabilities`.

@@ -262,8 +262,8 @@ def compile_all(
 
 
 class _Rest:
-    """Stops the processes that make programs: all while somebody measures, and else those of earlier calls while there
-    are some of a later one, whose models somebody has just loaded."""
+    """Pauses compiler processes: all of them during a measurement; otherwise those of older calls while a newer call is
+    compiling."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The one exception written for users: what is wrong, and what to do about it."""
+"""The exception for users: it says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def first_line(error: BaseException) -> str:
 
 
 class SpecvizError(ValueError, Translatable):
-    """Something the person at the keyboard can fix; its message is one or two plain sentences.
+    """Something that the user can fix; its message is one or two plain sentences.
 
     template: the sentence in English, with a ``{name}`` for each of `values`, so that a page in another language can
         say the same (`Words.error`).
     field: the parameter that caused it (``"prompt"``, ``"temperature"``, ``"draft"``, ...), so that a page can show the
-        sentence beside that control.
+        sentence next to that control.
     """
 
     def __init__(self, template: str, field: str | None = None, **values: object):

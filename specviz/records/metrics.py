@@ -1,4 +1,4 @@
-"""From rounds to the numbers people compare, each defined here once; and two runs of one prompt side by side."""
+"""From rounds to the numbers that people compare, each defined once, here; and two runs of a prompt side by side."""
 
 import math
 from collections import Counter

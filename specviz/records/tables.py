@@ -1,4 +1,4 @@
-"""A run as tables: one row per round, or one per draft token; several runs as one, a row each."""
+"""A run as a table with a row per round or per draft token; several runs as a table with a row per run."""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Typical acceptance, LOSSY: keeps tokens that the target finds likely enough, without flipping a coin."""
+"""Typical acceptance, LOSSY: accepts tokens that the target finds likely enough, without flipping a coin."""
 
 import torch
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, require_shapes
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, registered, require_shapes
 from specviz.rules.sampling import draw_with_sums
 
 #: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
@@ -38,4 +38,4 @@ def verify_typical(
     return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
 
 
-TYPICAL = Rule("typical", verify_typical, lossless=False, on_device=verify_typical)
+TYPICAL = registered("typical", verify_typical, verify_typical)

@@ -1,7 +1,7 @@
-"""How deep to draft next: the depth with the most expected tokens a second, none where drafting does not pay.
+"""How deep to draft next: the depth with the most expected tokens a second, or no draft if drafting does not pay.
 
-A round's length depends on earlier rounds alone, on what they kept and how long they took, and is fixed before anything
-is drawn. Any length keeps the output's distribution exact.
+The depth depends only on earlier rounds, on the tokens they accepted and the time they took, and is fixed before
+anything is drawn. Any depth keeps the output's distribution exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specviz.records.runs import LengthChoice
 #: slow to change, so that a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 10
 
-#: The share of refused tokens that are hoped to have a sibling that is accepted, while nothing is known.
+#: The expected share of rejected tokens with an accepted sibling, while nothing is known.
 RESCUED = 0.5
 
 #: How many judgements at a depth outweigh those at all depths together.

@@ -1,6 +1,6 @@
-"""What a pass costs, over K tokens of one request or of many: as measured, and the least that it can take.
+"""The cost of a pass over K tokens of one request or of many: measured, and the least possible.
 
-Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
+Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations; the slower one decides.
 """
 
 from collections.abc import Mapping, Sequence

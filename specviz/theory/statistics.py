@@ -1,4 +1,4 @@
-"""What counts and times say beyond chance: how far counts lie from a distribution, and ratios with their intervals.
+"""What counts and times show beyond chance: how far counts lie from a distribution, and ratios with their intervals.
 
 A distribution is a sequence of probabilities, one for each outcome; counts follow the same order, and `outside` counts
 outcomes that the distribution says cannot happen.
