@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -16,10 +17,21 @@ ROOT = pathlib.Path(__file__).parent.parent
 TYPESCRIPT = "typescript@~7.0.2"
 
 
+#: In one folder: more than that nobody takes in at a glance.
+MOST_FILES = 20
+
+
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
 def test_ruff_finds_nothing(command):
     done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_folder_holds_more_files_than_one_takes_in():
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    folders = Counter(str(pathlib.PurePath(path).parent) for path in found if (ROOT / path).is_file())
+    assert len(folders) > 30 and {folder: n for folder, n in folders.items() if n > MOST_FILES} == {}
 
 
 def test_the_types_of_the_page_s_scripts_fit():

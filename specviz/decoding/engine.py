@@ -33,9 +33,10 @@ def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> 
     decoding.
 
     Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
-    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
-    SpecvizError, with `field` set, before the first round if the settings are invalid. Closing the generator stops the
-    run at the end of its round.
+    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device, by the
+    same passes: those that the pair has when the run begins (`ModelPair.prepare`). Raises SpecvizError, with `field`
+    set, before the first round if the settings are invalid. Closing the generator stops the run at the end of its
+    round.
     """
     return rounds(_ordered(pair, prompt, settings))
 

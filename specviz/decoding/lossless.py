@@ -33,8 +33,9 @@ from specviz.passes.cached_model import CachedModel, StatefulModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.states import crop_rows, keeps_state
 from specviz.passes.static_passes import between_rounds
+from specviz.records import rules
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import LIKELIEST
+from specviz.records.rules import LIKELIEST, UNUSUAL
 from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 
@@ -107,16 +108,12 @@ class Forgetful(StatefulModel):
         self._kept.clear()
 
 
-#: The rules that can be tested, by name: the drafter's usual one first, then the other right ones, those that are wrong
-#: on purpose, and those that engines offer.
-LAB_RULES = {
+#: Those that only the lab has, the drafter's usual one first among them.
+_RULES = {
     "auto": LabRule(lossless=True),
-    "block": LabRule("block", lossless=True),
-    "multi_path": LabRule("multi_path", lossless=True),
     "greedy_drafts": LabRule(lossless=True, argmax=True),
     "everything": LabRule(wrong=Rule("everything", accept_everything, lossless=False)),
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
-    "typical": LabRule("typical"),
     "mislabelled": LabRule(mislabelled=True),
     "stale_state": LabRule(stale_state=True),
     "sglang": LabRule(wrong=Rule("sglang", accept_by_thresholds, lossless=False), argmax=True),
@@ -125,6 +122,10 @@ LAB_RULES = {
     "p_min": LabRule("token", cut=own_probability),
     "confidence_cut": LabRule("token", cut=product_so_far),
 }
+_RULES |= {name: LabRule(name, lossless=rules.RULES[name].lossless) for name in UNUSUAL}
+
+#: The rules that can be tested, by name.
+LAB_RULES = {name: _RULES[name] for name in rules.LAB_RULES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.rules import RULES
 
 #: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
 PLAIN = "plain"
-
-#: The acceptance rules (`specviz.rules`) and those of the Lossless lab (`specviz.decoding.lossless`): help texts and
-#: the page need their names before torch is there. Of the lab's, right ones come first, then those that are wrong on
-#: purpose, then those that engines offer.
-RULES = ("token", "block", "tree", "multi_path", "typical")
-LAB_RULES = (
-    *("auto", "block", "multi_path", "greedy_drafts"),
-    *("everything", "likeliest", "typical", "mislabelled", "stale_state"),
-    *("sglang", "trtllm", "fly", "p_min", "confidence_cut"),
-)
-
-#: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
-LIKELIEST = 3
 
 #: The bits of a weight that a drafter may have. By default the first: less time counts more than a better draft.
 BITS = (4, 8)
@@ -119,6 +107,10 @@ def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
     for one in fields(settings):
         if "setting" in one.metadata and one.name not in ignored:
             one.metadata["setting"].check(one.name, getattr(settings, one.name))
+
+
+def _rule_in_help(name: str) -> str:
+    return name if RULES[name].lossless else f"{name} (lossy)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +232,7 @@ class RunSettings:
     chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
     #: ``auto``: see `usual_rule`.
-    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(RULES)} (lossy)")
+    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(map(_rule_in_help, RULES))}")
     coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:
@@ -293,11 +285,6 @@ SETTINGS: dict[str, Setting] = {"prompt": Setting("the text to continue", "", st
 
 #: The names in it that some drafters do not read.
 DRAFTING: tuple[str, ...] = tuple(name for name, _ in _rows(DraftParams))
-
-
-def usual_rule(makes_trees: bool) -> str:
-    """The rule that ``auto`` stands for: token by token for chains, sibling by sibling for trees."""
-    return "tree" if makes_trees else "token"
 
 
 # Coins set by hand: a run repeated with everything as it was, but for some of its uniforms. Written ``ROUND.TOKEN=U``,

@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from specviz.records.assets import ASSETS, WEB
+from specviz.records.rules import RULES
 
 TEXTS = ASSETS / "text"
 
@@ -115,9 +116,23 @@ class Words:
 
 @functools.cache
 def words(language: str = "en") -> Words:
-    """The texts in one of `LANGUAGES`."""
+    """The texts in one of `LANGUAGES`; where a rule has none in it, its English ones."""
+    areas = texts_of(language)
+    areas["ways"] = dict(_of_rules()) | areas["ways"]
+    return Words(language, areas)
+
+
+def texts_of(language: str) -> dict[str, dict[str, Text]]:
+    """The texts of the files in this language, by area."""
     files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
-    return Words(language, {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files})
+    return {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _of_rules() -> Iterator[tuple[str, Text]]:
+    """The English texts of the acceptance rules, which stand in their rows."""
+    for name, facts in RULES.items():
+        yield f"rule_{name}", facts.title
+        yield f"rule_{name}_about", facts.about
 
 
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:

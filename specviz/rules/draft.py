@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from specviz.records.rules import RULES
 from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
 
@@ -160,17 +161,20 @@ class Verdict:
         return "recovered" if last in self.draft.parents else "bonus"
 
 
+Verify = Callable[[Draft, TargetRows, Uniforms], Decision]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An acceptance rule: it decides which draft tokens are kept, and which distribution the next token comes from."""
 
     name: str  # as users type it
-    verify: Callable[[Draft, TargetRows, Uniforms], Decision]  # the rule itself, for n ≥ 1 draft tokens
+    verify: Verify  # the rule itself, for n ≥ 1 draft tokens
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
     weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
     trees: bool = True  # can judge siblings; otherwise chains only
     #: `verify` as a function of tensors alone, which can be recorded; often itself. None if the host has to look.
-    on_device: Callable[[Draft, TargetRows, Uniforms], Decision] | None = None
+    on_device: Verify | None = None
     paths: bool = False  # siblings must be whole paths, each drawn without regard to the others
 
     def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -180,6 +184,12 @@ class Rule:
     def decided_on_device(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
         """The same by `on_device`."""
         return self.on_device(draft, rows, uniforms) if draft.parents else _plain(rows, uniforms)
+
+
+def registered(name: str, verify: Verify, on_device: Verify | None = None) -> Rule:
+    """The rule of a row of `records.rules.RULES`, by what it says of it."""
+    row = RULES[name]
+    return Rule(name, verify, row.lossless, row.draws_like == "block", row.trees, on_device, row.paths)
 
 
 def _plain(rows: TargetRows, uniforms: Uniforms) -> Decision:

@@ -7,7 +7,7 @@ they all become at temperature 0.
 import torch
 from torch import Tensor
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, TreeShape, Uniforms, chain
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, TreeShape, Uniforms, chain, registered
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.transfer import on_cpu, to_device
 
@@ -64,7 +64,7 @@ def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
     return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
 
 
-TOKEN = Rule("token", verify_token_by_token, trees=False, on_device=verify_token_by_token)
+TOKEN = registered("token", verify_token_by_token, verify_token_by_token)
 
 
 def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -106,7 +106,7 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     return Decision(positions <= row, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
 
-BLOCK = Rule("block", verify_block, weighs_all=True, trees=False, on_device=verify_block)
+BLOCK = registered("block", verify_block, verify_block)
 
 
 def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -212,7 +212,7 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
 
 
-TREE = Rule("tree", verify_siblings, on_device=verify_siblings_on_device)
+TREE = registered("tree", verify_siblings, verify_siblings_on_device)
 
 
 def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -282,7 +282,7 @@ def _largest_of(draft_probs: Tensor, target_probs: Tensor, draws: Tensor) -> Ten
     return torch.zeros_like(draft_probs).scatter_(-1, order, share.float())
 
 
-MULTI_PATH = Rule("multi_path", verify_multi_path, weighs_all=True, paths=True)
+MULTI_PATH = registered("multi_path", verify_multi_path)
 
 
 def verify_match(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:

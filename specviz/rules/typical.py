@@ -2,7 +2,7 @@
 
 import torch
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, registered
 from specviz.rules.sampling import draw_with_sums
 
 #: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
@@ -37,4 +37,4 @@ def verify_typical(
     return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
 
 
-TYPICAL = Rule("typical", verify_typical, lossless=False, on_device=verify_typical)
+TYPICAL = registered("typical", verify_typical, verify_typical)

@@ -158,11 +158,7 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
     device = device_named(options.device)
     tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
     corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
-    if options.start is None:
-        model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
-    else:
-        model = _start(options, tokenizer, device)
-    return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
+    return TargetRecipe(_model(options, tokenizer, device), tokenizer, _dtype(options), options.seed), corpus
 
 
 def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recipe, Corpus]:
@@ -171,7 +167,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     if options.continuations:
         corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
     if options.recipe == "draft":
-        return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
+        return DraftRecipe(pair.target, _model(options, pair.tokenizer, pair.device), pair.tokenizer), corpus
     return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
 
 
@@ -193,11 +189,11 @@ def _dtype(options: argparse.Namespace) -> torch.dtype:
     return torch.float32 if chosen == torch.float16 else chosen
 
 
-def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model to train, in float32: a new one, or the one to start from."""
+def _model(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> PreTrainedModel:
+    """The model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
-        return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
-    return _start(options, pair.tokenizer, pair.device)
+        return small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
+    return _start(options, tokenizer, device)
 
 
 def _part_or_draft(options: argparse.Namespace, pair: ModelPair) -> pathlib.Path | PreTrainedModel | None:

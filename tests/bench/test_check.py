@@ -28,8 +28,8 @@ from specviz.records.words import Sentence, words
 from specviz.rules.exact import MATCH
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
-from specviz.ui.models_tab import check_pair as shown
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.models import check_pair as shown
 
 
 @pytest.fixture(autouse=True)

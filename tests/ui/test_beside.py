@@ -36,7 +36,7 @@ def finished(run: Run, key: str) -> str:
     counts = tally(run.rounds)
     rounds = json.loads(rounds_message(key, run.rounds, run.vocabulary))["rounds"]
     start = {"prompt": run.prompt.text, "drafter": run.drafter or "", "num_draft_tokens": run.num_draft_tokens}
-    start |= {"greedy": run.sampling.greedy, "rule": run.rule, "pair": ""}
+    start |= {"greedy": run.sampling.greedy, "lossy": run.rule == "typical", "pair": ""}
     figures = {"target_passes": counts.rounds, "tokens": counts.tokens}
     figures |= {name: getattr(counts, name) for name in ("acceptance_rate", "acceptance_length")}
     told = {"run": key, "start": start, "rounds": rounds, "text": run.text, "figures": figures}

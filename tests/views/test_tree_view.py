@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from specviz.records.runs import LengthChoice, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
-from specviz.ui import shown_runs
+from specviz.ui import runs
 from specviz.views import run_messages as messages
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
@@ -225,7 +225,7 @@ def test_a_smaller_draft_vocabulary_says_how_much_of_p_it_reaches(show):
         expect(reach).to_have_text(re.compile(f"covers {share}0* of the target's probability here"))
     ask(page, 1, 0)
     expect(reach).to_have_count(0)
-    give(page, "run", [shown_runs.show(run, None).message])
+    give(page, "run", [runs.show(run, None).message])
     expect(page.locator(".meta")).to_contain_text("the draft's vocabulary covers 0.7")
 
 
