@@ -1,4 +1,4 @@
-"""One style, kept by tools: ruff for Python, TypeScript's checker for the page's scripts."""
+"""One style, kept by tools: ruff and mypy for Python, TypeScript's checker for the page's scripts."""
 
 import os
 import pathlib
@@ -32,6 +32,11 @@ def test_no_folder_holds_more_files_than_one_takes_in():
     found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     folders = Counter(str(pathlib.PurePath(path).parent) for path in found if (ROOT / path).is_file())
     assert len(folders) > 30 and {folder: n for folder, n in folders.items() if n > MOST_FILES} == {}
+
+
+def test_the_types_of_the_program_fit():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_types_of_the_page_s_scripts_fit():

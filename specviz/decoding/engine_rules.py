@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Drafter
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain, require_shapes
 from specviz.rules.exact import points_at, residual, verify_match, verify_token_by_token
 from specviz.rules.sampling import draw_with_sums
 
@@ -40,14 +40,15 @@ def accept_by_thresholds(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> 
     """
     if rows.choices is not None:
         return verify_match(draft, rows, uniforms)
+    _, target_probs = require_shapes(draft, rows, uniforms)
     shape = draft.shape
-    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    p = shape.judging_cells(target_probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     so_far = ((p + (shape.elders * p).sum(-1)) / ACCUMULATED).clamp_max_(1)
     passed = (uniforms.accept.index_select(0, shape.families) < so_far) | (p >= SINGLE)
     kept = shape.path(passed)
     row = shape.row_after(kept)
-    refused = points_at(row, draft.tokens, shape.rows, rows.probs)
-    next_probs = residual(rows.probs.index_select(0, row)[0], refused)
+    refused = points_at(row, draft.tokens, shape.rows, target_probs)
+    next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 

@@ -1,6 +1,6 @@
 """Does the output follow the target? Many short speculative runs of one prompt against the exact distribution."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -83,7 +83,7 @@ def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) ->
     if rows.choices is not None:
         next_token, next_probs, next_sums = rows.choices.index_select(0, row)[0], None, None
     else:
-        next_probs = rows.probs.index_select(0, row)[0]
+        next_probs = rows.drawn_from.index_select(0, row)[0]
         next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
@@ -166,7 +166,9 @@ def check_lossless(request: Request, rule: LabRule) -> None:
         raise SpecvizError("The prompt leaves no room for {n} new tokens: shorten it.", "prompt", n=RUN_TOKENS)
 
 
-def examine(request: Request, rule: LabRule, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+def examine(
+    request: Request, rule: LabRule, runs: int
+) -> Generator[ExactDistribution | Sample | GreedyToken, None, None]:
     """The exact distribution, then the sample of each of `runs` runs; at temperature 0, both texts' tokens instead.
 
     Closing it stops even within a run.
@@ -198,7 +200,7 @@ class Sampler:
         tokens, origins = zip(*self.run(RUN_TOKENS, COMPARED))
         return Sample(tokens, origins)
 
-    def run(self, length: int, wanted: int) -> Iterator[tuple[int, Origin]]:
+    def run(self, length: int, wanted: int) -> Generator[tuple[int, Origin], None, None]:
         """The first `wanted` tokens of a run of `length`, as the rounds emit them, with their origins."""
         with torch.inference_mode():
             target = self.start.target()
@@ -212,8 +214,8 @@ class Sampler:
             with torch.inference_mode():
                 # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
                 verdict = decoder.round(text, min(self.request.num_draft_tokens, length - given - 1))
-            origins: list[Origin] = [*["accepted"] * len(verdict.path), verdict.ending]
-            for token, origin in list(zip(verdict.tokens, origins))[: wanted - given]:
+            accepted: list[Origin] = ["accepted"] * len(verdict.path)
+            for token, origin in list(zip(verdict.tokens, [*accepted, verdict.ending]))[: wanted - given]:
                 text.append(token)
                 given += 1
                 yield token, origin
@@ -229,7 +231,7 @@ class Sampler:
         return drafter if rule.cut is None else CutShort(drafter, rule.cut)
 
 
-def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
+def greedy_texts(request: Request, rule: LabRule) -> Generator[GreedyToken, None, None]:
     """At temperature 0 there is only one text: yields plain decoding's tokens, then those under the rule."""
     length, room = request.settings.max_new_tokens, request.pair.context_length
     if room is not None:
@@ -241,7 +243,7 @@ def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
         yield GreedyToken(False, token, texts.chip(token))
 
 
-def _plain_text(request: Request, length: int) -> Iterator[tuple[int, float]]:
+def _plain_text(request: Request, length: int) -> Generator[tuple[int, float], None, None]:
     """Greedy tokens from one-token passes, each with the log-probability gap between the best two."""
     with torch.inference_mode():
         target = Start(request).target()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import reprlib
+from collections.abc import Callable
 
-from specviz.records.words import fill
+from specviz.records.words import Translatable, fill
 
 #: The longest quotation in an error's sentence.
 MOST_QUOTED = 80
@@ -46,7 +47,7 @@ def first_line(error: BaseException) -> str:
     return message.rstrip(".")[:200]
 
 
-class SpecvizError(ValueError):
+class SpecvizError(ValueError, Translatable):
     """Something that the user can fix; its message is one or two plain sentences.
 
     template: the sentence in English, with a ``{name}`` for each of `values`, so that a page in another language can
@@ -72,6 +73,6 @@ class SpecvizError(ValueError):
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Callable[[], SpecvizError], tuple[()]]:
         # ZeroGPU sends exceptions between processes, and they are pickled by their arguments.
         return functools.partial(SpecvizError, self.template, self.field, **self.values), ()

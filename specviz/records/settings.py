@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import RULES
@@ -32,7 +32,7 @@ LONGEST_AUTO = 16
 MAX_SEED = 2**53 - 1
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """True if `value` is an int; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -153,8 +153,9 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.top_k, float) and self.top_k.is_integer():
-            object.__setattr__(self, "top_k", int(self.top_k))  # as other programs' JSON may have it
+        top_k: float = self.top_k
+        if isinstance(top_k, float) and top_k.is_integer():
+            object.__setattr__(self, "top_k", int(top_k))  # as other programs' JSON may have it
         _check(self)
 
     @property

@@ -40,11 +40,15 @@ def joined(parts: Iterable[Said], by: str = " · ") -> Said:
     return {"join": by, "parts": list(parts)}
 
 
-class Sentence(str):
-    """An English sentence that remembers its template and values, so that a page can say it in another language."""
+class Translatable:
+    """English text that remembers its template and values, so that a page can say it in another language."""
 
     template: str
     values: dict[str, object]
+
+
+class Sentence(Translatable, str):
+    """Such a text that is a string."""
 
     def __new__(cls, template: str, **values: object) -> Sentence:
         sentence = super().__new__(cls, fill(template, values))
@@ -86,14 +90,14 @@ class Words:
         area, _, name = key.partition(".")
         return name in self.areas.get(area, ())
 
-    def reason(self, given: Sentence | Exception) -> str:
+    def reason(self, text: Translatable) -> str:
         """A SpecvizError, a step or an observation, and those that it quotes; in English if this language lacks it."""
         known = {
-            name: self.reason(one) if isinstance(one, (Sentence, Exception)) else one
-            for name, one in given.values.items()
+            name: self.reason(value) if isinstance(value, Translatable) else value
+            for name, value in text.values.items()
         }
-        texts = self.areas["errors" if isinstance(given, Exception) else "steps"]
-        return self._filled(str(texts.get(given.template, given.template)), known)
+        texts = self.areas["errors" if isinstance(text, Exception) else "steps"]
+        return self._filled(str(texts.get(text.template, text.template)), known)
 
     error = step = reason
 
@@ -141,7 +145,7 @@ def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str
     decimal: the decimal sign. Thousands are grouped by a narrow space, which no language reads as a decimal sign.
     """
 
-    def written(match: re.Match) -> str:
+    def written(match: re.Match[str]) -> str:
         name, spec = match[1], match[2] or ""
         if name not in values:
             return match[0]

@@ -29,7 +29,7 @@ def rule_named(name: str) -> Rule:
     return getattr(import_module(f"specviz.rules.{module}"), place)
 
 
-def choose_rule(name: str, drafter: str, makes_trees: bool, draws_paths: bool) -> Rule:
+def choose_rule(name: str, drafter: str | None, makes_trees: bool, draws_paths: bool) -> Rule:
     """The rule with this name, ``auto`` resolved. draws_paths: the drafter can draw whole paths.
 
     Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.

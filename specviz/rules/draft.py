@@ -90,6 +90,12 @@ class TargetRows:
         return cls(logits, warper.probabilities(logits), None, warper.changes_logits)
 
     @property
+    def drawn_from(self) -> Tensor:
+        """`probs`, where tokens are drawn."""
+        assert self.probs is not None, "at temperature 0 no token is drawn"
+        return self.probs
+
+    @property
     def raw(self) -> Tensor:
         """The target's softmax at temperature 1, [n + 1, vocab]."""
         return self.logits.softmax(-1) if self.warped or self.probs is None else self.probs
@@ -144,9 +150,13 @@ class Verdict:
     draft: Draft
     # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
     # that, and the draft's tensors, are a later round's by now.
-    uniforms: Uniforms | None
-    details: Callable[[], tuple[TargetRows, Decision]] | None
+    recall: Callable[[], tuple[TargetRows, Decision, Uniforms]] | None
     held_bytes: int  # of tensors as wide as the vocabulary that are kept for `details`
+
+    def details(self) -> tuple[TargetRows, Decision, Uniforms]:
+        """What it came from, where that was kept."""
+        assert self.recall is not None, "a later round has these tensors by now"
+        return self.recall()
 
     @property
     def next_token(self) -> int:
@@ -183,6 +193,7 @@ class Rule:
 
     def decided_on_device(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
         """The same by `on_device`."""
+        assert self.on_device is not None, f"{self.name} looks at what it decides on the host"
         return self.on_device(draft, rows, uniforms) if draft.parents else _plain(rows, uniforms)
 
 
@@ -196,8 +207,20 @@ def _plain(rows: TargetRows, uniforms: Uniforms) -> Decision:
     nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1, dtype=torch.long)
     if rows.choices is not None:
         return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
-    next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
-    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
+    next_token, next_sums = draw_with_sums(rows.drawn_from[0], uniforms.next)
+    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.drawn_from[0], next_sums)
+
+
+def require_shapes(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> tuple[int, Tensor]:
+    """What every rule expects of its arguments, asserted: n tokens, n rows of q, n coins; n + 1 rows of p, as wide.
+
+    Returns n and p [n + 1, vocab].
+    """
+    n, p = len(draft.parents), rows.drawn_from
+    assert draft.tokens.shape == (n,) and len(uniforms.accept) >= n and uniforms.next.shape == ()
+    assert p.shape[:-1] == (n + 1,), f"p {tuple(p.shape)} cannot judge {n} tokens"
+    assert draft.probs is None or draft.probs.shape == p[:n].shape, f"q {tuple(draft.probs.shape)}, p {tuple(p.shape)}"
+    return n, p
 
 
 class TreeShape:

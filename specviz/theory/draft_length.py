@@ -204,35 +204,35 @@ class AdaptiveLength:
             self._made.append(self._best())
         choice, self.as_chain = self._made[self._rounds]
         self._rounds += 1
-        self.experience, beside = (self.chains, None) if self.as_chain else (self.trees, self.chains)
-        self._costs = self.experience.costs(beside)
+        self.experience = self.chains if self.chains is not None and self.as_chain else self.trees
+        self._costs = self.experience.costs(None if self.as_chain else self.chains)
         return choice
 
     def _best(self) -> ChosenLength:
         if self.chains is None:
-            return self._deepest(self.trees.costs(), self.trees.survival()), False
+            return self._deepest(self.trees.costs(), self.trees.survival())[1], False
         # What trees have shown says what chains can be, and the other way round.
         shown = self.trees.rate(_rescued(HOPE))
-        chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
+        chain_speed, chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
         # Until a chain was drafted its speed is a hope: plain decoding is what is known.
-        self._yardstick = chain.speed if self.chains.timed else 1.0
+        self._yardstick = chain_speed if self.chains.timed else 1.0
         if self.trees.lost > STAKE:
             return chain, True
         hope = _rescued(self.chains.rate())
-        tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
-        return (chain, True) if chain.speed >= tree.speed else (tree, False)
+        tree_speed, tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
+        return (chain, True) if chain_speed >= tree_speed else (tree, False)
 
-    def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> LengthChoice:
-        """As deep as pays most."""
+    def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> tuple[float, LengthChoice]:
+        """As deep as pays most, after the speed that this promises."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
         behind = (self.chains or self.trees).lost > STAKE
         depths = range(len(speeds)) if self.depths is None else self.depths
         depth = 0 if behind else max(depths, key=speeds.__getitem__)
-        deeper = next((one for one in depths if one > depth), None)
+        deeper, speed = next((longer for longer in depths if longer > depth), None), speeds[depth]
         if deeper is None:
-            return LengthChoice(depth, speeds[depth])
+            return speed, LengthChoice(depth, speed)
         more = costs[deeper] - costs[depth]
-        return LengthChoice(depth, speeds[depth], kept=survival[deeper], cost=more, behind=behind)
+        return speed, LengthChoice(depth, speed, kept=survival[deeper], cost=more, behind=behind)
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """See `Experience.observe`."""

@@ -153,7 +153,8 @@ class Curve:
         """The largest measured K up to which T(K)/T(1) stays below `ABOUT_ONE`; None before anything is measured."""
         if self.one is None:
             return None
-        fast = takewhile(lambda point: point.seconds < ABOUT_ONE * self.one, self.points)
+        limit = ABOUT_ONE * self.one
+        fast = takewhile(lambda point: point.seconds < limit, self.points)
         return max((point.width for point in fast), default=1)
 
     def ratio(self, width: float) -> float | None:

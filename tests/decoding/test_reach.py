@@ -87,7 +87,7 @@ def test_no_draft_token_is_kept_more_often_on_average(small, branches):
     pair, drafter, _ = small
     settings = RunSettings(PROMPT, drafter, 3, SAMPLINGS[1], 24, drafting=DraftParams(branches=branches))
     for one in pending_rounds(prepare(pair, settings)):
-        rows, _ = one.verdict.details()
+        rows, *_ = one.verdict.details()
         reach = [candidates.reach for candidates in one.record().top]
         for place, parent in enumerate(one.verdict.draft.parents):
             kept = torch.minimum(rows.probs[parent + 1], one.verdict.draft.probs[place]).sum().item()

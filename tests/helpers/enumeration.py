@@ -43,7 +43,8 @@ by_tree_on_device = partial(judged, verify_siblings_on_device)
 
 def verify_by_typical(tokens, parents, target_probs, next_u, **constants):
     rows = TargetRows(target_probs.log(), target_probs, None)
-    return verify_typical(Draft(tokens, parents), rows, Uniforms(NOTHING, NOTHING, next_u), **constants)
+    coins = torch.zeros(len(tokens)).double()
+    return verify_typical(Draft(tokens, parents), rows, Uniforms(NOTHING, coins, next_u), **constants)
 
 
 def verify_by_match(tokens, parents, target_choices):
