@@ -33,18 +33,20 @@ RULES: dict[str, RuleFacts] = {
     "block": RuleFacts(
         "exact.BLOCK",
         "Block verification",
-        "Judges a whole chain at once and accepts as much of it as it can: on average never less than token by token.",
+        "Judges a whole chain at once and accepts as much as possible: on average never less than token by token.",
         trees=False,
         draws_like="block",
     ),
     "tree": RuleFacts(
-        "exact.TREE", "Tree", "Tries siblings in turn, each against what the earlier ones left of the target."
+        "exact.TREE",
+        "Tree",
+        "Tries siblings in turn, each against the part of the target's probability that the earlier siblings left.",
     ),
     "multi_path": RuleFacts(
         "exact.MULTI_PATH",
         "Multi-path block",
         "Draws whole paths, picks the most promising one and judges it as a block. Often accepts more than siblings "
-        "tried in turn; if target and drafter nearly agree, less.",
+        "tried in turn; if target and drafter nearly agree, fewer.",
         paths=True,
         draws_like="block",
     ),

@@ -311,7 +311,7 @@ def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
     reading["depths"] = layout.block - (not layout.predicts_next)
     assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
     others = part.other_readings()
-    slots = f"each mask predicts the token {'in' if layout.predicts_next else 'after'} its place"
+    slots = f"each mask predicts the token {'at' if layout.predicts_next else 'after'} its position"
     meant = {
         "hidden states one layer lower": {"reads": lambda layers: [one - 1 for one in layout.reads(layers)]},
         "hidden states one layer higher": {"reads": lambda layers: [one + 1 for one in layout.reads(layers)]},

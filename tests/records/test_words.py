@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import pathlib
 import pickle
 import re
@@ -63,6 +64,17 @@ def test_languages_have_the_same_texts_with_the_same_placeholders(language):
         assert texts.keys() == other[area].keys(), area
         for key, text in texts.items():
             assert placeholders(text) == placeholders(other[area][key]), f"{area}.{key}"
+
+
+def test_no_file_has_a_key_twice():
+    """JSON takes the last of equal keys: the first sentence would never be said."""
+
+    def once(pairs: list[tuple[str, Text]]) -> dict[str, Text]:
+        assert len(dict(pairs)) == len(pairs), [key for key, _ in pairs]
+        return dict(pairs)
+
+    for file in itertools.chain(*((ROOT / "assets" / folder).rglob("*.json") for folder in ("text", "web"))):
+        json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=once)
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -352,7 +352,7 @@ def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
     with_someone_to_press(page, run)
     page.evaluate(CHOOSE, [one.index, index])
     told, go = page.locator('[part="what-if-outcome"]'), page.locator('[part="branch"]')
-    assert go.is_disabled() and "accepted, as it was" in told.inner_text()
+    assert go.is_disabled() and "accepted, as before" in told.inner_text()
     page.locator('[part="what-if"]').press("End")
     assert told.inner_text() == "With u = 0.999: rejected"
     go.click()

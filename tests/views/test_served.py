@@ -200,7 +200,7 @@ def test_what_may_be_wrong_stands_with_its_causes_published_figures_and_requests
     read(page, *results)
     assert figure(page, "load") == "32.5 (1 – 64)"
     expect(part(page, "notes")).to_contain_text("by requests at once: 1.92 at 1; 0.80 at 64.")
-    expect(findings).to_contain_text("With 1 at once the speedup is 1.92, with 64 at once 0.80")
+    expect(findings).to_contain_text("At load 1 (requests at once) the speedup is 1.92, at load 64 it is 0.80")
     read(page, EXACT)
     expect(page.locator("specviz-served [data-figure=load]")).to_have_count(0)
     part(page, "speedups").fill("fast")

@@ -238,7 +238,7 @@ def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended
     sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
     page = show(a_tree_run(*rounds, settings=settings, sampling=sampling, seed=7), "tree")
     expect(page.locator('[part="meta"]')).to_contain_text(
-        "Draft model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
+        "Draft model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · Tree"
         " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
     )
     notes = page.locator('[part="early"]')

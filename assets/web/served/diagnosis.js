@@ -8,6 +8,9 @@ import { two } from "../why/figures.js";
 /** The columns of a published figure, in the order of the table. */
 const COLUMNS = ["method", "target", "task", "temperature", "load", "hardware", "drafted", "tokens", "speedup", "source", "positions"];
 
+/** Columns whose plain names are those of longer sentences. */
+const SHORT = new Set(["load", "speedup"]);
+
 /** @param {Host} host */
 export function diagnosisPart(host) {
   const { ui, say } = host;
@@ -42,7 +45,7 @@ function renderAnchors({ ui, say }, { anchors, tokens_per_pass: own }) {
   ui.range.classList.toggle("hidden", !ui.method.value || !tokens.length);
   const values = { method: ui.method.value, least: Math.min(...tokens), most: Math.max(...tokens), n: tokens.length, tokens: own };
   ui.range.textContent = say(own === null ? "doctor.range_alone" : "doctor.range", values);
-  const head = COLUMNS.map((name) => make("th", { scope: "col", text: say(name === "speedup" ? "doctor.speedup_short" : `doctor.${name}`) }));
+  const head = COLUMNS.map((name) => make("th", { scope: "col", text: say(SHORT.has(name) ? `doctor.${name}_short` : `doctor.${name}`) }));
   ui.anchors.replaceChildren(make("table", { part: "anchors" }, make("thead", {}, make("tr", {}, ...head)),
     make("tbody", {}, ...rows.map((/** @type {any} */ one) => make("tr", {}, ...COLUMNS.map((name) => cell(one[name], name)))))));
 }
