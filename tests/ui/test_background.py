@@ -176,7 +176,7 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
     told = Preparer(replace(deployment, passes="plain"))
     lend(monkeypatch)
     lent = Preparer(deployment)
-    for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "lent for one call")):
+    for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "for one call")):
         preparer.add(pair)
         preparer.start()
         stage = preparer.stage(pair)
