@@ -156,8 +156,9 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
     if (kind := _kind(files)) not in (None, drafter):
         raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
-    if form is None:
+    if form is None or form.part is None:
         raise files.complaint("{folder} holds no trained part in a format that is known here.")
+    part = form.part
     if not files.settings or not files.shapes:
         raise files.complaint(
             "The {method} part in {folder} is incomplete: it needs its weights and a config.json that is a JSON "
@@ -173,7 +174,7 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
 
     try:
         with refusing_out_of_memory(too_large):
-            return form.part.load(files, target)
+            return part.load(files, target)
     except SpecvizError:
         raise
     except Exception as error:
