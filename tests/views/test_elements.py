@@ -42,7 +42,7 @@ def heard(page: Page, event: str) -> list:
 
 def run_of() -> list[str]:
     run = a_run(ROUNDS)
-    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False, "rule": "token"}
+    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False}
     return [
         messages.message("start", **{"run": "run", "settings": ""} | start),
         messages.rounds_message("run", run.rounds, run.vocabulary),
@@ -154,12 +154,12 @@ def test_a_race_replays_what_it_is_given(alone):
     expect(interval).to_have_text("")
     raced(1, low=1.42, high=1.58, busy=True)
     expect(interval).to_have_text("1.42 to 1.58, 90 %")
-    expect(result).to_contain_text("Others wanted the processor too")
+    expect(result).to_contain_text("Other programs were using the processor")
     # Where the interval says nothing, both lanes are shown, its range, and no winner.
     raced(1, speedup=None, low=0.8, high=2.1, busy=True)
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("—")
     expect(interval).to_have_text("0.80 to 2.10, 90 %")
-    expect(result).to_contain_text("lies between 0.80× and 2.10×: too far apart to name a winner")
+    expect(result).to_contain_text("lies between 0.80× and 2.10×: too wide a range to name a winner")
     expect(result).not_to_contain_text("as fast")
     expect(crowns).to_have_count(0)
 
