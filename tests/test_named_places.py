@@ -15,9 +15,11 @@ PLACES = {f"/{path.relative_to(ROOT).as_posix()}" for path in FILES}
 PATH = re.compile(r"(?<!\])[`(]((?:[\w.-]+/)*[\w-]+\.(?:py|js|css|cpp|h|c|md))[`)]")
 MODULE = re.compile(r"`(specviz(?:\.\w+)+)`")
 
-#: Of other projects, and one for each kind of page.
+#: Of other projects.
 ELSEWHERE = {"llama.cpp", "models/speculator.py", "model_executor/models/medusa.py", "aoti_runtime/interface.h"}
-ELSEWHERE |= {"file/KIND.js"}
+
+#: What stands for any name: `ui/tabs/NAME.py`.
+ANY = ("NAME", "KIND", "AREA")
 
 
 def prose_of(path: pathlib.Path) -> str:
@@ -38,7 +40,7 @@ def prose_of(path: pathlib.Path) -> str:
 
 def is_there(name: str) -> bool:
     """A place may be named by its end alone: `few_rows.cpp`."""
-    return name in ELSEWHERE or any(place.endswith(f"/{name}") for place in PLACES)
+    return name in ELSEWHERE or any(word in name for word in ANY) or any(place.endswith(f"/{name}") for place in PLACES)
 
 
 def is_module(name: str) -> bool:
