@@ -17,12 +17,12 @@ import specviz
 from specviz.__main__ import main
 from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
-from specviz.records import settings
+from specviz.records import rules
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
-from specviz.rules import RULES
+from specviz.rules import RULES, rule_named
 from specviz.views import terminal
 from specviz.views.run_messages import token_sources
 
@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(cap
 
 
 def test_looking_whether_a_file_can_be_written_leaves_none_and_loses_none(tmp_path, monkeypatch):
-    def refusing(options):
+    def refusing(*asked):
         raise SpecvizError("none", "target")
 
     monkeypatch.setattr("specviz.commands.pairs.load", refusing)
@@ -246,7 +246,7 @@ def test_a_target_alone_is_enough_and_parts_are_named_like_draft_models(tmp_path
 
 
 def test_help_names_every_drafter_and_rule_without_loading_torch():
-    assert (RULES, tuple(LAB_RULES)) == (settings.RULES, settings.LAB_RULES)
+    assert tuple(LAB_RULES) == rules.LAB_RULES and all(rule_named(name).name == name for name in RULES)
     code = (
         "import sys; from specviz.__main__ import main\n"
         "try: main(['run', '--help'])\n"

@@ -1,10 +1,11 @@
-"""One style, kept by tools: ruff for Python, TypeScript's checker for the page's scripts."""
+"""One style, kept by tools: ruff and mypy for Python, TypeScript's checker for the page's scripts."""
 
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -16,9 +17,25 @@ ROOT = pathlib.Path(__file__).parent.parent
 TYPESCRIPT = "typescript@~7.0.2"
 
 
+#: In one folder: more than that nobody takes in at a glance.
+MOST_FILES = 20
+
+
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
 def test_ruff_finds_nothing(command):
     done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_folder_holds_more_files_than_one_takes_in():
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    folders = Counter(str(pathlib.PurePath(path).parent) for path in found if (ROOT / path).is_file())
+    assert len(folders) > 30 and {folder: n for folder, n in folders.items() if n > MOST_FILES} == {}
+
+
+def test_the_types_of_the_program_fit():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

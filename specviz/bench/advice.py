@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALL = "all"
 
 #: A line of a report that was made before everything was measured.
-INTERRUPTED = "Interrupted: this is what was measured until then."
+INTERRUPTED = "Interrupted: only the measurements so far."
 
 #: With fewer prompts the turns' own interval is wider than a bootstrap's over so small a sample.
 FEWEST = 4

@@ -188,7 +188,7 @@ def busy(machine: Facts) -> str | None:
     if load is None or cores is None or load <= cores:
         return None
     return (
-        f"The machine was busy when this began: a load of {load:g} on {cores} cores. Trust ratios and their "
+        f"The machine was busy at the start: a load of {load:g} on {cores} cores. Trust ratios and their "
         "intervals, not tokens per second."
     )
 
@@ -198,13 +198,13 @@ def unsteady(rows: Sequence[BenchRow], settings: Values, interrupted: bool = Fal
     disturbed, parts = sum(row.busy for row in rows), []
     if disturbed:
         parts.append(
-            f"Something else wanted the processor in {disturbed} of {len(rows)} rows: their intervals allow for it."
+            f"Other programs used the processor in {disturbed} of {len(rows)} rows: their intervals account for that."
         )
     planned, made = settings.get("repeats"), settings.get("repeats_made")
     if interrupted:
         parts.append(INTERRUPTED)
     elif made != planned:
-        parts.append(f"{made} of {planned} repeats fitted into the time of a quick run.")
+        parts.append(f"A quick run had time for only {made} of {planned} repeats.")
     return " ".join(parts) or None
 
 
@@ -274,12 +274,12 @@ def _table(entries: Iterable[dict[str, Any]], left: Sequence[str], fields: Seque
 def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]:
     """One line for all that agree, one for each place where texts part."""
     if not agreements:
-        yield "Equality: nothing was decoded greedily, so no text has to be equal."
+        yield "Equality: nothing was decoded greedily, so no texts have to be equal."
         return
     same, presets = sum(one.identical for one in agreements), {one.preset for one in agreements}
     yield (
-        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) are "
-        f"plain decoding's, token by token ({dtype})."
+        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) "
+        f"equal plain decoding's, token by token ({dtype})."
     )
     parted: dict[tuple[str, int, float], list[Agreement]] = {}
     for one in agreements:

@@ -117,7 +117,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
             # As if all of it had been refused: at each place the target has read what comes before it, and no more.
-            refused = Verdict((), (new[place],), (), draft, coins, tuple, 0)
+            refused = Verdict((), (new[place],), (), draft, None, 0)
             drafter.observe_draft(len(committed), refused, _own(drafter, target, layers))
 
 

@@ -1,4 +1,4 @@
-"""`advise`: measures every way to draft that the pair has, and says which to use."""
+"""`advise`: measures every drafter that the pair has, and says which to use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABOUT = "measure every drafter that the pair has, and say which to use: a minute
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--minutes", type=minutes, default=1.0, help="how long it may take (default: %(default)s)")
+    parser.add_argument("--minutes", type=minutes, default=1.0, help="time limit (default: %(default)s)")
     add_work_options(parser)
     pairs.add_pair_options(parser)
 

@@ -1,4 +1,4 @@
-"""`bench`: plain decoding, every drafter and transformers, measured in turn."""
+"""`bench`: measures plain decoding, every drafter and transformers, taking turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specviz.views.terminal import aligned, work_table
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
-ABOUT = "measure plain decoding, every drafter and transformers in turn"
+ABOUT = "measure plain decoding, every drafter and transformers, taking turns"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,14 +31,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     add_work_options(parser)
     names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
-    add("--only", **names, help=f"these drafters alone, of {', '.join(DRAFTERS)}")
-    add("--preset", **names, help="these prompts alone, such as story,repeats")
-    add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
+    add("--only", **names, help=f"only these drafters, of {', '.join(DRAFTERS)}")
+    add("--preset", **names, help="only these prompts, such as story,repeats")
+    add("--temperature", type=float, metavar="T", help="only this temperature, instead of 0 and 1")
     add(
         "--passes",
         choices=("auto", "plain"),
         default="auto",
-        help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
+        help="auto: compile them first, once per machine; plain: transformers' own passes (default: %(default)s)",
     )
     pairs.add_pair_options(parser)
 
@@ -87,7 +87,7 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
 
 
 def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
-    """Every way to draft on one's own prompts."""
+    """Every drafter on the user's own prompts."""
     from specviz.bench.advising import require_chains, work_on
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.machine import describe_machine

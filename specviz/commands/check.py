@@ -1,4 +1,4 @@
-"""`check`: tries everything once, on this device and with this pair."""
+"""`check`: checks everything once, on this device and with this pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
     from specviz.models.pair import ModelPair
 
-ABOUT = "try everything once on this device and this pair: about a minute"
+ABOUT = "check everything once on this device with this pair: about a minute"
 
 SCHEMA = "specviz.check/1"
 
@@ -27,7 +27,7 @@ SIGNS = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all findings there")
-    parser.add_argument("--minutes", type=minutes, default=1.0, help="how long it may take (default: %(default)s)")
+    parser.add_argument("--minutes", type=minutes, default=1.0, help="time limit (default: %(default)s)")
     pairs.add_pair_options(parser)
 
 
@@ -75,7 +75,7 @@ def _report(pair: ModelPair, findings: Iterable[Finding], seconds: float, interr
 
 
 def line_of(finding: Finding) -> str:
-    """``✓ trees, target: read as the branches alone are``; advice on a line of its own."""
+    """``✓ trees, target: read in the same way as the branches alone``; advice on a separate line."""
     advice = f"\n    → {finding.advice}" if finding.advice else ""
     return f"{SIGNS[finding.state]} {finding.what}: {finding.seen}{advice}"
 

@@ -1,4 +1,4 @@
-"""`compare-texts`: two greedy texts of any engines that should be equal, and the target's verdict where they part."""
+"""`compare-texts`: two greedy texts that should be equal, and the target's verdict where they differ."""
 
 import argparse
 import json
@@ -10,15 +10,15 @@ from specviz.records.settings import SETTINGS
 from specviz.records.words import words
 from specviz.views.terminal import harmless, parting_lines
 
-ABOUT = "two greedy texts that should be equal: did they part by rounding, or is one wrong?"
+ABOUT = "two greedy texts should be equal: do they differ by rounding, or is one of them wrong?"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for name in ("one", "other"):
-        what = "a text after the prompt, or its token ids as a JSON list"
+        what = "the text after the prompt, or its token ids as a JSON list"
         add(name, type=pathlib.Path, metavar=name.upper(), help=what)
-    add("--prompt", default="", metavar="TEXT", help="what both texts follow")
+    add("--prompt", default="", metavar="TEXT", help="the prompt that both texts continue")
     add("--chat", action="store_true", help=SETTINGS["chat"].about)
     pairs.add_pair_options(parser)
 

@@ -1,4 +1,4 @@
-"""`metrics`: what a server says of its own speculation, as figures."""
+"""`metrics`: figures from what a server reports about its speculation."""
 
 import argparse
 import pathlib
@@ -9,18 +9,18 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.views.served_messages import served_message, served_text
 
-ABOUT = "what a server says of its own speculation (vLLM, SGLang, llama.cpp, …), as figures"
+ABOUT = "figures from what a server reports about its speculation (vLLM, SGLang, llama.cpp, …)"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    what = "answers, a log, a scrape of /metrics, or what a benchmark wrote; - is the input; see docs/metrics.md"
+    what = "responses, a log, a scrape of /metrics, or a benchmark's output; - reads the input; see docs/metrics.md"
     add("metrics", type=pathlib.Path, metavar="FILE", help=what)
     add("--chains", action="store_true", help="every pass drafted one chain of full length (SGLang: topk 1)")
     add("--cost", type=float, metavar="C", help="the server's c, for the γ that the formula favours")
-    about = "speed measured over the same server without drafts, or by requests at once: 1:1.9 32:0.8"
+    about = "measured speedup over the same server without drafts, or by requests at once: 1:1.9 32:0.8"
     add("--speedup", default="", metavar="X", help=about)
-    add("--json", type=pathlib.Path, metavar="FILE", help="write the figures there too")
+    add("--json", type=pathlib.Path, metavar="FILE", help="also write the figures to this file")
 
 
 def main(options: argparse.Namespace) -> int:

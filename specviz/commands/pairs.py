@@ -21,20 +21,19 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="what drafts for it: a draft model, or a part trained on the target (EAGLE, DFlash, DSpark, Medusa, "
-        "MTP, ...); repeatable",
+        help="a draft model, or a part trained on the target (EAGLE, DFlash, DSpark, Medusa, MTP, ...); repeatable",
     )
     add(
         "--draft-vocabulary",
         type=int,
         metavar="N",
-        help="leave the draft model's head only N frequent tokens (FR-Spec; default: all)",
+        help="cut the draft model's head down to N frequent tokens (FR-Spec; default: all)",
     )
     add(
         "--device",
         default="auto",
-        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: over "
-        "torchrun's processes, and what auto means under torchrun (default: %(default)s)",
+        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: the "
+        "target over torchrun's processes, as auto does under torchrun (default: %(default)s)",
     )
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 

@@ -1,4 +1,4 @@
-"""`run`: continues a prompt; the text is coloured by where each token came from."""
+"""`run`: continues a prompt; the colour of each token shows where it came from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
 from specviz.views import terminal
 
-ABOUT = "continue a prompt, tokens coloured by where they came from"
+ABOUT = "continue a prompt; each token's colour shows where it came from"
 
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
@@ -27,14 +27,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             _add_setting(parser, name, row)
     add("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     add("--chat", action="store_true", help=SETTINGS["chat"].about)
-    add("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
-    add("--html", type=pathlib.Path, metavar="FILE", help="write a page there that shows the run offline")
+    add("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace to this file")
+    add("--html", type=pathlib.Path, metavar="FILE", help="write a page that shows the run offline to this file")
     add(
         "--passes",
         choices=PASSES,
         default="cached",
-        help="plain: the models' own; cached: compiled ones, if any were compiled before; auto: compile them first, "
-        "which takes a minute or two (default: %(default)s)",
+        help="plain: the models' own; cached: those compiled earlier, if any; auto: compile them first, which takes "
+        "a minute or two (default: %(default)s)",
     )
     pairs.add_pair_options(parser)
 

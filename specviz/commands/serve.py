@@ -6,7 +6,7 @@ ABOUT = "serve the page, like app.py"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp", action="store_true", help="offer the functions of its API as tools of an MCP server")
+    parser.add_argument("--mcp", action="store_true", help="also offer the API's functions as tools of an MCP server")
 
 
 def main(options: argparse.Namespace) -> int:

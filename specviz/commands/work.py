@@ -1,4 +1,4 @@
-"""Measuring on one's own prompts, which `bench` and `advise` do: the options, the requests and the progress."""
+"""The user's own prompts in `bench` and `advise`: the options, the requests and the progress."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ REPORT_EVERY = 5.0
 
 def add_work_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    kinds = "a text a line, or JSON lines with prompt or messages, and optionally a domain"
+    kinds = "one per line, or JSON Lines with prompt or messages, and optionally domain"
     add("--prompts", type=pathlib.Path, metavar="FILE", help=f"measure on these prompts: {kinds}")
     add(
         "--chat",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="fill prompts into the model's chat template (default: if it has one)",
+        help="fill prompts into the model's chat template (default: if the model has one)",
     )
-    add("--max-new-tokens", type=int, metavar="N", help=f"of each run (default: {TOKENS}; bench --quick: fewer)")
+    add("--max-new-tokens", type=int, metavar="N", help=f"length of each run (default: {TOKENS}; bench --quick: less)")
 
 
 def minutes(text: str) -> float:

@@ -9,7 +9,8 @@ device_rounds       rounds that a GPU makes by itself, launched before the host 
 recorded_rounds     a round as functions of tensors, in the parts that are recorded
 continuation        a run's text as it grows, and where it ends
 lengths             how deep each round drafts, and what is learned from it
-record              the record of a round, from the device to plain values; a whole run's
+fetched             what the record of a round is made of, from the device in one transfer
+record              the record of a round, and a whole run's
 lossless            the lab: many short runs against the exact distribution; wrong rules for it to catch
 exact_distribution  that distribution, enumerated
 """

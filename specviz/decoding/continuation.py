@@ -22,7 +22,7 @@ class Continuation:
         self.stop_reason: StopReason | None = None
 
     @property
-    def left(self) -> float:
+    def left(self) -> int:
         """How many tokens can still be added."""
         left = self.settings.max_new_tokens + self.prompt_length - len(self.committed)
         if self.pair.context_length is not None:

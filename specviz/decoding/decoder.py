@@ -11,7 +11,7 @@ from torch import Tensor
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, StaticModel, reader
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.passes.kernels.chains import JudgedDraft
@@ -36,7 +36,7 @@ class Decoder:
     coins: Coins
     judge: Judge
     nothing: Draft = field(init=False)  # the draft of a round that proposes none
-    marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
+    marks: tuple[Mark, Mark, Mark] = field(init=False)  # of the last round: it began, had drafted and had verified
 
     def __post_init__(self) -> None:
         self.nothing = Draft.copied((), self.target.device)
@@ -63,7 +63,7 @@ class Decoder:
             _require_drawn_from_numbers(draft)
         # 3. Judge.
         verdict = self.judge.verdict(draft, logits, uniforms)
-        # 4. Keep: caches drop what was refused, and the drafter hears of it.
+        # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
         self.target.keep(len(committed), verdict.path)
         features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
         hear = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
@@ -75,7 +75,7 @@ def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
     target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get(TARGET))
     fast = request.passes.get(TARGET)
-    if isinstance(fast, GraphedPasses) and target.buffers is not fast.kept:
+    if isinstance(fast, GraphedPasses) and isinstance(target, StaticModel) and target.buffers is not fast.kept:
         # Another text has the buffers that the graphs work on: this run is plain, and its record says so.
         request.passes[TARGET] = FastPasses.unprepared(fast.static)
     drafter = (build or request.drafter)(context_of(request, target))
@@ -171,31 +171,36 @@ class Judge:
         tokens = (*[host["token"][index] for index in path], host["next"])
         wide = (rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from)
         held = _bytes_of(draft.probs, draft.logits, *wide)
-        return Verdict(path, tokens, tuple(host["choice"]), draft, uniforms, lambda: (rows, decision), held)
+        return Verdict(path, tokens, tuple(host["choice"]), draft, lambda: (rows, decision, uniforms), held)
 
 
 class KernelJudge(Judge):
     """The same at a temperature and without filters, in one call of C++: by `TOKEN`, `BLOCK`, `TREE` and `MATCH`."""
 
-    def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        made = JudgedDraft(draft, logits, uniforms, self.warper.temperature_alone, self.rule is BLOCK)
+    def __init__(self, rule: Rule, warper: Warper, temperature: float):
+        super().__init__(rule, warper)
+        self.temperature = temperature
 
-        def details() -> tuple[TargetRows, Decision]:
+    def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
+        made = JudgedDraft(draft, logits, uniforms, self.temperature, self.rule is BLOCK)
+
+        def details() -> tuple[TargetRows, Decision, Uniforms]:
             if self.rule is MATCH:
                 rows = TargetRows.of(logits, self.warper)
-                return rows, MATCH.decide(draft, rows, uniforms)
-            return TargetRows(logits, made.probs(), None, self.warper.changes_logits), made.decision()
+                return rows, MATCH.decide(draft, rows, uniforms), uniforms
+            return TargetRows(logits, made.probs(), None, self.warper.changes_logits), made.decision(), uniforms
 
         held = _bytes_of(draft.probs, draft.logits, logits) + made.bytes
-        return Verdict(made.path, made.tokens, made.choices, draft, uniforms, details, held)
+        return Verdict(made.path, made.tokens, made.choices, draft, details, held)
 
 
 def judge_of(request: Request) -> Judge:
     """The quickest judge that comes to the same."""
     rule, warper, passes = request.deciding_rule, request.warper, request.passes.get(TARGET)
-    known = rule in (TOKEN, BLOCK, TREE, MATCH) and warper.temperature_alone is not None
-    by_kernels = passes is not None and passes.by_kernels
-    return KernelJudge(rule, warper) if known and by_kernels else Judge(rule, warper)
+    temperature = warper.temperature_alone if rule in (TOKEN, BLOCK, TREE, MATCH) else None
+    if passes is None or not passes.by_kernels or temperature is None:
+        return Judge(rule, warper)
+    return KernelJudge(rule, warper, temperature)
 
 
 def _bytes_of(*tensors: Tensor | None) -> int:

@@ -7,7 +7,7 @@ It finds out then whether the text ended; a round that was launched after the en
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Decoder
+from specviz.decoding.fetched import Fetched
 from specviz.decoding.host_rounds import HostRounds, MadeRound
 from specviz.decoding.recorded_rounds import Recorded, RecordedRound, Way
 from specviz.decoding.request import Request
@@ -64,32 +65,33 @@ class DeviceRounds(HostRounds):
     def of(cls, request: Request, decoder: Decoder, length: DraftLength) -> HostRounds:
         """Without them where some part of the rounds cannot be recorded."""
         drafter, rule, deepest = decoder.drafter, request.deciding_rule, request.num_draft_tokens
-        if rule.on_device is None or not decoder.target.recordable:
+        passes = decoder.target.graphs
+        if rule.on_device is None or passes is None:
             return HostRounds(request, decoder, length)
         ahead = drafter.ahead(deepest)
-        if deepest and ahead is None:
+        if ahead is not None:
+            deepest = int(min(deepest, ahead.deepest))
+        elif deepest:
             return HostRounds(request, decoder, length)
-        deepest = deepest and min(deepest, ahead.deepest)
         layers, coins = tuple(drafter.feature_layers), 2 * request.largest_draft + 1
-        passes, warper = decoder.target.passes, request.warper
-        way = Way(passes, ahead, deepest, rule, warper, layers, drafter.reachable, coins)
+        way = Way(passes, ahead, deepest, rule, request.warper, layers, drafter.reachable, coins)
         return cls(request, decoder, length, way)
 
     def next(self, text: Continuation) -> MadeRound:
         while self._may_begin(text):
-            self.waiting = self.waiting or self.length.choose()
-            if not self._begun(text):
-                break
-        if self.flying:
-            return self._landed(text)
-        self._leave(text)
-        choice, self.waiting = self.waiting, None
-        return self._made(text, time.perf_counter(), choice)
+            choice, self.waiting = self.waiting or self.length.choose(), None
+            if self._begun(text, choice):
+                continue
+            if not self.flying:
+                self._leave(text)
+                return self._made(text, time.perf_counter(), choice)
+            self.waiting = choice
+        return self._landed(text)
 
     @property
     def _under_way(self) -> int:
         """The most tokens that rounds under way may add."""
-        return sum(one.round.depth + 1 for one in self.flying)
+        return sum(flight.round.depth + 1 for flight in self.flying)
 
     def _may_begin(self, text: Continuation) -> bool:
         """True if a next round is certain, and what it may draft."""
@@ -98,38 +100,40 @@ class DeviceRounds(HostRounds):
         certain = text.room - self._under_way >= self.way.deepest
         return self.waiting is None and len(self.flying) < LEAD and certain
 
-    def _begun(self, text: Continuation) -> bool:
-        """Launches the round that is waiting; False if that has to wait, or is for the host to make."""
-        depth = min(self.way.deepest, self.request.depth(self.waiting.depth, text.room))
+    def _begun(self, text: Continuation, choice: LengthChoice) -> bool:
+        """Launches the next round; False if that has to wait, or is for the host to make."""
+        depth = min(self.way.deepest, self.request.depth(choice.depth, text.room))
         if depth and self.length.as_chain and self.request.branches > 1:
             return False
         if not self.flying:
             self._prepare(text, depth)
-        if not self._takes(text, depth):
-            return False
-        self._launch(depth)
-        return True
+        recorded = self._recording(text, depth)
+        if recorded is not None:
+            self._launch(recorded, choice)
+        return recorded is not None
 
-    def _takes(self, text: Continuation, depth: int) -> bool:
-        """True if a round that drafts so deep can be launched after those under way."""
-        ahead, length = self.way.ahead, len(text.committed) + self._under_way
-        if depth and (length + depth > ahead.limit + 1 or self.unread > ahead.unread):
-            return False
-        recorded = self.recorded
-        return recorded is not None and depth in recorded.rounds and length + self.way.margin < recorded.room
+    def _recording(self, text: Continuation, depth: int) -> RecordedRound | None:
+        """The round that drafts so deep, if it can be launched after those under way."""
+        length = len(text.committed) + self._under_way
+        if depth and (length + depth > self.way.drafting.limit + 1 or self.unread > self.way.drafting.unread):
+            return None
+        if self.recorded is None or length + self.way.margin >= self.recorded.room:
+            return None
+        return self.recorded.rounds.get(depth)
 
     # Off the clock: nothing is under way.
 
     def _prepare(self, text: Continuation, depth: int) -> None:
         """Puts the text on the device, and has a round recorded that drafts so deep, where that is worth it."""
-        if self._takes(text, depth) or len(text.committed) < 2 or self.way.target.whole_rounds is None:
+        kept = self.way.target.whole_rounds
+        if self._recording(text, depth) is not None or len(text.committed) < 2 or kept is None:
             return
         self._leave(text)
         self.way.reserve(len(text.committed))
-        if not self.decoder.target.recordable:
+        if self.decoder.target.graphs is None:
             return
-        recorded = self._found()
-        usual = {min(one, self.way.deepest) for one in self.request.depths}
+        recorded = self._found(kept)
+        usual = {min(allowed, self.way.deepest) for allowed in self.request.depths}
         missing = sorted((usual if depth in usual else {depth}) - recorded.rounds.keys())
         if missing and depth not in usual:
             self.met[depth] += 1
@@ -137,15 +141,15 @@ class DeviceRounds(HostRounds):
                 return
         self._enter(text, recorded)
         try:
-            for one in missing:
-                recorded.record(one)
+            for absent in missing:
+                recorded.record(absent)
         except RuntimeError as error:
             self.way.target.refuse_rounds(error)
             self._leave(text)
 
-    def _found(self) -> Recorded:
+    def _found(self, kept: OrderedDict[Hashable, Recorded]) -> Recorded:
         """What an earlier run has recorded in this way, if it is over the same buffers; else nothing yet."""
-        kept, settings = self.way.target.whole_rounds, self.request.settings
+        settings = self.request.settings
         facts = settings.sampling, self.way.rule.name, self.way.deepest, self.way.coins
         rooms = tuple(passes.kept.room for passes in self.way.passes)
         way: Hashable = (settings.drafter, settings.drafting, *facts, rooms)
@@ -159,16 +163,17 @@ class DeviceRounds(HostRounds):
 
     def _enter(self, text: Continuation, recorded: Recorded) -> None:
         """Hands the text to the device."""
-        committed, one = text.committed, recorded.text
+        committed, there = text.committed, recorded.text
         self.read, features = self.decoder.drafter.enter(committed)
         self.unread = len(committed) - self.read - (features is not None)
         if self.way.ahead is not None and self.way.ahead.shares:
             self.unread = 1
-        one.ids[: len(committed)] = to_device(committed, one.ids.device)
-        one.length.fill_(len(committed))
-        one.read.fill_(self.read)
+        there.ids[: len(committed)] = to_device(committed, there.ids.device)
+        there.length.fill_(len(committed))
+        there.read.fill_(self.read)
         if features is not None:
-            one.features[self.read : len(committed) - 1] = features
+            assert there.features is not None, "there is room for what the drafter reads"
+            there.features[self.read : len(committed) - 1] = features
         self.recorded, self.last = recorded, None
 
     def _leave(self, text: Continuation) -> None:
@@ -182,20 +187,19 @@ class DeviceRounds(HostRounds):
 
     # On the clock
 
-    def _launch(self, depth: int) -> None:
-        one, clock = self.recorded.rounds[depth], self.decoder.target.stopwatch
-        self.recorded.coins.copy_(self.decoder.coins.row())
+    def _launch(self, round_: RecordedRound, choice: LengthChoice) -> None:
+        clock = self.decoder.target.stopwatch
+        round_.recorded.coins.copy_(self.decoder.coins.row())
         marks = [clock.mark()]
-        for replay in one.replays:
+        for replay in round_.replays:
             replay(())
             marks.append(clock.mark())
-        row = self._slot(one.record)
-        row.copy_(one.record, non_blocking=True)
+        row = self._slot(round_.record)
+        row.copy_(round_.record, non_blocking=True)
         marks[-1] = clock.mark()
-        self.flying.append(Flight(one, self.waiting, marks, row))
-        self.waiting = None
-        if depth:
-            self.unread = min(self.way.ahead.unread, depth + 1)
+        self.flying.append(Flight(round_, choice, marks, row))
+        if round_.depth:
+            self.unread = min(self.way.drafting.unread, round_.depth + 1)
         elif self.way.ahead is not None and not self.way.ahead.shares:
             self.unread += 1
 
@@ -209,25 +213,25 @@ class DeviceRounds(HostRounds):
 
     def _landed(self, text: Continuation) -> MadeRound:
         """Waits for the first of the rounds under way."""
-        one, clock = self.flying.popleft(), self.decoder.target.stopwatch
-        clock.wait_for(one.marks[-1])
-        row, layout, depth = one.row.clone(), one.round.layout, one.round.depth
+        flight, clock = self.flying.popleft(), self.decoder.target.stopwatch
+        clock.wait_for(flight.marks[-1])
+        row, layout, depth = flight.row.clone(), flight.round.layout, flight.round.depth
         host = layout.read(row, "kept", "token", "next_token", "likeliest", "judged_by")
         path = tuple(place for place, kept in enumerate(host.get("kept", ())) if kept)
         tokens = (*[host["token"][place] for place in path], host["next_token"])
         # What a round after this one has read is none of the text yet.
         self.decoder.target.length = len(text.committed) + len(path)
         if depth:
-            self.read = self.way.ahead.read_after(len(text.committed), len(path), depth)
+            self.read = self.way.drafting.read_after(len(text.committed), len(path), depth)
         # The tensors of its draft are the next round's by now.
-        draft = one.round.draft
+        draft = flight.round.draft
         if draft.grown is not None:
             draft = replace(draft, parents=tuple([judge - 1 for judge in host["judged_by"]]))
-        verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft, None, None, row.nbytes)
-        began, *_, verified, ended = one.marks
-        draft, verify = (clock.between(*ends) for ends in ((began, one.marks[-3]), (one.marks[-3], verified)))
+        verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft, None, row.nbytes)
+        began, (drafted, verified, ended) = flight.marks[0], flight.marks[-3:]
         total = clock.between(began if self.last is None else self.last, ended)
         self.last = ended
-        seconds = Seconds(draft, verify, total - draft - verify, total, draft + verify)
+        drafting, verifying = clock.between(began, drafted), clock.between(drafted, verified)
+        seconds = Seconds(drafting, verifying, total - drafting - verifying, total, drafting + verifying)
         timed = lambda prefill: replace(seconds, prefill=prefill)  # noqa: E731
-        return MadeRound(verdict, one.choice, timed, partial(layout.read, row))
+        return MadeRound(verdict, flight.choice, timed, partial(Fetched.unpacked, layout, row))

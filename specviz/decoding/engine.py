@@ -1,6 +1,6 @@
 """Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decoded` is the loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,16 +26,17 @@ from specviz.rules.draft import Rule
 Made = TypeVar("Made", Round, PendingRound)
 
 
-def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Iterator[Round]:
+def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Generator[Round, None, None]:
     """Continues `prompt` (text or token ids), yielding one Round per target pass.
 
     settings: fields of `RunSettings` by name. None means the default, except for the drafter: ``drafter=None`` is plain
     decoding.
 
     Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
-    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
-    SpecvizError, with `field` set, before the first round if the settings are invalid. Closing the generator stops the
-    run at the end of its round.
+    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device, by the
+    same passes: those that the pair has when the run begins (`ModelPair.prepare`). Raises SpecvizError, with `field`
+    set, before the first round if the settings are invalid. Closing the generator stops the run at the end of its
+    round.
     """
     return rounds(_ordered(pair, prompt, settings))
 
@@ -51,17 +52,17 @@ def _ordered(pair: ModelPair, prompt: str | Sequence[int], settings: dict[str, A
     return prepare(pair, RunSettings(prompt, **named))
 
 
-def rounds(request: Request, build: BuildDrafter | None = None) -> Iterator[Round]:
+def rounds(request: Request, build: BuildDrafter | None = None) -> Generator[Round, None, None]:
     """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) if memory runs out.
 
     build: makes the caller's own drafter, which must draft no deeper than the request's, whose size was checked.
     """
-    return _refusing_long_texts(request, (one.record() for one in _decoded(request, build)))
+    return _refusing_long_texts(request, (pending.record() for pending in _decoded(request, build)))
 
 
 def pending_rounds(
     request: Request, build: BuildDrafter | None = None, details: bool = False
-) -> Iterator[PendingRound]:
+) -> Generator[PendingRound, None, None]:
     """The same rounds before their records are made, so that this can wait until no time is measured.
 
     details: their verdicts keep what they came from, for whoever judges a draft once more.
@@ -70,7 +71,9 @@ def pending_rounds(
 
 
 @torch.inference_mode()
-def _decoded(request: Request, build: BuildDrafter | None, details: bool = False) -> Iterator[PendingRound]:
+def _decoded(
+    request: Request, build: BuildDrafter | None, details: bool = False
+) -> Generator[PendingRound, None, None]:
     """The loop: clock and text around the decoder's rounds."""
     decoder, length, text = decoder_of(request, build), length_of(request), Continuation(request)
     prefill, index = _timed(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
@@ -97,7 +100,7 @@ def _decoded(request: Request, build: BuildDrafter | None, details: bool = False
             None if made.choice.speed is None else made.choice,
             decoder.drafter.reachable,
             decoder.target.read_again,
-            made.fetched,
+            made.fetch,
         )
         prefill, index = 0.0, index + 1
 
@@ -112,7 +115,7 @@ def _timed(clock: Stopwatch, work: Callable[[], None]) -> float:
     return clock.between(start, end)
 
 
-def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Iterator[Made]:
+def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Generator[Made, None, None]:
     tokens = len(request.prompt.ids)
 
     def too_long() -> SpecvizError:
@@ -124,15 +127,15 @@ def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Iterator[Mad
         )
 
     with refusing_out_of_memory(too_long):
-        for one in made:
-            tokens += len(one.emitted)
-            yield one
+        for round_ in made:
+            tokens += len(round_.emitted)
+            yield round_
 
 
 # Two rules on the same drafts
 
 
-def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
+def replay(request: Request, rule: str) -> Generator[tuple[Round, Round], None, None]:
     """Each round of the request, and the round in which `rule` judges the same draft with the same coins.
 
     The text continues as the request's own rule decides, so both always judge the same draft. The other rule's round
@@ -156,16 +159,15 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
     return _replayed(request, other)
 
 
-def _replayed(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
+def _replayed(request: Request, other: Rule) -> Generator[tuple[Round, Round], None, None]:
     judge = Judge(replace(request, rule=other).deciding_rule, request.warper)
-    for one in pending_rounds(request, details=True):
-        yield one.record(), _judged_again(one, other, judge).record()
+    for pending in pending_rounds(request, details=True):
+        yield pending.record(), _judged_again(pending, other, judge).record()
 
 
 @torch.inference_mode()
-def _judged_again(one: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
-    rows, _ = one.verdict.details()
-    verdict = judge.verdict_by_rows(one.verdict.draft, rows, one.verdict.uniforms)
-    nothing = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
-    judged = {"verdict": verdict, "rule": rule, "emitted": verdict.tokens, "pieces": ()}
-    return replace(one, **judged, seconds=nothing, stop_reason=None, choice=None, read_again=0)
+def _judged_again(pending: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
+    rows, _, uniforms = pending.verdict.details()
+    verdict = judge.verdict_by_rows(pending.verdict.draft, rows, uniforms)
+    judged = replace(pending, verdict=verdict, rule=rule, emitted=verdict.tokens, pieces=())
+    return replace(judged, seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0), stop_reason=None, choice=None, read_again=0)

@@ -1,7 +1,7 @@
-"""Rules that engines offer as flags and that change the output: only the Lossless lab has them, to measure by how much.
+"""Rules that engines offer as flags and that change the output: the Lossless lab measures by how much.
 
-Each is written from the engine's source, with the values that its documentation or its users give: where the engine's
-own default is exact or off, that is said.
+Each is written from the engine's source, with the values that its documentation or its users give, and says if the
+engine's own default is exact or off.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Drafter
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, Verdict, chain, require_shapes
 from specviz.rules.exact import points_at, residual, verify_match, verify_token_by_token
 from specviz.rules.sampling import draw_with_sums
 
@@ -40,14 +40,15 @@ def accept_by_thresholds(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> 
     """
     if rows.choices is not None:
         return verify_match(draft, rows, uniforms)
+    _, target_probs = require_shapes(draft, rows, uniforms)
     shape = draft.shape
-    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    p = shape.judging_cells(target_probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     so_far = ((p + (shape.elders * p).sum(-1)) / ACCUMULATED).clamp_max_(1)
     passed = (uniforms.accept.index_select(0, shape.families) < so_far) | (p >= SINGLE)
     kept = shape.path(passed)
     row = shape.row_after(kept)
-    refused = points_at(row, draft.tokens, shape.rows, rows.probs)
-    next_probs = residual(rows.probs.index_select(0, row)[0], refused)
+    refused = points_at(row, draft.tokens, shape.rows, target_probs)
+    next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
@@ -71,8 +72,9 @@ def accept_relaxed(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decisi
 
 
 def defer_rejections(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """vLLM's ``fly``, LOSSY: judges a chain token by token, but keeps a refused token where the target is unsure (the
-    entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would pass.
+    """vLLM's ``fly``, LOSSY: judges a chain token by token, but accepts a rejected token where the target is unsure
+    (the entropy of its `FLY_TOP` likeliest tokens is at least `FLY_ENTROPY`) and the next `FLY_WINDOW` tokens would
+    pass.
 
     Training-free loosely speculative decoding, arXiv 2511.22972; apply_fly_random_acceptance_kernel and its greedy
     sister in vllm/v1/spec_decode/fly.py (vLLM #53987), where a window has to end within the draft.

@@ -1,4 +1,4 @@
-"""The exact distribution of a run's first tokens, enumerated, to compare many short runs with."""
+"""The exact distribution of a run's first tokens, enumerated, for comparison with many short runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

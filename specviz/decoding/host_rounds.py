@@ -1,4 +1,4 @@
-"""Rounds that the host makes one after the other, each when it has heard of the last one."""
+"""Rounds that the host makes one after the other, each once it knows the result of the last."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Decoder
-from specviz.decoding.record import Host
+from specviz.decoding.fetched import Fetched
 from specviz.decoding.request import Request
 from specviz.records.runs import LengthChoice, Seconds
 from specviz.rules.draft import Verdict
@@ -20,7 +20,7 @@ class MadeRound(NamedTuple):
     verdict: Verdict
     choice: LengthChoice  # of its depth
     seconds: Callable[[float], Seconds]  # its times, given those of reading the prompt before it
-    fetched: Callable[[], Host] | None = None  # see `PendingRound`
+    fetch: Callable[[], Fetched] | None = None  # see `PendingRound`
 
 
 class HostRounds:

@@ -1,4 +1,4 @@
-"""How deep each round of a request drafts: γ, or chosen in each round by what a pair's rounds have shown so far."""
+"""How deep each round of a request drafts: γ, or a depth chosen in each round from what the pair's rounds showed."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -58,11 +58,11 @@ def _experience(request: Request) -> Experience:
 
 def learn(length: DraftLength, request: Request, verdict: Verdict, seconds: Seconds) -> None:
     """Tells what became of a round. Processes that share the target all go by the leader's clock."""
-    typical = None
+    typical: tuple[float, float] | None = None
     # The first draft reads the whole prompt, where later ones read new tokens.
     if request.chooses_length and not seconds.prefill:
-        taken = seconds.draft, seconds.total - seconds.draft
-        typical = tuple(agreed(part, request.pair.target) for part in taken)
+        target = request.pair.target
+        typical = agreed(seconds.draft, target), agreed(seconds.total - seconds.draft, target)
     length.observe(depth(verdict.draft.parents), len(verdict.path), typical)
 
 

@@ -1,6 +1,6 @@
 """Does the output follow the target? Many short speculative runs of one prompt against the exact distribution."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,8 +33,9 @@ from specviz.passes.cached_model import CachedModel, StatefulModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.states import crop_rows, keeps_state
 from specviz.passes.static_passes import between_rounds
+from specviz.records import rules
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import LIKELIEST
+from specviz.records.rules import LIKELIEST, UNUSUAL
 from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 
@@ -82,7 +83,7 @@ def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) ->
     if rows.choices is not None:
         next_token, next_probs, next_sums = rows.choices.index_select(0, row)[0], None, None
     else:
-        next_probs = rows.probs.index_select(0, row)[0]
+        next_probs = rows.drawn_from.index_select(0, row)[0]
         next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
@@ -99,7 +100,7 @@ class Mislabelled(Draws):
 
 
 class Forgetful(StatefulModel):
-    """WRONG: takes refused tokens out of keys and values alone, and goes on with the states that they have changed."""
+    """WRONG: crops keys and values after a rejection but leaves the running state as the rejected tokens left it."""
 
     def rewind(self, length: int) -> None:
         crop_rows(self.cache, self.length - length)
@@ -107,16 +108,12 @@ class Forgetful(StatefulModel):
         self._kept.clear()
 
 
-#: The rules that can be tested, by name: the drafter's usual one first, then the other right ones, those that are wrong
-#: on purpose, and those that engines offer.
-LAB_RULES = {
+#: Those that only the lab has, the drafter's usual one first among them.
+_RULES = {
     "auto": LabRule(lossless=True),
-    "block": LabRule("block", lossless=True),
-    "multi_path": LabRule("multi_path", lossless=True),
     "greedy_drafts": LabRule(lossless=True, argmax=True),
     "everything": LabRule(wrong=Rule("everything", accept_everything, lossless=False)),
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
-    "typical": LabRule("typical"),
     "mislabelled": LabRule(mislabelled=True),
     "stale_state": LabRule(stale_state=True),
     "sglang": LabRule(wrong=Rule("sglang", accept_by_thresholds, lossless=False), argmax=True),
@@ -125,6 +122,10 @@ LAB_RULES = {
     "p_min": LabRule("token", cut=own_probability),
     "confidence_cut": LabRule("token", cut=product_so_far),
 }
+_RULES |= {name: LabRule(name, lossless=rules.RULES[name].lossless) for name in UNUSUAL}
+
+#: The rules that can be tested, by name.
+LAB_RULES = {name: _RULES[name] for name in rules.LAB_RULES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,9 @@ def check_lossless(request: Request, rule: LabRule) -> None:
         raise SpecvizError("The prompt leaves no room for {n} new tokens: shorten it.", "prompt", n=RUN_TOKENS)
 
 
-def examine(request: Request, rule: LabRule, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+def examine(
+    request: Request, rule: LabRule, runs: int
+) -> Generator[ExactDistribution | Sample | GreedyToken, None, None]:
     """The exact distribution, then the sample of each of `runs` runs; at temperature 0, both texts' tokens instead.
 
     Closing it stops even within a run.
@@ -197,7 +200,7 @@ class Sampler:
         tokens, origins = zip(*self.run(RUN_TOKENS, COMPARED))
         return Sample(tokens, origins)
 
-    def run(self, length: int, wanted: int) -> Iterator[tuple[int, Origin]]:
+    def run(self, length: int, wanted: int) -> Generator[tuple[int, Origin], None, None]:
         """The first `wanted` tokens of a run of `length`, as the rounds emit them, with their origins."""
         with torch.inference_mode():
             target = self.start.target()
@@ -211,8 +214,8 @@ class Sampler:
             with torch.inference_mode():
                 # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
                 verdict = decoder.round(text, min(self.request.num_draft_tokens, length - given - 1))
-            origins: list[Origin] = [*["accepted"] * len(verdict.path), verdict.ending]
-            for token, origin in list(zip(verdict.tokens, origins))[: wanted - given]:
+            accepted: list[Origin] = ["accepted"] * len(verdict.path)
+            for token, origin in list(zip(verdict.tokens, [*accepted, verdict.ending]))[: wanted - given]:
                 text.append(token)
                 given += 1
                 yield token, origin
@@ -228,7 +231,7 @@ class Sampler:
         return drafter if rule.cut is None else CutShort(drafter, rule.cut)
 
 
-def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
+def greedy_texts(request: Request, rule: LabRule) -> Generator[GreedyToken, None, None]:
     """At temperature 0 there is only one text: yields plain decoding's tokens, then those under the rule."""
     length, room = request.settings.max_new_tokens, request.pair.context_length
     if room is not None:
@@ -240,7 +243,7 @@ def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
         yield GreedyToken(False, token, texts.chip(token))
 
 
-def _plain_text(request: Request, length: int) -> Iterator[tuple[int, float]]:
+def _plain_text(request: Request, length: int) -> Generator[tuple[int, float], None, None]:
     """Greedy tokens from one-token passes, each with the log-probability gap between the best two."""
     with torch.inference_mode():
         target = Start(request).target()

@@ -1,6 +1,6 @@
 """A round as functions of tensors, in the parts that are recorded: draft, target pass, verdict and the text's new end.
 
-What decides is the same as on the host, function by function, with the same coins.
+The decisions are the same as on the host, function by function, with the same coins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specviz.decoding.record import parts_of
+from specviz.decoding.fetched import parts_of
 from specviz.drafters.ahead import DeviceText, DraftAhead, branches_see, move
 from specviz.passes.cuda_graphs import GraphedPasses, Replay
 from specviz.rules.draft import Draft, GrownTree, Rule, TargetRows, TreeShape, Uniforms
@@ -33,6 +33,12 @@ class Way:
     feature_layers: tuple[int, ...]
     reachable: Tensor | None  # see `Drafter`
     coins: int  # of a round
+
+    @property
+    def drafting(self) -> DraftAhead:
+        """`ahead`, where something is drafted."""
+        assert self.ahead is not None, "nothing is ever drafted"
+        return self.ahead
 
     @property
     def passes(self) -> list[GraphedPasses]:
@@ -110,7 +116,7 @@ class RecordedRound:
             self.replays[-1](())
 
     def _draft(self) -> tuple[()]:
-        self.draft = self.way.ahead.draft(self.text, self.depth, Uniforms.of(self.recorded.coins).draft)
+        self.draft = self.way.drafting.draft(self.text, self.depth, Uniforms.of(self.recorded.coins).draft)
         return ()
 
     def _verify(self) -> tuple[()]:
@@ -143,7 +149,7 @@ class RecordedRound:
         tokens = torch.cat([draft.tokens.index_select(0, path), following])
         committed = following.where(levels == kept.sum(), tokens)
         if self.depth:
-            self.way.ahead.note_read(text)
+            self.way.drafting.note_read(text)
         text.ids.index_copy_(0, text.length + levels, committed)
         text.length.add_(kept.sum() + 1)
         parts = parts_of(draft, rows, decision, uniforms, self.way.reachable) | {"likeliest": rows.likeliest}
@@ -165,7 +171,7 @@ class RecordedRound:
     def _move(self, path: Tensor) -> None:
         """Brings what was read of the kept tokens to where the text goes on."""
         move(self.recorded.rows, self.text.length, path)
-        self.way.ahead.keep(self.text.length, path)
+        self.way.drafting.keep(self.text.length, path)
         if self.text.features is not None:
             places = self.text.length + torch.arange(self.depth, device=path.device)
             moved = self.text.features.index_select(0, self.text.length + path)

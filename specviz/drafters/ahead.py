@@ -1,7 +1,7 @@
-"""Drafting ahead of the host: after a text on the device, of which the host does not know the last round yet.
+"""Drafting ahead of the host: after a text on the device whose last round the host does not know yet.
 
-A draft is a function of tensors here, so that it can be recorded. What it reads and writes are the buffers of recorded
-passes; nothing in it belongs to a run, since recordings outlive runs.
+A draft is a function of tensors here, so it can be recorded. It reads and writes the buffers of recorded passes;
+nothing in it belongs to a run, since recordings outlive runs.
 """
 
 from __future__ import annotations

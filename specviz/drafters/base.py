@@ -1,4 +1,4 @@
-"""The protocol of a drafter: it proposes tokens and learns which of them were kept."""
+"""The protocol of a drafter: it proposes tokens and learns which ones were accepted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Drafter(ABC):
     servers: ClassVar[Servers] = Servers()
     #: The most that drafting a token costs, as a share of a target pass; None: a pass of the draft model.
     step_share: ClassVar[float | None] = 1 / 2
-    preparing_seconds: ClassVar[float] = 0.0  # the most that its first round in a process waits for
+    preparing_seconds: ClassVar[float] = 0.0  # longest one-time setup
     # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
     # one comes after the final norm).
     feature_layers: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""How a drafter turns probabilities into tokens: the likeliest ones, or draws that a rule can judge."""
+"""How a drafter turns probabilities into tokens: the most likely ones, or draws that a rule can judge."""
 
 import heapq
 from collections.abc import Sequence
@@ -29,15 +29,12 @@ class Children:
 class TopChoices:
     """Takes the likeliest tokens, each a point mass (q = 1): for greedy decoding and typical acceptance."""
 
-    temperature: float | None = 0.0  # at which tokens are drawn from whole rows, if nothing else shapes them
+    warper: Warper | None = None  # shapes the distributions that tokens are drawn from
+    temperature: float | None = 0.0  # at which they are drawn from whole rows, if nothing else shapes these
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
         return first_largest(row), None
-
-    def confidence(self, row: Tensor, token: Tensor, probs: None) -> float:
-        """The drafter's softmax at its choice."""
-        return row.softmax(-1).max().item()
 
     def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
         """The `branches` likeliest continuations across all branches, by probability from the root.
@@ -67,10 +64,6 @@ class Draws:
         probs = self.warper.probabilities(row)
         return draw(probs, u), probs
 
-    def confidence(self, row: Tensor, token: Tensor, probs: Tensor) -> float:
-        """q of the drawn token."""
-        return probs[0, token].item()
-
     def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
         """`branches` draws, dealt to the k rows in proportion to their weights *before* any is made.
 
@@ -81,7 +74,9 @@ class Draws:
         """
         probs = self.warper.probabilities(rows)
         dealt = turns(weights, branches, probs.count_nonzero(-1).tolist())
-        tokens, places, drawn_from = [], [], []
+        tokens: list[Tensor] = []
+        places: list[int] = []
+        drawn_from: list[Tensor] = []
         left = probs.clone()
         for served, _ in dealt:
             q = left[served]

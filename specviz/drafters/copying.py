@@ -1,4 +1,4 @@
-"""Drafting by copying: what followed earlier occurrences of the text's end, the last time or most often."""
+"""Drafting by copying: what followed the text's end at its last occurrence, or most often."""
 
 import bisect
 import heapq

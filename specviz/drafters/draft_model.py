@@ -42,12 +42,14 @@ class DraftModel(Stepwise):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get(DRAFT))
-        self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
-        self.limit = position_limit(context.pair.draft) or math.inf
+        draft = context.pair.draft
+        assert draft is not None, "`check` asks for one"
+        self.model = reader(draft, context.target.stopwatch, context.passes.get(DRAFT))
+        self.known_ids = draft.get_input_embeddings().num_embeddings
+        self.limit = position_limit(draft) or math.inf
         self.columns = context.pair.draft_columns
-        self.reachable = None if self.columns is None else self.columns < logit_width(context.pair.draft)
-        self.whole = self.columns is None and self.known_ids >= self.vocab_size == logit_width(context.pair.draft)
+        self.reachable = None if self.columns is None else self.columns < logit_width(draft)
+        self.whole = self.columns is None and self.known_ids >= self.vocab_size == logit_width(draft)
         self.in_one_call = self.whole and self.drafts_in_one_call(self.model)
 
     @classmethod
@@ -56,7 +58,7 @@ class DraftModel(Stepwise):
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        if pair.draft is None:
+        if pair.draft is None or pair.draft_name is None:
             raise SpecvizError(
                 "This pair has no draft model: name one when loading, or draft with prompt_lookup.", "drafter"
             )
@@ -68,11 +70,12 @@ class DraftModel(Stepwise):
             self.model.prefill(self.known(prompt))
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        budget = min(budget, self.room(committed))
+        budget = int(min(budget, self.room(committed)))
         if budget < 1:
             return Draft.copied((), uniforms.device)
-        if self.in_one_call and (unread := self.unread(committed)).shape[0] <= WIDEST:
-            return self.as_draft(self.model.draft(unread, budget, self.choice, uniforms), uniforms)
+        choice = self.choice if self.in_one_call else None
+        if choice is not None and (unread := self.unread(committed)).shape[0] <= WIDEST:
+            return self.as_draft(self.model.draft(unread, budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
     def room(self, committed: Sequence[int]) -> float:
@@ -116,7 +119,7 @@ class DraftModel(Stepwise):
         if not (self.whole and self.grows_on(self.model)):
             return None
         # After a draft that was accepted whole its last token is unread, and the one after it.
-        return DraftAhead(**self._in_common(self.model.passes, deepest), unread=2, limit=self.limit)
+        return DraftAhead(**self._in_common(self.model, deepest), unread=2, limit=self.limit)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
         if self.model.length < len(committed) - 2:
@@ -144,11 +147,11 @@ class TranslatedDraftModel(DraftModel):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        draft = context.pair.draft
-        self.translation = context.pair.translation
-        self.reader = Reader(self.translation, ())
-        width = logit_width(draft)
-        draft_ids, target_ids = torch.tensor(self.translation.pairs, device=self.model.device).T
+        translation = context.pair.translation
+        assert translation is not None, "`drafter_class` looks for one"
+        self.reader = Reader(translation, ())
+        width = logit_width(self.model.model)
+        draft_ids, target_ids = torch.tensor(translation.pairs, device=self.model.device).T
         both = (draft_ids < min(width, self.known_ids)) & (target_ids < self.vocab_size)
         # Target id -> draft id; one past the draft's logits for tokens not shared.
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
@@ -158,7 +161,7 @@ class TranslatedDraftModel(DraftModel):
         self.whole = self.in_one_call = False
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.reader = Reader(self.translation, prompt)
+        self.reader = Reader(self.reader.translation, prompt)
         if self.room(prompt) > 0:
             self.model.prefill(self.known(self.reader.ids[: self.reader.settled]))
 
@@ -221,6 +224,7 @@ class ParallelDraftModel(DraftModel):
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         """It reads chains only, so any draft model will do whose mask is one of its tokens."""
+        assert pair.draft is not None, "`suits` looks for one"
         mask, tokens = pair.draft.config.pard_token, len(pair.draft.get_input_embeddings().weight)
         if not isinstance(mask, int) or not 0 <= mask < tokens:
             raise SpecvizError(

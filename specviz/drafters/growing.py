@@ -1,7 +1,7 @@
 """How a draft grows on a device: the choosers' decisions (`specviz.drafters.choosers`) as functions of tensors.
 
-A tree has the same number of tokens at every level. Where they belong may depend on what they are, and is not known on
-the host then.
+A tree has the same number of tokens at every level. A token's parent may depend on the tokens drawn, and then the host
+does not know it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Grown:
         if width == 1:
             self.levels.append(GrownLevel(self._one(rows, u), first, None, None))
         else:
-            tokens, places = self._likeliest(rows) if self.growing.warper is None else self._drawn(rows, u)
+            warper = self.growing.warper
+            tokens, places = self._likeliest(rows) if warper is None else self._drawn(warper.probabilities(rows), u)
             judging = places + (first - width + 1) if first else places
             self.levels.append(GrownLevel(tokens, first, judging, self._ancestors(first, places)))
         return self.levels[-1]
@@ -75,8 +76,8 @@ class Grown:
         if width > 1:
             rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
             grown = GrownTree(rows, ancestors, tuple(self.widths))
-        probs = torch.cat(self.probs) if self.probs else None
-        own_softmax = probs is not None and width == 1 and not self.growing.warper.changes_logits
+        probs, warper = torch.cat(self.probs) if self.probs else None, self.growing.warper
+        own_softmax = probs is not None and width == 1 and warper is not None and not warper.changes_logits
         return Draft(
             tokens=tokens,
             parents=chain(n) if grown is None else (-1,) * n,
@@ -104,11 +105,12 @@ class Grown:
         self.weights = chances.index_select(0, best)
         return ids.flatten().index_select(0, best), best // self.growing.branches
 
-    def _drawn(self, rows: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def _drawn(self, left: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
-        dealt, left = turns(self.chances, self.growing.branches), self.growing.warper.probabilities(rows)
+        dealt = turns(self.chances, self.growing.branches)
         self.widths.append(len(dealt))
-        tokens, parents = [], []
+        tokens: list[Tensor] = []
+        parents: list[Tensor] = []
         for served, _ in dealt:
             places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in served])
             mass = left.index_select(0, places)
@@ -126,4 +128,5 @@ class Grown:
         width = self.growing.branches
         numbers = torch.arange(self.depth * width, device=self.device)
         own = numbers[first : first + width].unsqueeze(-1) == numbers
-        return self.levels[-1].ancestors.index_select(0, places) | own if first else own
+        before = self.levels[-1].ancestors if first else None
+        return own if before is None else before.index_select(0, places) | own

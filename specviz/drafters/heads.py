@@ -68,8 +68,9 @@ class HeadDrafter(Stepwise):
         self.news = [] if features is None else [features]
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        if self.in_one_call and self.reading.unread(committed) <= WIDEST and self._begun(committed):
-            return self.as_draft(self.reading.draft(budget, self.choice, uniforms), uniforms)
+        choice = self.choice if self.in_one_call else None
+        if choice is not None and self.reading.unread(committed) <= WIDEST and self._begun(committed):
+            return self.as_draft(self.reading.draft(budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
     def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
@@ -96,7 +97,7 @@ class HeadDrafter(Stepwise):
         if reader is None or not self.grows_on(reader):
             return None
         return HeadAhead(
-            **self._in_common(reader.passes, deepest),
+            **self._in_common(reader, deepest),
             unread=deepest + 1 if part.reads_text else 1,
             deepest=self.most_levels,
             shares=not part.reads_text,

@@ -73,7 +73,7 @@ class Pool:
 class Trie:
     """Branches merged on common prefixes, so that siblings differ; `sources` names each token's first proposer."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.sources: list[str] = []

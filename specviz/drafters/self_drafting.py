@@ -38,8 +38,9 @@ class SelfDrafting(Stepwise):
         try:
             self.model.length = self.target.length
             unread = self.model.unread(committed)
-            if self.in_one_call and unread.shape[0] <= WIDEST:
-                return self.as_draft(self.model.draft(unread, budget, self.choice, uniforms), uniforms)
+            choice = self.choice if self.in_one_call else None
+            if choice is not None and unread.shape[0] <= WIDEST:
+                return self.as_draft(self.model.draft(unread, budget, choice, uniforms), uniforms)
             return super().propose(committed, budget, uniforms)
         finally:
             self.model.rewind(self.target.length)
@@ -53,7 +54,7 @@ class SelfDrafting(Stepwise):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.model):
             return None
-        return DraftAhead(**self._in_common(self.model.passes, deepest), unread=1, shares=True)
+        return DraftAhead(**self._in_common(self.model, deepest), unread=1, shares=True)
 
 
 class EarlyExit(SelfDrafting):

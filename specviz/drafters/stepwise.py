@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.drafters.choosers import Draws, Paths
+from specviz.drafters.choosers import Paths
 from specviz.drafters.growing import Growing
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.kernels.chains import Choice, Made, spread
+from specviz.passes.kernels.chains import spread
+from specviz.passes.made_drafts import Choice, Made
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -108,7 +108,7 @@ class Stepwise(Drafter):
             if drawn_from is not None:
                 probs.append(drawn_from)
             if self.confidence and self.sure is None and depth < budget - 1:
-                sure = self.chooser.confidence(rows[-1], token, drawn_from)
+                sure = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
                 if sure < self.confidence:
                     stopped = sure
                     break
@@ -137,13 +137,13 @@ class Stepwise(Drafter):
         Filters may leave a row fewer tokens than a tree has branches, which only the host can deal with.
         """
         settled = not self.confidence and not isinstance(self.chooser, Paths)
-        return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.recordable
+        return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.graphs is not None
 
-    def _in_common(self, passes: FastPasses, deepest: int) -> dict[str, Any]:
-        """What `DraftAhead` needs to know of every drafter."""
-        growing = Growing(self.chooser.warper if isinstance(self.chooser, Draws) else None, self.width)
+    def _in_common(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
+        """What `DraftAhead` needs to know of every drafter that `grows_on` this reader."""
+        growing = Growing(self.chooser.warper, self.width)
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
-        return {"passes": passes, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
+        return {"passes": reader.graphs, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
     def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
@@ -177,7 +177,8 @@ class Stepwise(Drafter):
         return self._draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, stopped)
 
     def _draft(self, made: Made, uniforms: Tensor, stopped: float | None) -> Draft:
-        own_softmax = isinstance(self.chooser, Draws) and not self.chooser.warper.changes_logits and self.width == 1
+        warper = self.chooser.warper
+        own_softmax = warper is not None and not warper.changes_logits and self.width == 1
         return replace(made.as_draft(uniforms, own_softmax, self._sources(made.parents)), confidence=stopped)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""What is likely wrong with a server's speculation, from what it reports of itself.
+"""What is likely wrong with a server's speculation, judging by its own figures.
 
-Figures in, findings out, no words. A finding is made only where the counts bear it: a rate is called low if the whole
-of its 99 % interval is. Counts of neighbouring passes hang together, so the interval is wide on purpose.
+Figures in, findings out, no words. A finding is made only if the counts support it: a rate is called low if its whole
+99 % interval is low. Neighbouring passes are correlated, so the interval is deliberately wide.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ WASTED = 0.1
 #: Fewer passes tell nothing.
 LEAST_PASSES = 20
 
-#: A measured speedup below this is no gain.
+#: A measured speedup below this is not a gain.
 GAIN = 1.05
 
 #: Two rates that differ by less are not mixed up.
@@ -62,11 +62,12 @@ def examine(signs: Signs) -> list[Finding]:
     """The findings, what is broken first; `few` alone where there is too little to go by."""
     if signs.passes < LEAST_PASSES and not signs.speedups:
         return [Finding("few", {"passes": signs.passes, "least": LEAST_PASSES})]
-    broken = list(filter(None, [_broken(signs)])) if signs.passes >= LEAST_PASSES else []
-    found = [*broken, *filter(None, [not broken and _tail(signs), _definitions(signs), *_speed(signs)])]
-    healthy = not broken and signs.tokens_per_pass is not None
-    if healthy and not signs.speedups:
-        figures = {"tokens": signs.tokens_per_pass}
+    broken = _broken(signs) if signs.passes >= LEAST_PASSES else None
+    tail = None if broken else _tail(signs)
+    found = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))
+    tokens = signs.tokens_per_pass
+    if not broken and tokens is not None and not signs.speedups:
+        figures = {"tokens": tokens}
         if signs.load is not None:
             figures |= dict(zip(("least", "load", "most"), signs.load))
         found.append(Finding("unpriced_load" if signs.load else "unpriced", figures, ("measure",)))
@@ -112,7 +113,7 @@ def _tail(signs: Signs) -> Finding | None:
 
 def _definitions(signs: Signs) -> Finding | None:
     """The two rates that both are called acceptance rate, where they lie apart."""
-    if not (signs.whole and signs.drafted and signs.kept):
+    if not (signs.whole and signs.drafted and signs.kept) or signs.accepted is None:
         return None
     share, alpha = signs.accepted / signs.drafted, sum(signs.kept) / sum(signs.reached)
     return Finding("rates", {"share": share, "alpha": alpha}) if alpha - share >= APART else None
@@ -120,13 +121,14 @@ def _definitions(signs: Signs) -> Finding | None:
 
 def _speed(signs: Signs) -> list[Finding]:
     """What measured speedups say of the cost of a round, counted in plain steps: tokens per pass / speedup."""
-    tokens, found = signs.tokens_per_pass, []
+    tokens = signs.tokens_per_pass
+    found: list[Finding] = []
     if not signs.speedups:
         return found
     (load, speedup), (full, least) = signs.speedups[0], signs.speedups[-1]
     if speedup < GAIN and tokens is not None:
         figures = {"tokens": tokens, "speedup": speedup, "round": tokens / speedup, "load": load}
-        causes = ("draft_cost", "rows", "batch") if load <= 1 else ("batch", "rows", "draft_cost")
+        causes: tuple[str, ...] = ("draft_cost", "rows", "batch") if load <= 1 else ("batch", "rows", "draft_cost")
         if signs.cost is not None and signs.drafted:
             drafting = signs.cost * signs.drafted / signs.passes
             figures |= {"draft": drafting, "rest": tokens / speedup - drafting}

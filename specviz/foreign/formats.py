@@ -77,7 +77,7 @@ _READERS = {"mlx-lm": _passes_of_tokens, "specviz run": _passes_of_run}
 
 
 def _format(row: Mapping[str, Any]) -> Format:
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    known: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     return Format(read=_READERS.get(row["name"]), **known)
 
 

@@ -1,7 +1,7 @@
-"""What inference servers report about their own speculative decoding, request by request where they do.
+"""What inference servers report about their speculative decoding, request by request if they do.
 
-Only what a server gives is read; what follows from it exactly is filled in, nothing else (docs/metrics.md). A request
-that cannot be read is left out with its reason, and the others are read.
+Only a server's own figures are read; values that follow exactly are filled in, nothing else (docs/metrics.md). A
+request that cannot be read is left out with its reason, and the others are read.
 """
 
 import re
@@ -117,6 +117,7 @@ def tally_of(outcomes: Outcomes) -> Tally:
     rejection."""
     counts = Tally()
     for (accepted, drafted), passes in outcomes.items():
+        assert drafted is not None, "of passes whose drafts' lengths are known"
         judged = min(drafted, accepted + 1)
         counts.rounds += passes
         counts.rounds_by_depth[drafted] += passes
@@ -153,10 +154,11 @@ class _Reader:
             chunk = str(piece.get("object")).endswith(".chunk") or piece.get("stop") is False
             for block in blocks:
                 self._add(*block, chunk)
-            speed, running = (_positive(piece.get(name)) for name in (*THROUGHPUT, _first(piece, CONCURRENCY)))
-            plain = not blocks and speed and running
-            self.found.plain += [(running, speed)] if plain else []
-            self.found.without += not (blocks or chunk or plain)
+            speed, running = (_positive(_value(piece, names)) for names in (THROUGHPUT, CONCURRENCY))
+            if not blocks and speed and running:
+                self.found.plain.append((running, speed))
+            else:
+                self.found.without += not (blocks or chunk)
 
     def _add(self, name: str, tokens: Any, kind: Format, block: dict[str, Any], chunk: bool = False) -> None:
         requests, key = self.found.requests, name if chunk else kind.name if kind.summed else ""
@@ -267,7 +269,7 @@ def request_of(number: int, name: str, tokens: Any, kind: Format, block: dict[st
     read.at_most(keeps, accepted, drafted, "drafted")
     if passes == 0:
         read.at_most(keeps, accepted, 0, "passes")
-    if None not in (longest, passes):
+    if longest is not None and passes is not None:
         read.at_most(keeps, accepted, passes * longest, limit)
         read.at_most("drafted", drafted, passes * longest, limit)
         read.at_most(source, deepest, longest, limit)
@@ -291,6 +293,12 @@ def _first(block: dict[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if block.get(name) is not None), None)
 
 
+def _value(block: dict[str, Any], names: Sequence[str]) -> Any:
+    """Its value; None if none has."""
+    name = _first(block, names)
+    return None if name is None else block[name]
+
+
 class _Fields:
     """The fields of one request, by the names of `Format`."""
 
@@ -303,7 +311,7 @@ class _Fields:
         return _first(self.block, getattr(self.kind, field))
 
     def value(self, field: str) -> Any:
-        return self.block.get(self.name(field))
+        return _value(self.block, getattr(self.kind, field))
 
     def at(self, name: str | None, value: Any = None, **more: object) -> dict[str, Any]:
         """The place of an error, for its sentence."""
@@ -345,13 +353,14 @@ class _Fields:
         if values is None:
             return None
         parts = values.split(",") if isinstance(values, str) else values
-        numbers = [finite(one) for one in parts] if isinstance(parts, list) else [None]
-        if len(numbers) > MOST_DEPTH or not all(one is not None and 0 <= one <= 1 for one in numbers):
+        listed = parts if isinstance(parts, list) else [None]
+        shares = [share for part in listed if (share := finite(part)) is not None and 0 <= share <= 1]
+        if len(listed) > MOST_DEPTH or len(shares) < len(listed):
             raise SpecvizError(
                 "Request {number}: {name} must be a list of shares from 0 to 1, not {value}.",
                 **self.at(self.name("shares"), values),
             )
-        return numbers
+        return shares
 
     def ratio(self, field: str) -> float | None:
         value = self.value(field)
@@ -375,7 +384,7 @@ class _Fields:
 
     def at_most(self, field: str, value: int | None, most: int | None, limit: str) -> None:
         """Refuses a figure above what another field allows."""
-        if None not in (value, most) and value > most:
+        if value is not None and most is not None and value > most:
             raise SpecvizError(
                 "Request {number}: {name} comes to {value}, but {limit} allows at most {most}.",
                 **self.at(self.name(field), value, limit=self.name(limit), most=most),
@@ -424,7 +433,7 @@ def _outcomes(read: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]
     position."""
     kept, proposed = read.counts("each_accepted", MOST_DEPTH), read.counts("each_drafted", MOST_DEPTH)
     histogram = read.counts("histogram", MOST_COUNT)
-    counted = None
+    counted: Outcomes | None = None
     if histogram is not None:
         longest = read.count("longest", MOST_DEPTH)
         limit = (MOST_DEPTH, "histogram") if longest is None else (longest, "longest")
@@ -447,14 +456,14 @@ def _from_positions(read: _Fields, vouched: int | None) -> tuple[Outcomes | None
     given = read.count("passes")
     passes, accepted = vouched if given is None else given, read.count("accepted")
     field, kept = "kept" if read.kind.kept else "shares", read.counts("kept", MOST_COUNT)
-    if kept is None:
-        shares = read.shares()
-        kept = None if None in (shares, passes) else [round(share * passes) for share in shares]
-        # Rounded shares give the counts for sure if no two counts round to one share.
-        if kept is None or sum(kept) != accepted or passes * 2 * read.kind.rounding >= 1:
-            return None, field
+    shares = read.shares() if kept is None else None
     if passes is None:
         return None, field
+    if kept is None:
+        kept = [round(share * passes) for share in shares or ()]
+        # Rounded shares give the counts for sure if no two counts round to one share.
+        if shares is None or sum(kept) != accepted or passes * 2 * read.kind.rounding >= 1:
+            return None, field
     reached = [passes, *kept]
     for before, after in zip(reached, kept):
         read.at_most(field, after, before, "passes" if before is passes else field)
@@ -473,6 +482,12 @@ def _length(passes: int | None, drafted: int | None, longest: int | None, chains
 
 def _sum(outcomes: Outcomes | None, which: int) -> int | None:
     """Draft tokens accepted (0) or drafted (1) in all; None if it is not known of a pass."""
-    if outcomes is None or any(one[which] is None for one in outcomes):
+    if outcomes is None:
         return None
-    return sum(one[which] * passes for one, passes in outcomes.items())
+    total = 0
+    for outcome, passes in outcomes.items():
+        count = outcome[which]
+        if count is None:
+            return None
+        total += count * passes
+    return total

@@ -1,4 +1,4 @@
-"""Rounds of any engine, of a log or a student's own loop, as a `Run`: what they lack is not known, and is shown so.
+"""Rounds of any engine, of a log or a student's own loop, as a `Run`: missing values are shown as not known.
 
 The arguments of `show` are the fields of an open JSON file, schema ``specviz.rounds/1`` (docs/python.md).
 """
@@ -38,6 +38,8 @@ Texts = Mapping[Any, str] | Callable[[list[int]], str] | None
 #: By round: of each draft token a probability; or that of every token, in a row of p before the first draft token and
 #: after each, in a row of q for each draft token, from which it was drawn.
 Probabilities = Sequence[Sequence[float] | Sequence[Sequence[float]] | None] | None
+#: Rows over the whole vocabulary.
+Rows = list[list[float]]
 
 
 def show(
@@ -60,7 +62,7 @@ def show(
 ) -> Run:
     """A run of rounds that some engine made: it shows itself in a notebook, and `save` writes a trace or a page.
 
-    tokens: by round, the ids of a drafted chain, empty for a plain step. kept: how many of them the target kept; in a
+    tokens: by round, the ids of a drafted chain, empty for a plain step. kept: how many the target accepted; in a
     tree their places among the tokens, along the path. following: the id that the target supplied after them. parents:
     in a tree the place of the token that each one continues, −1 for the text; parents stand before their children,
     siblings in the order in which they were tried. p, q: of target and drafter, as sampled from; see `Probabilities`.
@@ -70,10 +72,11 @@ def show(
     """
     check_schema(schema, SCHEMA)
     tokens = _listed_values("tokens", tokens)
-    columns = {"kept": kept, "following": following, "parents": parents, "p": p, "q": q, "u": u}
-    columns |= {"following_u": following_u, "seconds": seconds}
-    columns = {name: _column(name, values, len(tokens)) for name, values in columns.items()}
-    rounds, vocabulary = [], {}
+    arguments: dict[str, Any] = {"kept": kept, "following": following, "parents": parents, "p": p, "q": q, "u": u}
+    arguments |= {"following_u": following_u, "seconds": seconds}
+    columns = {name: _column(name, values, len(tokens)) for name, values in arguments.items()}
+    rounds: list[Round] = []
+    vocabulary: dict[int, str] = {}
 
     def text_of(id: int) -> str:
         if id not in vocabulary:
@@ -180,7 +183,8 @@ _CERTAIN: dict[Outcome, float | None] = {"accepted": 1.0, "rejected": 0.0, "disc
 
 def _outcomes(parents: Sequence[int], kept: Sequence[int]) -> list[Outcome]:
     """Rejected means tried and refused: it continues what was kept, and none of its elder siblings was."""
-    path, continued, outcomes = {-1, *kept}, set(), []
+    path, continued = {-1, *kept}, set()
+    outcomes: list[Outcome] = []
     for place, parent in enumerate(parents):
         tried = parent in path and parent not in continued
         outcomes.append("accepted" if place in path else "rejected" if tried else "discarded")
@@ -201,7 +205,7 @@ def _residual(p: Sequence[float], q: Sequence[float]) -> list[float] | None:
 
 
 def _listed(
-    place: int, p: list | None, q: list | None, ids: Sequence[int], after: list[int], residual: Sequence[float] | None
+    place: int, p: Rows | None, q: Rows | None, ids: Sequence[int], after: list[int], residual: Sequence[float] | None
 ) -> Candidates:
     """The likeliest of target and drafter after a place, −1 for the text, and the tokens that were drafted there."""
     if not p:
@@ -317,7 +321,7 @@ def _values(index: int, name: str, values: Any, count: int) -> list[float | None
 
 def _probabilities(
     index: int, name: str, given: Any, ids: Sequence[int], places: Sequence[int]
-) -> tuple[list[float | None], list | None]:
+) -> tuple[list[float | None], Rows | None]:
     """Of each draft token, and the whole rows where they are given. places: of each token's row among them."""
     rows = None if given is None else _list(index, name, given)
     if not rows or not isinstance(rows[0], (list, tuple)):
@@ -338,7 +342,8 @@ def _seconds(index: int, given: Any) -> Seconds | None:
     times = _list(index, "seconds", given)
     if len(times) != 3 or not all(isinstance(one, (int, float)) and 0 <= one < 1e6 for one in times) or not sum(times):
         raise _wrong(index, "seconds", "three times: drafting, verifying, the rest", times)
-    return Seconds(*times, total=sum(times), models=times[0] + times[1])
+    draft, verify, rest = times
+    return Seconds(draft, verify, rest, total=sum(times), models=draft + verify)
 
 
 def _text(texts: Texts, id: int) -> str:

@@ -242,11 +242,10 @@ def tokens_joined(values: Iterable[Any]) -> Iterator[Any]:
     flags: list[bool] = []
     for value in chain(values, [None]):
         flag = value.get("from_draft") if isinstance(value, dict) else None
-        token = isinstance(flag, bool)
-        if flags and not (token and value.get("generation_tokens") != 1):
+        if flags and not (isinstance(flag, bool) and value.get("generation_tokens") != 1):
             yield {"from_draft": flags} if any(flags) else {}
             flags = []
-        if token:
+        if isinstance(flag, bool):
             flags.append(flag)
         elif value is not None:
             yield value

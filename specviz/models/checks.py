@@ -61,7 +61,7 @@ def check_architecture(source: ModelSource) -> None:
         )
 
 
-def _stuck_layer(source: ModelSource, model_class: type) -> str | None:
+def _stuck_layer(source: ModelSource, model_class: type[PreTrainedModel]) -> str | None:
     """The kind of the first layer whose cache can neither be cropped nor put back; None if there is no such layer."""
     with source.explaining("configuration"):
         kinds = getattr(source.config.get_text_config(decoder=True), "layer_types", None)
@@ -70,7 +70,8 @@ def _stuck_layer(source: ModelSource, model_class: type) -> str | None:
         except KeyError as error:  # a kind of layer for which there is no such cache
             return str(error.args[0])
         stateful = model_class._is_stateful
-        return next((kinds[at] for at, layer in enumerate(layers) if not can_go_back(layer, stateful)), None)
+        stuck = (at for at, layer in enumerate(layers) if not can_go_back(layer, stateful))
+        return next((kinds[at] if kinds else type(layers[at]).__name__ for at in stuck), None)
 
 
 def check_quantisation(source: ModelSource, device: torch.device) -> None:

@@ -70,19 +70,19 @@ def load_pair(
 
     target: a local folder in transformers' format, a GGUF file or a folder with one, whose weights are unpacked, or a
         model id on the Hugging Face Hub (``org/model``, ``org/model/file.gguf``).
-    draft: one name or several: a draft model, found like a target, and parts trained on this target (an EAGLE,
-        Medusa, MTP or parallel head, of our own or in a published format), folders or Hub ids. Its files tell which it
-        is. Parts in the target's own folder, which is where the training recipes put them, are loaded unasked, and so
-        are the MTP modules in its checkpoint.
+    draft: one name or several, folders or Hub ids: a draft model, found like a target, and parts trained on this target
+        (an EAGLE, Medusa, MTP or parallel head, our own or in a published format). The files show which kind it is.
+        Parts in the target's own folder, where the training recipes put them, and the MTP modules in its checkpoint are
+        loaded by default.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
-        ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
-        the draft model, whose short passes would spend their time in exchanges, is whole in each of them.
+        ``"parallel"`` shards each layer over the processes of torchrun, which all call this and make the same runs;
+        each process holds the whole draft model, whose short passes would otherwise spend their time in exchanges.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA, bfloat16 on a CPU that
-        multiplies it, and float32 on other CPUs and for GGUF files in few bits, if it fits. Both models get the same;
-        a quantised checkpoint keeps its own.
+        multiplies it, and float32 on other CPUs and for GGUF files in few bits, if it fits. Both models get the same
+        dtype; a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
-    draft_vocabulary: how many frequent tokens to leave the draft model's head (`keep_frequent`); None: all.
+    draft_vocabulary: how many frequent tokens the draft model's head keeps (`keep_frequent`); None: all.
     passes: ``"cached"``: compiled ones, where they were compiled on this machine before (`ModelPair.prepare`), else the
         models' own; ``"plain"``: the models' own, whose weights stay where transformers put them; ``"auto"``: compiled
         now, where they were not. Greedy text in float32 is the same by all of them; otherwise they may round

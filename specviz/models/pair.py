@@ -143,7 +143,7 @@ class ModelPair:
             text = self._filled_in([{"role": "user", "content": prompt}]) if chat else prompt
             ids = self._tokenise(text, add_special_tokens=not chat)
         self._check_room(len(ids))
-        return Prompt(text, ids, prompt if chat else None)
+        return Prompt(text, ids, prompt if chat and isinstance(prompt, str) else None)
 
     def conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Token ids of a conversation in the chat template, awaiting an answer.

@@ -16,7 +16,7 @@ from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
+from specviz.passes.cuda_graphs import GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
@@ -92,7 +92,7 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
 
 
 def recorded(
-    static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None, slower: FastPasses | None = None
+    static: StaticPass, recorder: Recorder, target: GraphedPasses | None, slower: FastPasses | None = None
 ) -> GraphedPasses:
     """A model's passes as CUDA graphs, checked before and after recording.
 
@@ -156,7 +156,7 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_C
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
     model, layers, reference = static.original, static.feature_layers, static.reference()
     whole, passes_of_whole = (model, passes) if target is None else (target.static.original, target)
-    fast: CachedModel = StaticModel(whole, stopwatch, passes_of_whole)
+    fast = StaticModel(whole, stopwatch, passes_of_whole)
     if target is not None:
         fast = fast.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
@@ -204,14 +204,16 @@ def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Co
         for width in (*_TRIED_WIDTHS[::-1], *[2] * (not static.reads_chains_only)):
             width += (block := static.fewest - 1)
             inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
-            tokens, others = torch.tensor(some_tokens(static, width, seed), device=static.device), ()
+            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
+            siblings: Tensor | None = None
+            positions: Tensor | None = None
             if width == 2:
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
-                others = (siblings, torch.full_like(tokens, own.length))
+                positions = torch.full_like(tokens, own.length)
             keep = width * static.rows
-            expected = own.forward(tokens, keep, *others, inputs=inputs.to(static.inner_dtype))
-            yield static.product_dtype, expected, fast.forward(tokens, keep, *others, inputs=inputs), None
+            expected = own.forward(tokens, keep, siblings, positions, inputs.to(static.inner_dtype))
+            yield static.product_dtype, expected, fast.forward(tokens, keep, siblings, positions, inputs), None
             if static.feature_layers:
                 yield static.dtype, own.features, fast.features, None
             for cached in (own, fast):
@@ -257,7 +259,7 @@ def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
     Over one too: plain decoding would lose by them, and speculation would only seem to gain.
     """
     runs = {"slower": (slower, slower), "fast": (passes.static, passes.run)}
-    seconds: dict[tuple[str, int], list[float]] = {}
+    seconds: dict[tuple[str, Hashable], list[float]] = {}
     for _, width, (kind, (static, run)) in itertools.product(range(_REPEATS), _TRIED_WIDTHS, runs.items()):
         given = static.examples(width)
         start = time.perf_counter()

@@ -54,7 +54,7 @@ def place_named(name: str | torch.device) -> Place:
     return Place(device_named(name))
 
 
-def room_on_gpus() -> dict[int, int]:
+def room_on_gpus() -> dict[int | str, int]:
     """How many bytes of weights each GPU may still take, by its number."""
     return {gpu: int(_FILLED * free_memory(f"cuda:{gpu}")) for gpu in range(torch.cuda.device_count())}
 

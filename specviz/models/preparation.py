@@ -9,7 +9,7 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -22,8 +22,7 @@ from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.parts.head_passes import StaticHead, WithoutPass
-from specviz.parts.mtp import MtpModules
-from specviz.parts.published import PublishedPart
+from specviz.parts.reading import TrainedPart
 from specviz.passes import compiled_layers, compiler
 from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
@@ -51,9 +50,19 @@ class Preparable(Protocol):
     target: PreTrainedModel
     target_name: str
     draft: PreTrainedModel | None
-    parts: dict[str, MtpModules | PublishedPart]
+    parts: dict[str, TrainedPart]
     device: torch.device
     passes: PairPasses
+
+
+class Turn(Protocol):
+    """Runs work, when and in the thread it likes, and returns its result."""
+
+    def __call__(self, work: Callable[[], Made], /) -> Made: ...
+
+
+def _at_once(work: Callable[[], Made]) -> Made:
+    return work()
 
 
 def prepare_passes(
@@ -61,7 +70,7 @@ def prepare_passes(
     progress: Progress = lambda fraction, sentence: None,
     compiling: bool = True,
     halt: threading.Event | None = None,
-    turn: Callable[[Callable[[], Made]], Made] = lambda work: work(),
+    turn: Turn = _at_once,
 ) -> Preparation:
     """Puts the passes of the pair's models on our own kernels, then compiles them or loads programs compiled earlier.
 
@@ -107,7 +116,7 @@ class _Work:
         pair: Preparable,
         compiling: bool,
         halt: threading.Event,
-        turn: Callable[[Callable[[], Made]], Made],
+        turn: Turn,
     ):
         self.pair, self.compiling, self.halt, self.turn = pair, compiling, halt, turn
         self.threads = pair.passes.threads or torch.get_num_threads()
@@ -151,7 +160,7 @@ class _Work:
         missing: Sequence[ProgramJob],
         progress: Progress,
         processes: int,
-    ) -> Iterator[Sequence[ProgramJob]]:
+    ) -> Generator[Sequence[ProgramJob], None, None]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made."""
         jobs = [job for job in itertools.chain.from_iterable(groups) if job in missing]
         try:
@@ -171,12 +180,12 @@ class _Work:
             report()
         with contextlib.closing(compiler.compile_all(jobs, processes, self.halt)) as ended:
             for group in groups:
-                while awaited.intersection(group) and (one := next(ended, None)):
-                    job, error = one
+                while awaited.intersection(group) and (done := next(ended, None)):
+                    job, reason = done
                     awaited.remove(job)
                     report()
-                    if error is not None:
-                        self.refuse(job.role, error)
+                    if reason is not None:
+                        self.refuse(job.role, reason)
                 yield group
 
     def record(self, statics: Mapping[Role, StaticPass], recorder: Recorder, progress: Progress) -> None:
@@ -228,7 +237,8 @@ class _Work:
         of_models: bool,
     ) -> None:
         """Hands over the graphs of compiled layers that are right and faster: of the models, or else of the rest."""
-        fast, makers = self.pair.passes.fast, {}
+        fast = self.pair.passes.fast
+        makers: dict[Role, Callable[[FastPasses | None], FastPasses]] = {}
         compiled = self._with_programs({role: one for role, one in layered.items() if role.is_model is of_models})
         exits = {role: one for role, one in statics.items() if one.shares_rows and role in fast}
         if not of_models and TARGET in layered and (target := fast.get(TARGET)) is not None:
@@ -345,7 +355,7 @@ def _makers(
     ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
     for part in pair.parts.values():
         for role, make in part.statics().items():
-            yield role, lambda few_rows, make=make: make(made.get(TARGET) or ends(few_rows))
+            yield role, functools.partial(_of_part, make, made, ends)
     if TARGET not in made:
         return
     # A target without an early exit has no such pass.
@@ -353,6 +363,16 @@ def _makers(
         check_exit(pair.target, pair.target_name)
         layer = default_exit(pair.target)
         yield Role.exit(layer), lambda few_rows: made[TARGET].first_layers(layer)
+
+
+def _of_part(
+    make: Callable[..., StaticPass],
+    made: Mapping[Role, StaticPass],
+    ends: Callable[[FewRows | None], WithoutPass],
+    few_rows: FewRows | None,
+) -> StaticPass:
+    """The pass of a trained part, over the target's or, where there is none, over its ends."""
+    return make(made.get(TARGET) or ends(few_rows))
 
 
 def feature_layers(pair: Preparable) -> list[int]:

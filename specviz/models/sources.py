@@ -10,7 +10,7 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ class ModelSource(Named):
 
     location: str  # for `from_pretrained`: a folder or a Hub id
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
-    config: PreTrainedConfig | None = None
+    config: PreTrainedConfig
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
     of_whole: bool = False  # True if the checkpoint holds more than this, which is its text model
     unpacks: bool = False  # True if quantised weights are unpacked, because this device cannot multiply them
@@ -80,15 +80,14 @@ class ModelSource(Named):
 
     def complaint(self, template: str, **values: object) -> SpecvizError:
         """A sentence about this model, in which ``{name}`` is its name and ``{kind}`` its architecture."""
-        kind = {} if self.config is None else {"kind": self.config.model_type}
-        return super().complaint(template, **kind | values)
+        return super().complaint(template, **{"kind": self.config.model_type} | values)
 
     @property
     def quantised(self) -> bool:
         return quantisation_of(self.config) is not None
 
     @property
-    def auto_class(self) -> type:
+    def auto_class(self) -> type[AutoModelForCausalLM | AutoModelForImageTextToText]:
         """The class that loads it. A model that also sees pictures is a language model where it is given none."""
         sees = type(self.config) in AutoModelForImageTextToText._model_mapping
         writes = type(self.config) in AutoModelForCausalLM._model_mapping
@@ -148,13 +147,16 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     if is_hub_id(named):
         if name.endswith(".gguf"):
             return _gguf_source(_fetched(name, field, revision, token), field)
-        source = ModelSource(field, name, name, on_the_hub(name, field, revision, token))
+        model, location, options = Named(field, name), name, on_the_hub(name, field, revision, token)
     elif file := gguf_at(path, field):
         return _gguf_source(file, field)
     else:
-        source = _folder_source(Named(field, name), path)
+        model, path = _checked_folder(Named(field, name), path)
+        location, options = str(path), {"local_files_only": True}
+    with explaining("configuration", model):
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False, **options)
+    source = ModelSource(field, model.name, location, options, config)
     with source.explaining("configuration"):
-        source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
         # A checkpoint may name attention that only another machine has a package for, and outputs nobody asks for here.
         source.config._attn_implementation = None
         source.config.return_dict = True
@@ -215,7 +217,9 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
     try:
         found = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
     except hub.HfHubHTTPError as error:
-        raise hub_refusal(Named(field, name), error) from error
+        refusal = hub_refusal(Named(field, name), error)
+        assert refusal is not None, "there is one for each error of this kind"
+        raise refusal from error
     except hub.HFValidationError as error:
         raise SpecvizError(
             "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=quoted(name)
@@ -228,9 +232,9 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
 # Folders
 
 
-def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
-    """The model in the folder at `path`, in transformers' format and with its weights; raises SpecvizError for
-    anything else."""
+def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Path]:
+    """The folder of the model at `path`, in transformers' format and with its weights, and the model's own name; raises
+    SpecvizError for anything else."""
     if path.is_file():
         raise model.complaint(
             "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights."
@@ -243,25 +247,25 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
     if not path.is_dir():
         raise model.complaint("There is no folder or file {name}.")
     path, name = in_hub_cache(path.resolve(), model.field)
-    source = ModelSource(model.field, name, str(path), {"local_files_only": True})
+    model = Named(model.field, name)
     if (path / "adapter_config.json").is_file():
-        raise source.complaint(
+        raise model.complaint(
             "The folder {name} holds an adapter (adapter_config.json): merge it into its model (peft's "
             "merge_and_unload), save the result, and name its folder."
         )
     if not (path / "config.json").is_file():
-        raise _why_not_a_model(source, path)
+        raise _why_not_a_model(model, path)
     weights = [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     for file in weights:
-        if not_fetched := why_not_fetched(source, file):
+        if not_fetched := why_not_fetched(model, file):
             raise not_fetched
     if not weights and (other := _first(path, _ELSEWHERE)):
-        raise source.complaint(
+        raise model.complaint(
             "{name} only has weights for another library ({file}): save the model in safetensors, or name "
             "another copy of it.",
             file=other.name,
         )
-    return source
+    return model, path
 
 
 def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
@@ -290,33 +294,33 @@ def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
     return meant[0], name
 
 
-def _why_not_a_model(source: ModelSource, path: pathlib.Path) -> SpecvizError:
+def _why_not_a_model(model: Named, path: pathlib.Path) -> SpecvizError:
     """The sentence for a folder without a config.json, by what else lies there."""
     if below := _first(path, ["*/config.json"]):
-        return source.complaint(
+        return model.complaint(
             "The folder {name} is not a model itself: name one of the models in it, such as {folder}.",
             folder=below.parent,
         )
     if exported := _first(path, _EXPORTED):
-        return source.complaint(
+        return model.complaint(
             "{name} is exported for another program ({file}): name the model that it was made from.",
             file=exported.name,
         )
     if original := _first(path, _ORIGINAL):
-        return source.complaint(
+        return model.complaint(
             "{name} is in its publisher's own format ({file}): name a copy in transformers' format, with config.json.",
             file=original.name,
         )
     if weights := _first(path, _WEIGHTS):
-        return source.complaint(
+        return model.complaint(
             "{name} holds weights ({file}) without their config.json: copy it and the tokenizer's files into the "
             "same folder.",
             file=weights.name,
         )
-    return source.complaint("The folder {name} is not a model in transformers' format: it has no config.json.")
+    return model.complaint("The folder {name} is not a model in transformers' format: it has no config.json.")
 
 
-def _first(path: pathlib.Path, patterns: Iterator[str]) -> pathlib.Path | None:
+def _first(path: pathlib.Path, patterns: Iterable[str]) -> pathlib.Path | None:
     return next((file for pattern in patterns for file in sorted(path.glob(pattern))), None)
 
 
@@ -350,11 +354,12 @@ def recommended_sampling(settings: Mapping[str, Any]) -> SamplingParams | None:
     """
     if settings.get("do_sample") not in (None, True):
         return None
-    accepted = {}
+    accepted: dict[str, Any] = {}
     for name in GGUF_SAMPLING:
+        setting: dict[str, Any] = {name: settings.get(name)}
         with contextlib.suppress(SpecvizError):
-            SamplingParams(**{name: settings.get(name)})
-            accepted[name] = settings.get(name)
+            SamplingParams(**setting)
+            accepted |= setting
     return SamplingParams(**accepted) if accepted else None
 
 

@@ -118,8 +118,10 @@ class TokenTexts:
         # Drawn at random, because vocabularies are ordered. Each with another one, and with itself.
         tried = random.Random(0).sample(known, min(_TRIED, len(known)))
         for first, second in zip(2 * tried, tried[1:] + tried[:1] + tried):
-            texts = self.whole(first), self.whole(second)
-            if None not in texts and ("" in texts or self.decode((first, second)) != "".join(texts)):
+            before, after = self.whole(first), self.whole(second)
+            if before is None or after is None:
+                continue
+            if "" in (before, after) or self.decode((first, second)) != before + after:
                 return False
         return True
 

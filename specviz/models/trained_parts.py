@@ -14,7 +14,7 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
-from specviz.parts.formats import recognise
+from specviz.parts.formats import FORMATS, recognise
 from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.reading import TrainedPart
@@ -24,8 +24,9 @@ from specviz.records.errors import SpecvizError, first_line
 #: A name that is given: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
 
-#: The drafters that trained parts have.
-_DRAFTERS = ("medusa", "eagle", "mtp", "parallel")
+#: The drafters that trained parts have, and what else drafts.
+_DRAFTERS = tuple(sorted({form.part.kind for form in FORMATS if form.part is not None}))
+_MODEL = "draft_model"
 
 
 def sort_drafts(
@@ -40,7 +41,7 @@ def sort_drafts(
     folders: dict[str, pathlib.Path] = {}
     for name in named:
         folder = _folder(name, revision, token)
-        kind = _kind(PartFiles.at(folder)) or "draft_model"
+        kind = _kind(PartFiles.at(folder)) or _MODEL
         if kind in sorted_names:
             raise SpecvizError(
                 "{first} and {second} draft in the same way ({kind}): name one of them.",
@@ -52,7 +53,7 @@ def sort_drafts(
         sorted_names[kind] = name
         if kind in _DRAFTERS:
             folders[kind] = folder
-    return sorted_names.get("draft_model"), folders
+    return sorted_names.get(_MODEL), folders
 
 
 def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Path:
@@ -136,7 +137,7 @@ def load_parts(
         try:
             if name in named or (folder / "config.json").is_file():
                 parts[name] = load_part(name, folder, target)
-            elif name == "mtp" and (modules := load_mtp_modules(target)):
+            elif name == MtpModules.kind and (modules := load_mtp_modules(target)):
                 parts[name] = modules
         except SpecvizError as error:
             if name in named:
@@ -155,8 +156,9 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
     if (kind := _kind(files)) not in (None, drafter):
         raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
-    if form is None:
+    if form is None or form.part is None:
         raise files.complaint("{folder} holds no trained part in a format that is known here.")
+    part = form.part
     if not files.settings or not files.shapes:
         raise files.complaint(
             "The {method} part in {folder} is incomplete: it needs its weights and a config.json that is a JSON "
@@ -172,7 +174,7 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
 
     try:
         with refusing_out_of_memory(too_large):
-            return form.part.load(files, target)
+            return part.load(files, target)
     except SpecvizError:
         raise
     except Exception as error:

@@ -198,7 +198,8 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
 def stored_dtypes(model: PreTrainedModel) -> dict[str, str]:
     """The dtypes of the tensors in the safetensors files that a model was loaded from, by name and as they call them:
     ``BF16``. None of a model made in memory, or read from a GGUF file."""
-    folder, found = files_of(model), {}
+    folder = files_of(model)
+    found: dict[str, str] = {}
     for file in () if folder is None else sorted(folder.glob("model*.safetensors")):
         with safe_open(file, "pt") as opened:
             found |= {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118

@@ -24,7 +24,7 @@ from specviz.parts.reading import RunReading, TrainedPart, read_as
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.devices import is_sharded
-from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.made_drafts import Choice, Made
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
@@ -243,12 +243,14 @@ class _StaticAssistantReader(StaticModel):
         where = torch.full_like(last, self.of_target.length)
         read = last, where, where, where.unsqueeze(-1) > self.buffers.cells
         logits, states = self.passes.read(*read, self._tensors, self.feature_layers, (inputs[-keep:],))
+        assert states is not None, "its `feature_layers` ask for them"
         self.features = states.expand(len(token_ids), -1)
         return logits
 
     def draft(
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
     ) -> Made:
+        assert inputs is not None and self.passes.draft is not None, "it reads states, and there is a `draft_width`"
         given = unread[-1:], self.of_target.length, self._tensors, levels, choice, uniforms, inputs[-1:]
         with self.stopwatch.span():
             made = self.passes.draft(*given)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.made_drafts import Choice, Made
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, FastPasses, StaticPass
 from specviz.records.words import Sentence

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Stopwatch, home_of, leaders
-from specviz.passes.kernels.chains import Choice, Made
+from specviz.passes.made_drafts import Choice, Made
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
     WIDEST,
@@ -163,10 +164,19 @@ class CachedModel:
         """Of the logits from which it drafts that many tokens a level in one call (`draft`); None if it does not."""
         return None
 
+    def draft(
+        self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
+    ) -> Made:
+        """Reads what is unread, at most WIDEST tokens, and drafts after it; see `DraftsInOneCall.draft`.
+
+        Only where there is a `draft_width`.
+        """
+        raise NotImplementedError("This model drafts token by token.")
+
     @property
-    def recordable(self) -> bool:
-        """True if whole rounds can be recorded over the rows that hold this text."""
-        return False
+    def graphs(self) -> GraphedPasses | None:
+        """Its passes, if they work on the rows that hold this text, over which whole rounds can be recorded then."""
+        return None
 
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.
@@ -263,6 +273,7 @@ class StatefulModel(CachedModel):
         self._again -= again
         self.read_again += again
         if self.feature_layers:
+            assert self.features is not None, "the pass has just left some"
             self.features = self.features[again:]
         return logits
 
@@ -319,18 +330,17 @@ class StaticModel(CachedModel):
     ):
         """buffers: those that already hold the text. To ask the passes for some would empty the kept ones."""
         self.passes = passes
-        self.buffers = buffers
+        self.buffers = passes.buffers(self) if buffers is None else buffers
         super().__init__(model, stopwatch, feature_layers)
 
     def _empty(self) -> None:
-        if self.buffers is None:
-            self.buffers = self.passes.buffers(self)
+        """Nothing to do: the buffers are the cache."""
 
-    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
+    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> StaticModel:
         return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), buffers=self.buffers)
 
     @property
-    def _tensors(self) -> list[Tensor]:
+    def _tensors(self) -> Sequence[Tensor]:
         return self.passes.static.own_rows(self.buffers.tensors)
 
     def _read(
@@ -365,8 +375,9 @@ class StaticModel(CachedModel):
         return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, given)
 
     @property
-    def recordable(self) -> bool:
-        return self.passes.recordable(self._tensors)
+    def graphs(self) -> GraphedPasses | None:
+        passes = self.passes
+        return passes if isinstance(passes, GraphedPasses) and passes.works_on(self._tensors[0]) else None
 
     def draft_width(self, branches: int) -> int | None:
         return self.passes.chain_width if branches == 1 or self.passes.by_kernels else None
@@ -374,7 +385,7 @@ class StaticModel(CachedModel):
     def draft(
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
     ) -> Made:
-        """Reads what is unread, at most WIDEST tokens, and drafts after it; see `DraftsInOneCall.draft`."""
+        assert self.passes.draft is not None, "there is no `draft_width`"
         text = self.length + unread.shape[0]
         self.buffers.reserve(text + (levels - 1) * choice.branches)
         with self.stopwatch.span():

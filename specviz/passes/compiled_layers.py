@@ -17,6 +17,7 @@ import os
 import pathlib
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -98,7 +99,7 @@ class LayerCode:
 
     def examples(self, width: int, room: int = LEAST_ROOM) -> list[Tensor]:
         """Arguments of a call over `width` tokens: arbitrary numbers, on the device."""
-        known = {COUNT: width, ROOM: room}
+        known: dict[int | str, int | str] = {COUNT: width, ROOM: room}
         with torch.device(self.device):
             inputs = [
                 torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
@@ -114,7 +115,7 @@ class LayerCode:
         that is recorded."""
         room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=max(2, self.fewest), max=WIDTHS[-1])
         open_sizes = {ROOM: room} if one else {ROOM: room, COUNT: count}
-        dynamic = [
+        dynamic: list[dict[int, Dim] | None] = [
             {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
         ]
         dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
@@ -246,7 +247,7 @@ class LayerProgram:
             self.code.described,
             *map(
                 inspect.getsource,
-                (inspect.getmodule(LayerCode), joined_weights, layer_calls, static_passes, model_twins),
+                (sys.modules[__name__], joined_weights, layer_calls, static_passes, model_twins),
             ),
         ]
         return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
@@ -292,7 +293,7 @@ class CompiledLayer:
 
     def __call__(self, *arguments: object, **named: object) -> object:
         form, tensors, cache = Form.of((arguments, named))
-        held = cache.layers[self.place] if form == self.code.call else None
+        held = cache.layers[self.place] if cache is not None and form == self.code.call else None
         if not isinstance(held, StaticLayer) or len(held.where) > WIDTHS[-1]:
             return type(self.layer).forward(self.layer, *arguments, **named)
         run = self.programs[len(held.where) == 1]

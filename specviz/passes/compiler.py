@@ -29,7 +29,7 @@ import threading
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -198,7 +198,7 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         torch.backends.cpu.get_cpu_capability(),
         OPTIONS,
         described,
-        inspect.getsource(inspect.getmodule(kind)),
+        inspect.getsource(sys.modules[kind.__module__]),
         *map(inspect.getsource, (exported, join_layers, _read)),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
@@ -230,7 +230,7 @@ class ProgramJob:
 
 def compile_all(
     jobs: Sequence[ProgramJob], processes: int, halt: threading.Event
-) -> Iterator[tuple[ProgramJob, SpecvizError | None]]:
+) -> Generator[tuple[ProgramJob, SpecvizError | None], None, None]:
     """Makes programs in this order; yields each job as it ends, with its error if it failed.
 
     All are for the same device. It ends early, and its processes with it, once `halt` is set or the iterator is closed.
@@ -262,8 +262,8 @@ def compile_all(
 
 
 class _Rest:
-    """Stops the processes that make programs: all while somebody measures, and else those of earlier calls while there
-    are some of a later one, whose models somebody has just loaded."""
+    """Pauses compiler processes: all of them during a measurement; otherwise those of older calls while a newer call is
+    compiling."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -343,9 +343,12 @@ class Worker:
         with self._messages.open("wb") as messages:
             # In a group of its own, with the compilers that it starts: if this process dies while they stand still, the
             # system wakes a group that is left behind, and they find the pipe closed.
-            group = {"process_group": 0} if _GROUPS else {}
-            given = {"env": os.environ | environment, "stdin": pipe, "stdout": pipe, "stderr": messages} | group
-            self.process = subprocess.Popen(command, **given)
+            group = 0 if _GROUPS else None
+            self.process = subprocess.Popen(
+                command, env=os.environ | environment, stdin=pipe, stdout=pipe, stderr=messages, process_group=group
+            )
+        assert self.process.stdin and self.process.stdout, "both are pipes"
+        self._orders, self._answers = self.process.stdin, self.process.stdout
         _rest.began_one(self)
 
     def stop(self, stands_still: bool) -> None:
@@ -362,9 +365,9 @@ class Worker:
             self.end()
         # A process that has ended takes no order, and gives no answer.
         with contextlib.suppress(OSError, ValueError):
-            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self.process.stdin)
-            self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self._orders)
+            self._orders.flush()
+        answer = self._answers.readline()
         if self._ended:
             return None
         if answer:

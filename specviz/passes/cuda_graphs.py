@@ -59,7 +59,7 @@ class KeptBuffers(KeyValueBuffers):
         self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
         self.texts = 0  # that were begun
-        self.reader: weakref.ref | None = None
+        self.reader: weakref.ref[object] | None = None
         super().__init__(static)
 
     def lend(self, reader: object) -> bool:
@@ -139,14 +139,12 @@ class GraphedPasses(FastPasses):
     def free(self) -> None:
         super().free()
         self.graphs.clear()
-        self.kept = self.whole_rounds = None
+        del self.kept
+        self.whole_rounds = None
 
     def buffers(self, reader: object) -> KeyValueBuffers:
         """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
         return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
-
-    def recordable(self, rows: Sequence[Tensor]) -> bool:
-        return self._works_on(rows[0])
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
         for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.rows)]:
@@ -197,7 +195,7 @@ class GraphedPasses(FastPasses):
     def _run(self, *arguments: Tensor) -> Sequence[Tensor]:
         count, room = arguments[3].shape
         *changing, first = arguments[: len(arguments) - len(self.static.row_shapes) + 1]
-        if count > WIDTHS[-1] or not self._works_on(first):
+        if count > WIDTHS[-1] or not self.works_on(first):
             return self.static(*arguments)
         # A block is the end of its pass, and nothing may come after it.
         graph = self._graph(Shape(count, room) if self.static.fewest > 1 else Shape.holding(count, room), first)
@@ -205,7 +203,7 @@ class GraphedPasses(FastPasses):
             return self.static(*arguments)
         return [output[:count] for output in graph.replay(_padded(changing, graph.padding))]
 
-    def _works_on(self, first: Tensor) -> bool:
+    def works_on(self, first: Tensor) -> bool:
         """True if graphs work on the text whose first rows these are."""
         return self.refusal is None and first is self.static.own_rows(self.kept.tensors)[0]
 
@@ -316,7 +314,9 @@ def _forget_workspaces() -> None:
 class _OnDevice(TorchDispatchMode):
     """Refuses operations that have the host wait for a value, which no recording survives."""
 
-    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
         picks = function in (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
         if picks:
             waits = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in arguments[1])
@@ -350,7 +350,7 @@ def _cannot_record(static: StaticPass, error: RuntimeError) -> SpecvizError:
     )
 
 
-def _reason(error: RuntimeError) -> str:
+def _reason(error: BaseException) -> str:
     """The words of the first error alone: a raised error keeps its frames alive, and through them the models."""
     while error.__context__ is not None:
         # Ending a recording that failed raises a further error, which says less.

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from specviz.passes.processes import count_here, place_here, process_count
 from specviz.records.errors import SpecvizError
@@ -111,7 +113,7 @@ def place_of(model: PreTrainedModel) -> str:
 def keep_in_step(model: PreTrainedModel) -> None:
     """From now on every process gets the leader's logits of this model. Needed for all models of a sharded pair."""
 
-    def take_the_leaders_logits(model, inputs, output) -> None:
+    def take_the_leaders_logits(model: PreTrainedModel, inputs: object, output: ModelOutput) -> None:
         output.logits = output.logits.contiguous()
         dist.broadcast(output.logits, src=0)
 
@@ -139,7 +141,7 @@ def least(number: float, device: torch.device) -> float:
     return lowest.item()
 
 
-Mark = float | torch.cuda.Event
+Mark: TypeAlias = float | torch.cuda.Event
 
 
 class Span:

@@ -212,8 +212,8 @@ def grouped_attention(
     is left to transformers.
     """
     shared, group = key.shape[1], query.shape[1] // key.shape[1]
-    one_mask = attention_mask is not None and attention_mask.shape[1] == 1
-    if group == 1 or not one_mask or others.get("position_bias") is not None:
+    unusual = group == 1 or others.get("position_bias") is not None
+    if attention_mask is None or attention_mask.shape[1] != 1 or unusual:
         return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
     rows = query.unflatten(1, (shared, group)).flatten(2, 3)
     mask = attention_mask.repeat(1, 1, group, 1)
@@ -233,9 +233,8 @@ def few_queries_attention(
 ) -> tuple[Tensor, None]:
     """The same as two products and a softmax in float32, for programs on a GPU: there it takes a few queries less time
     than SDPA with its mask. Anything unusual is left to `grouped_attention`."""
-    one_mask = attention_mask is not None and attention_mask.shape[:2] == (1, 1)
     unusual = others.get("dropout") or any(others.get(name) is not None for name in _UNUSUAL)
-    if not one_mask or scaling is None or unusual:
+    if attention_mask is None or attention_mask.shape[:2] != (1, 1) or scaling is None or unusual:
         return grouped_attention(module, query, key, value, attention_mask, scaling=scaling, **others)
     shared, count = key.shape[1], query.shape[2]
     group = query.shape[1] // shared

@@ -271,7 +271,8 @@ def _tried(model: PreTrainedModel) -> bool:
 
 def _rows_alone(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     """The rows that the trial expects, [draft tokens + 2, vocab]: each branch of the tree read alone, in one pass."""
-    ancestors, rows = tree_shape(TREE, torch.device("cpu")).ancestors, {}
+    ancestors = tree_shape(TREE, torch.device("cpu")).ancestors
+    rows: dict[int, Tensor] = {}
     for leaf in sorted(set(range(len(TREE))) - set(TREE)):
         branch = tuple(ancestors[leaf].nonzero().flatten().tolist())
         # After the branch that is kept comes the token after the draft.

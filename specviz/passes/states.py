@@ -39,7 +39,7 @@ def _with_state(layer: object) -> bool:
     return isinstance(layer, LinearAttentionCacheLayerMixin)
 
 
-def can_go_back(layer: object, stateful: bool) -> bool:
+def can_go_back(layer: CacheLayerMixin, stateful: bool) -> bool:
     """True if rejected tokens can be taken back from this layer of a cache: by cropping it, or from its kept state.
 
     stateful: transformers says that the architecture has states. Layers that it brings itself keep some that cropping
@@ -98,6 +98,7 @@ def crop_rows(cache: Cache, count: int) -> None:
         if not _with_state(layer):
             layer.crop(-count)
             continue
+        kind: type[CacheLayerMixin]
         for kind in type(layer).__bases__:  # of a layer with both, the part with keys and values
             if issubclass(kind, CacheLayerMixin):
                 kind.crop(layer, -count)

@@ -18,6 +18,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, 
 
 from specviz.passes.kernels.few_bits import rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, in_float32
+from specviz.passes.made_drafts import DraftFunction
 from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
 from specviz.passes.roles import TARGET, Role
 from specviz.records.errors import SpecvizError
@@ -33,9 +34,6 @@ WIDEST = 512
 
 #: Runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
 PassFunction = Callable[..., Sequence[Tensor]]
-
-#: Drafts a chain in one call (`DraftChains.draft`).
-ChainFunction = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 
 class StaticPass(nn.Module):
@@ -293,7 +291,9 @@ class StaticLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the buffers exist."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Writes new rows [1, heads, n, head size] to their places; returns all rows, empty ones included."""
         self.keys.index_copy_(2, self.where, key_states)
         self.values.index_copy_(2, self.where, value_states)
@@ -363,7 +363,7 @@ class FastPasses:
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
-        self.draft: ChainFunction | None = None  # drafts a chain in one call, where that is possible
+        self.draft: DraftFunction | None = None  # drafts in one call, where that is possible
         self.refusal: SpecvizError | None = None  # why it runs other passes than were prepared
         self.rounds_refusal: SpecvizError | None = None  # why whole rounds of these cannot be recorded
 
@@ -390,10 +390,6 @@ class FastPasses:
         """Empty buffers to hold the text of `reader`."""
         return KeyValueBuffers(self.static)
 
-    def recordable(self, rows: Sequence[Tensor]) -> bool:
-        """True if whole rounds over these rows can be recorded."""
-        return False
-
     def between_rounds(self, meetings: int = 2) -> None:
         """Time, off the clock, to make later passes faster; needs none unless passes are recorded as they are met.
 
@@ -402,7 +398,8 @@ class FastPasses:
 
     def free(self) -> None:
         """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
-        self.static = self.run = self.draft = None
+        del self.static, self.run
+        self.draft = None
 
     def read(
         self,

@@ -1,4 +1,4 @@
-"""Where the files lie that come with the program."""
+"""Where to find the files that come with the program."""
 
 import pathlib
 

@@ -1,11 +1,12 @@
-"""The one exception written for users: what is wrong, and what to do about it."""
+"""The exception for users: it says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
 import functools
 import reprlib
+from collections.abc import Callable
 
-from specviz.records.words import fill
+from specviz.records.words import Translatable, fill
 
 #: The longest quotation in an error's sentence.
 MOST_QUOTED = 80
@@ -46,13 +47,13 @@ def first_line(error: BaseException) -> str:
     return message.rstrip(".")[:200]
 
 
-class SpecvizError(ValueError):
-    """Something the person at the keyboard can fix; its message is one or two plain sentences.
+class SpecvizError(ValueError, Translatable):
+    """Something that the user can fix; its message is one or two plain sentences.
 
     template: the sentence in English, with a ``{name}`` for each of `values`, so that a page in another language can
         say the same (`Words.error`).
     field: the parameter that caused it (``"prompt"``, ``"temperature"``, ``"draft"``, ...), so that a page can show the
-        sentence beside that control.
+        sentence next to that control.
     """
 
     def __init__(self, template: str, field: str | None = None, **values: object):
@@ -72,6 +73,6 @@ class SpecvizError(ValueError):
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Callable[[], SpecvizError], tuple[()]]:
         # ZeroGPU sends exceptions between processes, and they are pickled by their arguments.
         return functools.partial(SpecvizError, self.template, self.field, **self.values), ()

@@ -11,8 +11,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError, shortened
+from specviz.records.rules import usual_rule
 from specviz.records.runs import Run
-from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS, usual_rule
+from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS
 
 #: Always stated in a link: pages have their own values for these.
 ALWAYS_STATED = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")

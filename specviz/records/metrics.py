@@ -1,4 +1,4 @@
-"""From rounds to the numbers people compare, each defined here once; and two runs of one prompt side by side."""
+"""From rounds to the numbers that people compare, each defined once, here; and two runs of a prompt side by side."""
 
 import math
 from collections import Counter
@@ -147,12 +147,12 @@ def compare(plain: Run, speculative: Run) -> dict[str, Any]:
     runs, which use their coins differently. parting: where greedy texts diverge, else None.
     """
     greedy = plain.sampling.greedy
-    identical = plain.token_ids == speculative.token_ids if greedy else None
+    position = first_difference(plain.token_ids, speculative.token_ids) if greedy else None
     return {
         "speedup": speedup(plain, speculative),
         "greedy": greedy,
-        "identical": identical,
-        "parting": _parting(plain, speculative) if identical is False else None,
+        "identical": position is None if greedy else None,
+        "parting": None if position is None else _parting(plain, speculative, position),
     }
 
 
@@ -182,12 +182,11 @@ def margin(plain: Run, position: int) -> float | None:
     return math.log(best / others[0][1]) if others[0][1] else math.inf
 
 
-def _parting(plain: Run, speculative: Run) -> dict[str, Any]:
+def _parting(plain: Run, speculative: Run, position: int) -> dict[str, Any]:
     """Where two texts diverge, and how close the target's best two tokens were there.
 
     margin: in the plain run's target pass, which both runs share up to rounding.
     """
-    position = first_difference(plain.token_ids, speculative.token_ids)
     return {
         "position": position,
         "plain": _token(plain, position),

@@ -1,4 +1,4 @@
-"""Prompts: those that come with the program (assets/presets.json) and show something on the embedded pair, and those of
+"""Prompts: the presets that come with the program (assets/presets.json), chosen for the embedded pair, and those of
 a file, a text a line or JSON lines."""
 
 import json

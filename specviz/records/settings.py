@@ -10,25 +10,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.rules import RULES
 
 #: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
 PLAIN = "plain"
-
-#: The acceptance rules (`specviz.rules`) and those of the Lossless lab (`specviz.decoding.lossless`): help texts and
-#: the page need their names before torch is there. Of the lab's, right ones come first, then those that are wrong on
-#: purpose, then those that engines offer.
-RULES = ("token", "block", "tree", "multi_path", "typical")
-LAB_RULES = (
-    *("auto", "block", "multi_path", "greedy_drafts"),
-    *("everything", "likeliest", "typical", "mislabelled", "stale_state"),
-    *("sglang", "trtllm", "fly", "p_min", "confidence_cut"),
-)
-
-#: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
-LIKELIEST = 3
 
 #: The bits of a weight that a drafter may have. By default the first: less time counts more than a better draft.
 BITS = (4, 8)
@@ -44,7 +32,7 @@ LONGEST_AUTO = 16
 MAX_SEED = 2**53 - 1
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """True if `value` is an int; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -121,6 +109,10 @@ def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
             one.metadata["setting"].check(one.name, getattr(settings, one.name))
 
 
+def _rule_in_help(name: str) -> str:
+    return name if RULES[name].lossless else f"{name} (lossy)"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become a distribution; the same for target and drafter.
@@ -139,13 +131,13 @@ class SamplingParams:
     )
     top_k: int = setting(
         0,
-        "only this many of the likeliest tokens; 0 is off",
+        "draw only from this many of the most likely tokens; 0 is off",
         least=0,
         error="Top-k must be a whole number, 0 (off) or more, not {value}.",
     )
     top_p: float = setting(
         1.0,
-        "only the likeliest tokens with this mass; 1 is off",
+        "draw only from the most likely tokens with this total probability; 1 is off",
         above=0,
         most=1,
         step=0.05,
@@ -153,7 +145,7 @@ class SamplingParams:
     )
     min_p: float = setting(
         0.0,
-        "only tokens at least this fraction as likely as the likeliest; 0 is off",
+        "draw only from tokens at least this fraction as likely as the most likely one; 0 is off",
         least=0,
         most=1,
         step=0.01,
@@ -161,8 +153,9 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.top_k, float) and self.top_k.is_integer():
-            object.__setattr__(self, "top_k", int(self.top_k))  # as other programs' JSON may have it
+        top_k: float = self.top_k
+        if isinstance(top_k, float) and top_k.is_integer():
+            object.__setattr__(self, "top_k", int(top_k))  # as other programs' JSON may have it
         _check(self)
 
     @property
@@ -180,7 +173,7 @@ class DraftParams:
     #: More siblings than 8 are never worth their place in the target pass. None is the drafter's default.
     branches: int | None = setting(
         None,
-        "draft tokens at each depth, 1 to 8: 1 makes a chain, more a tree, which pays where wide passes are quick",
+        "draft tokens at each depth, 1 to 8: 1 makes a chain, more make a tree, which pays if wide passes are fast",
         int,
         least=1,
         most=8,
@@ -196,11 +189,11 @@ class DraftParams:
     )
     exit_layer: int | None = setting(
         None,
-        "early_exit: leave the target after this many layers; about a quarter of them if left out",
+        "early_exit: leave the target after this many layers; by default about a quarter of them",
         int,
         least=1,
     )
-    bits: int | None = setting(None, "quantised_self: 4 or 8 bits a weight; 4 if left out", int, choices=BITS)
+    bits: int | None = setting(None, "quantised_self: 4 or 8 bits per weight; by default 4", int, choices=BITS)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -219,7 +212,7 @@ class RunSettings:
     #: γ: the depth of a round's draft; ignored in plain decoding. Longer drafts than 64 only fill memory.
     num_draft_tokens: int | Literal["auto"] = setting(
         4,
-        "γ, draft tokens a round; auto chooses their number in each round",
+        "γ, draft tokens per round; auto chooses γ in each round",
         least=1,
         most=64,
         choices=(AUTO,),
@@ -229,19 +222,19 @@ class RunSettings:
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = setting(
         128,
-        "where the text ends at the latest",
+        "the most tokens to write",
         least=1,
         error="Ask for at least one new token, as a whole number; got {value}.",
     )
     seed: int = setting(
-        0, "of every coin", least=0, most=MAX_SEED, error="The seed must be a whole number from 0 to 2^53 − 1."
+        0, "the seed of all coins", least=0, most=MAX_SEED, error="The seed must be a whole number from 0 to 2^53 − 1."
     )
     stop: Sequence[str] = ()  # texts that end the run: neither a form nor a link gives any
     chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
     #: ``auto``: see `usual_rule`.
-    rule: str = setting("auto", f"how drafts are judged: auto, {', '.join(RULES)} (lossy)")
-    coins: str = setting("", "coins set by hand, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
+    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(map(_rule_in_help, RULES))}")
+    coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:
         _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())
@@ -293,11 +286,6 @@ SETTINGS: dict[str, Setting] = {"prompt": Setting("the text to continue", "", st
 
 #: The names in it that some drafters do not read.
 DRAFTING: tuple[str, ...] = tuple(name for name, _ in _rows(DraftParams))
-
-
-def usual_rule(makes_trees: bool) -> str:
-    """The rule that ``auto`` stands for: token by token for chains, sibling by sibling for trees."""
-    return "tree" if makes_trees else "token"
 
 
 # Coins set by hand: a run repeated with everything as it was, but for some of its uniforms. Written ``ROUND.TOKEN=U``,

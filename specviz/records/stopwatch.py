@@ -1,4 +1,4 @@
-"""What disturbs timed work: other programs, which make a speedup less precise, and Python's garbage collector."""
+"""Disturbances of timed work: other programs, which make a speedup less precise, and Python's garbage collector."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""A run as tables: one row per round, or one per draft token; several runs as one, a row each."""
+"""A run as a table with a row per round or per draft token; several runs as a table with a row per run."""
 
 import pathlib
 from collections.abc import Sequence
@@ -60,8 +60,10 @@ def tokens_table(run: Run) -> pd.DataFrame:
 
     token: its index in the round's draft, to which `parent` refers. position: its depth, from 0.
     """
-    names = ("parent", "id", "text", "p", "q", "p_raw", "q_raw", "u", "accept_prob")
-    names += ("p_left", "draft_u", "source", "outcome")
+    names = (
+        *("parent", "id", "text", "p", "q", "p_raw", "q_raw", "u", "accept_prob"),
+        *("p_left", "draft_u", "source", "outcome"),
+    )
     return pd.DataFrame(
         [
             {"round": one.index, "token": place, "position": depth} | {name: getattr(token, name) for name in names}
@@ -84,5 +86,5 @@ def _figures(run: Run, plain: Run | None) -> dict[str, str | int | float | None]
         "acceptance_rate": counts.acceptance_rate,
         "acceptance_length": counts.acceptance_length,
         "tokens_per_second": counts.tokens_per_second,
-        "speedup": plain and speedup(plain, run),
+        "speedup": speedup(plain, run) if plain else None,
     }

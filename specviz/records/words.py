@@ -1,5 +1,5 @@
-"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json beside the element of assets/web that
-says it; what several elements say lies in assets/text/LANGUAGE.
+"""The page's texts by language, a JSON file for each area: AREA.LANGUAGE.json next to its element in assets/web;
+assets/text/LANGUAGE holds the texts that several elements share.
 
 A text is a sentence with a ``{name}``, or ``{name:.2f}`` for a number in a format of Python, for each value or, if it
 counts something, an object with the sentences for ``one`` and for ``other`` values of ``n``. The page's scripts read
@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from specviz.records.assets import ASSETS, WEB
+from specviz.records.rules import RULES
 
 TEXTS = ASSETS / "text"
 
@@ -39,11 +40,15 @@ def joined(parts: Iterable[Said], by: str = " · ") -> Said:
     return {"join": by, "parts": list(parts)}
 
 
-class Sentence(str):
-    """An English sentence that remembers its template and values, so that a page can say it in another language."""
+class Translatable:
+    """English text that remembers its template and values, so that a page can say it in another language."""
 
     template: str
     values: dict[str, object]
+
+
+class Sentence(Translatable, str):
+    """Such a text that is a string."""
 
     def __new__(cls, template: str, **values: object) -> Sentence:
         sentence = super().__new__(cls, fill(template, values))
@@ -85,14 +90,14 @@ class Words:
         area, _, name = key.partition(".")
         return name in self.areas.get(area, ())
 
-    def reason(self, given: Sentence | Exception) -> str:
+    def reason(self, text: Translatable) -> str:
         """A SpecvizError, a step or an observation, and those that it quotes; in English if this language lacks it."""
         known = {
-            name: self.reason(one) if isinstance(one, (Sentence, Exception)) else one
-            for name, one in given.values.items()
+            name: self.reason(value) if isinstance(value, Translatable) else value
+            for name, value in text.values.items()
         }
-        texts = self.areas["errors" if isinstance(given, Exception) else "steps"]
-        return self._filled(str(texts.get(given.template, given.template)), known)
+        texts = self.areas["errors" if isinstance(text, Exception) else "steps"]
+        return self._filled(str(texts.get(text.template, text.template)), known)
 
     error = step = reason
 
@@ -115,9 +120,23 @@ class Words:
 
 @functools.cache
 def words(language: str = "en") -> Words:
-    """The texts in one of `LANGUAGES`."""
+    """The texts in one of `LANGUAGES`; where a rule has none in it, its English ones."""
+    areas = texts_of(language)
+    areas["ways"] = dict(_of_rules()) | areas["ways"]
+    return Words(language, areas)
+
+
+def texts_of(language: str) -> dict[str, dict[str, Text]]:
+    """The texts of the files in this language, by area."""
     files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
-    return Words(language, {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files})
+    return {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _of_rules() -> Iterator[tuple[str, Text]]:
+    """The English texts of the acceptance rules, which stand in their rows."""
+    for name, facts in RULES.items():
+        yield f"rule_{name}", facts.title
+        yield f"rule_{name}_about", facts.about
 
 
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:
@@ -126,7 +145,7 @@ def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str
     decimal: the decimal sign. Thousands are grouped by a narrow space, which no language reads as a decimal sign.
     """
 
-    def written(match: re.Match) -> str:
+    def written(match: re.Match[str]) -> str:
         name, spec = match[1], match[2] or ""
         if name not in values:
             return match[0]

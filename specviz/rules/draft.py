@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from specviz.records.rules import RULES
 from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
 
@@ -89,6 +90,12 @@ class TargetRows:
         return cls(logits, warper.probabilities(logits), None, warper.changes_logits)
 
     @property
+    def drawn_from(self) -> Tensor:
+        """`probs`, where tokens are drawn."""
+        assert self.probs is not None, "at temperature 0 no token is drawn"
+        return self.probs
+
+    @property
     def raw(self) -> Tensor:
         """The target's softmax at temperature 1, [n + 1, vocab]."""
         return self.logits.softmax(-1) if self.warped or self.probs is None else self.probs
@@ -143,9 +150,13 @@ class Verdict:
     draft: Draft
     # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
     # that, and the draft's tensors, are a later round's by now.
-    uniforms: Uniforms | None
-    details: Callable[[], tuple[TargetRows, Decision]] | None
+    recall: Callable[[], tuple[TargetRows, Decision, Uniforms]] | None
     held_bytes: int  # of tensors as wide as the vocabulary that are kept for `details`
+
+    def details(self) -> tuple[TargetRows, Decision, Uniforms]:
+        """What it came from, where that was kept."""
+        assert self.recall is not None, "a later round has these tensors by now"
+        return self.recall()
 
     @property
     def next_token(self) -> int:
@@ -160,17 +171,20 @@ class Verdict:
         return "recovered" if last in self.draft.parents else "bonus"
 
 
+Verify = Callable[[Draft, TargetRows, Uniforms], Decision]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An acceptance rule: it decides which draft tokens are kept, and which distribution the next token comes from."""
 
     name: str  # as users type it
-    verify: Callable[[Draft, TargetRows, Uniforms], Decision]  # the rule itself, for n ≥ 1 draft tokens
+    verify: Verify  # the rule itself, for n ≥ 1 draft tokens
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
     weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
     trees: bool = True  # can judge siblings; otherwise chains only
     #: `verify` as a function of tensors alone, which can be recorded; often itself. None if the host has to look.
-    on_device: Callable[[Draft, TargetRows, Uniforms], Decision] | None = None
+    on_device: Verify | None = None
     paths: bool = False  # siblings must be whole paths, each drawn without regard to the others
 
     def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -179,15 +193,34 @@ class Rule:
 
     def decided_on_device(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
         """The same by `on_device`."""
+        assert self.on_device is not None, f"{self.name} looks at what it decides on the host"
         return self.on_device(draft, rows, uniforms) if draft.parents else _plain(rows, uniforms)
+
+
+def registered(name: str, verify: Verify, on_device: Verify | None = None) -> Rule:
+    """The rule of a row of `records.rules.RULES`, by what it says of it."""
+    row = RULES[name]
+    return Rule(name, verify, row.lossless, row.draws_like == "block", row.trees, on_device, row.paths)
 
 
 def _plain(rows: TargetRows, uniforms: Uniforms) -> Decision:
     nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1, dtype=torch.long)
     if rows.choices is not None:
         return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
-    next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
-    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
+    next_token, next_sums = draw_with_sums(rows.drawn_from[0], uniforms.next)
+    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.drawn_from[0], next_sums)
+
+
+def require_shapes(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> tuple[int, Tensor]:
+    """What every rule expects of its arguments, asserted: n tokens, n rows of q, n coins; n + 1 rows of p, as wide.
+
+    Returns n and p [n + 1, vocab].
+    """
+    n, p = len(draft.parents), rows.drawn_from
+    assert draft.tokens.shape == (n,) and len(uniforms.accept) >= n and uniforms.next.shape == ()
+    assert p.shape[:-1] == (n + 1,), f"p {tuple(p.shape)} cannot judge {n} tokens"
+    assert draft.probs is None or draft.probs.shape == p[:n].shape, f"q {tuple(draft.probs.shape)}, p {tuple(p.shape)}"
+    return n, p
 
 
 class TreeShape:

@@ -7,7 +7,17 @@ they all become at temperature 0.
 import torch
 from torch import Tensor
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, TreeShape, Uniforms, chain
+from specviz.rules.draft import (
+    Decision,
+    Draft,
+    Rule,
+    TargetRows,
+    TreeShape,
+    Uniforms,
+    chain,
+    registered,
+    require_shapes,
+)
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.transfer import on_cpu, to_device
 
@@ -38,18 +48,19 @@ def verify_token_by_token(draft: Draft, rows: TargetRows, uniforms: Uniforms) ->
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 and App. A.1; Chen et al. 2023, arXiv 2302.01318. The test is strict
     (u < p/q): a coin can be exactly 0, and a token that the target gives no mass must not pass.
     """
-    n, column = len(draft.parents), draft.tokens.unsqueeze(-1)
-    p = rows.probs[:n].gather(-1, column).squeeze(-1)
+    n, target_probs = require_shapes(draft, rows, uniforms)
+    column = draft.tokens.unsqueeze(-1)
+    p = target_probs[:n].gather(-1, column).squeeze(-1)
     q = torch.ones_like(p) if draft.probs is None else draft.probs.gather(-1, column).squeeze(-1)
     accept_prob = (p / q).clamp_max_(1)
     kept = (uniforms.accept[:n] < accept_prob).cumprod(0)
     row = kept.sum(0, keepdim=True)
     # Nothing was drafted after the last row, so q = 0 there and the residual is p: the bonus token's distribution.
     if draft.probs is None:
-        refused = points_at(row, draft.tokens, torch.arange(n, device=row.device), rows.probs)
+        refused = points_at(row, draft.tokens, torch.arange(n, device=row.device), target_probs)
     else:
         refused = _draft_row(row, draft.probs)
-    next_probs = residual(rows.probs.index_select(0, row)[0], refused)
+    next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
@@ -64,7 +75,7 @@ def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
     return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
 
 
-TOKEN = Rule("token", verify_token_by_token, trees=False, on_device=verify_token_by_token)
+TOKEN = registered("token", verify_token_by_token, verify_token_by_token)
 
 
 def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -80,15 +91,16 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     next token, which then passes too. Where p_i < 1, the denominator is positive. A token that the target gives no
     mass makes p_i, Z_i and h_i zero from there on, and no coin is below 0.
     """
-    n, column = len(draft.parents), draft.tokens.unsqueeze(-1)
-    p = rows.probs[:n].gather(-1, column).squeeze(-1)
+    n, target_probs = require_shapes(draft, rows, uniforms)
+    column = draft.tokens.unsqueeze(-1)
+    p = target_probs[:n].gather(-1, column).squeeze(-1)
     q = torch.ones_like(p) if draft.probs is None else draft.probs.gather(-1, column).squeeze(-1)
     # The recursion unrolled: p_i is the block's likelihood ratio over its running maximum (at least 1). The ratio's
     # mean over drafts is at most 1, so float64 cannot overflow.
     ratio = (p.double() / q).cumprod(0)
     share = (ratio / ratio.cummax(0).values.clamp_min_(1)).float()
     scale = torch.nn.functional.pad(share[:-1], (1, 1), value=1.0)
-    left = rows.probs * scale.unsqueeze(-1)
+    left = target_probs * scale.unsqueeze(-1)
     if draft.probs is None:
         left.scatter_(-1, column, 0.0)  # p·M_b − 1 is never positive
     else:
@@ -101,12 +113,12 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     row = ((uniforms.accept[:n] < accept_prob) * positions).amax(0, keepdim=True)
     left, total = left.index_select(0, row)[0], total.index_select(0, row)
     # Nothing is left only where p_i = 1 and both models agree: then the target's row is right, as in `residual`.
-    next_probs = torch.where(total > 0, left / total, rows.probs.index_select(0, row)[0])
+    next_probs = torch.where(total > 0, left / total, target_probs.index_select(0, row)[0])
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(positions <= row, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
 
-BLOCK = Rule("block", verify_block, weighs_all=True, trees=False, on_device=verify_block)
+BLOCK = registered("block", verify_block, verify_block)
 
 
 def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -122,20 +134,20 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
     For point masses the `p_left` of a sibling never tried is its p after all its elders were refused; for
     drawn tokens, its p.
     """
-    shape = draft.shape
-    coins = uniforms.accept[: len(draft.parents)]
-    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    n, target_probs = require_shapes(draft, rows, uniforms)
+    shape, coins = draft.shape, uniforms.accept[:n]
+    p = shape.judging_cells(target_probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
     if draft.probs is None:
         q, p_left = torch.ones_like(p), _left_of_points(p, shape)
         kept = shape.path(coins < p_left)
         row = shape.row_after(kept)
         # A point mass takes only its own token, so all refused ones are subtracted at once.
-        refused = points_at(row, draft.tokens, shape.rows, rows.probs)
-        next_probs = residual(rows.probs.index_select(0, row)[0], refused)
+        refused = points_at(row, draft.tokens, shape.rows, target_probs)
+        next_probs = residual(target_probs.index_select(0, row)[0], refused)
     else:
         q = draft.probs.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)
-        p_left, path, next_probs = _walk(draft, rows.probs, p, q, coins)
-        kept = to_device(torch.tensor([token in path for token in range(len(draft.parents))]), p.device)
+        p_left, path, next_probs = _walk(draft, draft.probs, target_probs, p, q, coins)
+        kept = to_device(torch.tensor([token in path for token in range(n)]), p.device)
         row = to_device([path[-1] + 1], p.device)
     accept_prob = (p_left / q).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
@@ -149,7 +161,9 @@ def _left_of_points(p: Tensor, shape: TreeShape) -> Tensor:
     return p / torch.maximum(rest, p).clamp_min_(torch.finfo(p.dtype).tiny)
 
 
-def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor) -> tuple[Tensor, list[int], Tensor]:
+def _walk(
+    draft: Draft, draft_probs: Tensor, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor
+) -> tuple[Tensor, list[int], Tensor]:
     """Walks until no child passes: returns p_left [n], the kept tokens after −1 (the root), and the row left there.
 
     On the host, token by token: this computes a residual over the vocabulary only for refusals on the path. Computing
@@ -167,7 +181,7 @@ def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tenso
             path.append(token)
             left, untried = target_probs[token + 1], children[token + 1]
             continue
-        left = residual(left, draft.probs[token])
+        left = residual(left, draft_probs[token])
         if untried:
             sibling = untried[0]
             p_left[sibling] = left[int(ids[sibling])]
@@ -184,14 +198,14 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
     """
     if draft.probs is None:
         return verify_siblings(draft, rows, uniforms)
-    shape, n = draft.shape, len(draft.parents)
-    coins, column = uniforms.accept[:n], draft.tokens.unsqueeze(-1)
-    p = shape.judging_cells(rows.probs, column).squeeze(-1)
+    n, target_probs = require_shapes(draft, rows, uniforms)
+    shape, coins, column = draft.shape, uniforms.accept[:n], draft.tokens.unsqueeze(-1)
+    p = shape.judging_cells(target_probs, column).squeeze(-1)
     q = draft.probs.gather(-1, column).squeeze(-1)
     children, p_left, kept = shape.children(), p.clone(), torch.zeros_like(p, dtype=torch.bool)
     # The row that the walk has come to, and the one whose tokens it tries: none, once all of a row's were rejected.
     row = here = shape.rows.new_zeros(1)
-    left, none = rows.probs[0], here.new_full((1,), n)
+    left, none = target_probs[0], here.new_full((1,), n)
     for width in shape.widths:
         moved = torch.zeros_like(row, dtype=torch.bool)
         for turn in range(width):
@@ -202,7 +216,7 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
             passed = tried & (own > 0) & (coins.index_select(0, token) < (share / own).double())
             kept.index_copy_(0, token, kept.index_select(0, token) | passed)
             refused = residual(left, draft.probs.index_select(0, token)[0])
-            after = rows.probs.index_select(0, token + 1)[0]
+            after = target_probs.index_select(0, token + 1)[0]
             left = torch.where(passed, after, torch.where(tried, refused, left))
             row, moved = torch.where(passed, token + 1, row), moved | passed
         here = row.where(moved, none)
@@ -212,7 +226,7 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
 
 
-TREE = Rule("tree", verify_siblings, on_device=verify_siblings_on_device)
+TREE = registered("tree", verify_siblings, verify_siblings_on_device)
 
 
 def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -230,17 +244,20 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     paths = draft.parents.count(-1)
     if paths < 2:
         return verify_block(draft, rows, uniforms)
+    _, target_probs = require_shapes(draft, rows, uniforms)
+    assert draft.probs is not None, "paths are drawn"
     column = draft.tokens.unsqueeze(-1)
-    p = draft.shape.judging_cells(rows.probs, column).squeeze(-1)
+    p = draft.shape.judging_cells(target_probs, column).squeeze(-1)
     q = draft.probs.gather(-1, column).squeeze(-1)
     picked, alive = _pick(draft.tokens, p / q, paths)
     places = to_device(picked, draft.tokens.device)
     before = torch.nn.functional.pad(places + 1, (1, 0))  # the rows of the picked path
-    path_rows = rows.probs.index_select(0, before)
+    path_rows = target_probs.index_select(0, before)
     drawn_from = _largest_of(draft.probs.index_select(0, places), path_rows[:-1], to_device(alive, places.device))
     path = Draft(draft.tokens.index_select(0, places), chain(len(picked)), drawn_from)
     coins = Uniforms(uniforms.draft, uniforms.accept.index_select(0, places), uniforms.next)
     judged = verify_block(path, TargetRows(rows.logits.index_select(0, before), path_rows, None), coins)
+    assert judged.q is not None, "a block's tokens are drawn"
     return Decision(
         kept=torch.zeros_like(p, dtype=torch.bool).index_copy(0, places, judged.kept.bool()),
         p=p,
@@ -282,7 +299,7 @@ def _largest_of(draft_probs: Tensor, target_probs: Tensor, draws: Tensor) -> Ten
     return torch.zeros_like(draft_probs).scatter_(-1, order, share.float())
 
 
-MULTI_PATH = Rule("multi_path", verify_multi_path, weighs_all=True, paths=True)
+MULTI_PATH = registered("multi_path", verify_multi_path)
 
 
 def verify_match(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -290,13 +307,14 @@ def verify_match(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
 
     No coin is flipped: p and q are point masses, p/q is 0 or 1, and the residual is p itself.
     """
-    shape = draft.shape
-    match = draft.tokens == shape.judging(rows.choices)
+    shape, choices = draft.shape, rows.choices
+    assert choices is not None and choices.shape == (len(draft.parents) + 1,), "n + 1 choices judge n tokens"
+    match = draft.tokens == shape.judging(choices)
     kept = shape.path(match)
     row = shape.row_after(kept)
     p = match.float()
     # index_select: plain indexing would fetch the row to the host first.
-    return Decision(kept, p, None, p, row, rows.choices.index_select(0, row)[0], None, None)
+    return Decision(kept, p, None, p, row, choices.index_select(0, row)[0], None, None)
 
 
 #: Not one of `RULES`: at temperature 0 they all become this.

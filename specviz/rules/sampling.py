@@ -1,6 +1,6 @@
-"""From logits to the distribution that a token is drawn from, and from there, with a uniform, to the token.
+"""From logits to the distribution that a token is drawn from, and with a uniform draw to the token.
 
-Target and drafter share these functions; that is half of why the output follows the target.
+Target and drafter share these functions, which is half the reason why the output follows the target.
 """
 
 import math

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True)
 
 
-def to_host(parts: Mapping[str, Tensor]) -> dict[str, list]:
+def to_host(parts: Mapping[str, Tensor]) -> dict[str, Any]:
     """All parts as by `Tensor.tolist`. From another device they come in one copy; on a CPU each is read in place."""
     if not all(map(on_cpu, parts.values())):
         return Layout.of(parts).read(packed(parts).cpu())
@@ -68,7 +69,7 @@ class Layout:
         order = list(_flat(parts))
         return cls(dict(sorted(forms.items(), key=lambda form: order.index(form[1][1]))))
 
-    def read(self, row: Tensor, *names: str) -> dict[str, list]:
+    def read(self, row: Tensor, *names: str) -> dict[str, Any]:
         """The parts of a row on the host, as by `Tensor.tolist`: those of these names, or all."""
         cells = zip(self.forms.items(), row.split(self.sizes))
         return {

@@ -1,8 +1,8 @@
-"""Typical acceptance, LOSSY: keeps tokens that the target finds likely enough, without flipping a coin."""
+"""Typical acceptance, LOSSY: accepts tokens that the target finds likely enough, without flipping a coin."""
 
 import torch
 
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, registered, require_shapes
 from specviz.rules.sampling import draw_with_sums
 
 #: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
@@ -21,20 +21,21 @@ def verify_typical(
     accept_prob is 1 or 0. distance: acceptance is deterministic, so if a first token x is kept, the round's first
     token is always x, and the total variation to the target's row is 1 − p(x); otherwise it is 0.
     """
+    _, target_probs = require_shapes(draft, rows, uniforms)
     shape = draft.shape
-    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
-    entropy = torch.special.entr(rows.probs).sum(-1)
+    p = shape.judging_cells(target_probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    entropy = torch.special.entr(target_probs).sum(-1)
     threshold = (delta * torch.exp(-entropy)).clamp_max_(epsilon)
     acceptable = p > shape.judging(threshold)
     reached = (acceptable | ~shape.ancestors).all(-1)
     longest = (reached * shape.ancestors.sum(-1)).argmax(0, keepdim=True)
     kept = shape.ancestors.index_select(0, longest)[0] & reached.index_select(0, longest)
     row = shape.row_after(kept)
-    next_probs = rows.probs.index_select(0, row)[0]
+    next_probs = target_probs.index_select(0, row)[0]
     distance = ((1 - p) * (kept & (shape.rows == 0))).sum()
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     one = torch.ones_like(p)
     return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
 
 
-TYPICAL = Rule("typical", verify_typical, lossless=False, on_device=verify_typical)
+TYPICAL = registered("typical", verify_typical, verify_typical)

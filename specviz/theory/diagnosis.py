@@ -100,7 +100,7 @@ def run_figures(
     plain: plain decoding of the same prompt, timed in the same way. target: T(K) of the target. at_once: see
     `RunFigures`.
     """
-    if counts.acceptance_rate is None:
+    if counts.acceptance_rate is None or counts.acceptance_length is None:
         return None
     rounds = counts.rounds
     if plain is not None and plain.rounds:
@@ -130,7 +130,7 @@ def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
     """What limits `run`. target: T(K) of its target, so that forecasts count verification at its measured cost."""
     steps = _steps(run)
     gains = _gains(run)
-    limit = max(gains, key=gains.get)
+    limit = max(gains, key=gains.__getitem__)
     # Drafts made at once have no price a token, nor one α for all depths.
     forecasts = run.chain and not run.at_once and run.depth > 0.9 * run.num_draft_tokens
     formula = _formula(run.alpha, run.num_draft_tokens, run.cost_coefficient, target) if forecasts else None
@@ -142,7 +142,7 @@ def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
         speedup=steps[-1].speedup if run.speedup is None else run.speedup,
         formula=formula,
         with_passes=target is not None,
-        changes=_changes(run, formula, best, target) if forecasts else (),
+        changes=() if formula is None else _changes(run, formula, best, target),
         best_gamma=best if forecasts else None,
         best_formula=_formula(run.alpha, best, run.cost_coefficient, target) if forecasts else None,
     )

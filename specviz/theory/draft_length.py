@@ -1,7 +1,7 @@
-"""How deep to draft next: the depth with the most expected tokens a second, none where drafting does not pay.
+"""How deep to draft next: the depth with the most expected tokens a second, or no draft if drafting does not pay.
 
-A round's length depends on earlier rounds alone, on what they kept and how long they took, and is fixed before anything
-is drawn. Any length keeps the output's distribution exact.
+The depth depends only on earlier rounds, on the tokens they accepted and the time they took, and is fixed before
+anything is drawn. Any depth keeps the output's distribution exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specviz.records.runs import LengthChoice
 #: slow to change, so that a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 10
 
-#: The share of refused tokens that are hoped to have a sibling that is accepted, while nothing is known.
+#: The expected share of rejected tokens with an accepted sibling, while nothing is known.
 RESCUED = 0.5
 
 #: How many judgements at a depth outweigh those at all depths together.
@@ -204,35 +204,35 @@ class AdaptiveLength:
             self._made.append(self._best())
         choice, self.as_chain = self._made[self._rounds]
         self._rounds += 1
-        self.experience, beside = (self.chains, None) if self.as_chain else (self.trees, self.chains)
-        self._costs = self.experience.costs(beside)
+        self.experience = self.chains if self.chains is not None and self.as_chain else self.trees
+        self._costs = self.experience.costs(None if self.as_chain else self.chains)
         return choice
 
     def _best(self) -> ChosenLength:
         if self.chains is None:
-            return self._deepest(self.trees.costs(), self.trees.survival()), False
+            return self._deepest(self.trees.costs(), self.trees.survival())[1], False
         # What trees have shown says what chains can be, and the other way round.
         shown = self.trees.rate(_rescued(HOPE))
-        chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
+        chain_speed, chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
         # Until a chain was drafted its speed is a hope: plain decoding is what is known.
-        self._yardstick = chain.speed if self.chains.timed else 1.0
+        self._yardstick = chain_speed if self.chains.timed else 1.0
         if self.trees.lost > STAKE:
             return chain, True
         hope = _rescued(self.chains.rate())
-        tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
-        return (chain, True) if chain.speed >= tree.speed else (tree, False)
+        tree_speed, tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
+        return (chain, True) if chain_speed >= tree_speed else (tree, False)
 
-    def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> LengthChoice:
-        """As deep as pays most."""
+    def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> tuple[float, LengthChoice]:
+        """As deep as pays most, after the speed that this promises."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
         behind = (self.chains or self.trees).lost > STAKE
         depths = range(len(speeds)) if self.depths is None else self.depths
         depth = 0 if behind else max(depths, key=speeds.__getitem__)
-        deeper = next((one for one in depths if one > depth), None)
+        deeper, speed = next((longer for longer in depths if longer > depth), None), speeds[depth]
         if deeper is None:
-            return LengthChoice(depth, speeds[depth])
+            return speed, LengthChoice(depth, speed)
         more = costs[deeper] - costs[depth]
-        return LengthChoice(depth, speeds[depth], kept=survival[deeper], cost=more, behind=behind)
+        return speed, LengthChoice(depth, speed, kept=survival[deeper], cost=more, behind=behind)
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """See `Experience.observe`."""

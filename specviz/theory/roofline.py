@@ -1,6 +1,6 @@
-"""What a pass costs, over K tokens of one request or of many: as measured, and the least that it can take.
+"""The cost of a pass over K tokens of one request or of many: measured, and the least possible.
 
-Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
+Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations; the slower one decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -153,7 +153,8 @@ class Curve:
         """The largest measured K up to which T(K)/T(1) stays below `ABOUT_ONE`; None before anything is measured."""
         if self.one is None:
             return None
-        fast = takewhile(lambda point: point.seconds < ABOUT_ONE * self.one, self.points)
+        limit = ABOUT_ONE * self.one
+        fast = takewhile(lambda point: point.seconds < limit, self.points)
         return max((point.width for point in fast), default=1)
 
     def ratio(self, width: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What counts and times say beyond chance: how far counts lie from a distribution, and ratios with their intervals.
+"""What counts and times show beyond chance: how far counts lie from a distribution, and ratios with their intervals.
 
 A distribution is a sequence of probabilities, one for each outcome; counts follow the same order, and `outside` counts
 outcomes that the distribution says cannot happen.
@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy
 
@@ -182,7 +183,7 @@ class Ratio:
     @property
     def known(self) -> bool:
         """Whether the interval is there and narrow enough to say something."""
-        return self.low is not None and self.high <= WIDEST * self.low
+        return self.low is not None and self.high is not None and self.high <= WIDEST * self.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,19 +241,27 @@ def student_t(degrees: int) -> float:
     return z + sum(term / degrees**power for power, term in enumerate(terms, start=1))
 
 
-def proportion(count: float, total: float, level: float = LEVEL) -> Ratio | None:
+class Share(NamedTuple):
+    """A share of a total, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def proportion(count: float, total: float, level: float = LEVEL) -> Share | None:
     """count / total with Wilson's interval (1927), which holds for small counts too; None for a total of 0."""
     if not total:
         return None
     z, share = NormalDist().inv_cdf((1 + level) / 2), count / total
     middle, spread = share + z**2 / (2 * total), z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
     whole = 1 + z**2 / total
-    return Ratio(share, max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole))
+    return Share(share, max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole))
 
 
 def alike(one: Ratio, other: Ratio) -> bool:
     """True if two ratios that were measured separately do not differ by more than both intervals allow."""
-    if one.low is None or other.low is None:
+    if one.high is None or other.high is None:
         return True
     reach = math.hypot(math.log(one.high / one.value), math.log(other.high / other.value))
     return abs(math.log(one.value / other.value)) <= reach

@@ -79,21 +79,21 @@ def _parser() -> argparse.ArgumentParser:
             recipe.add_argument("--layers", type=int, default=layers, help="(default: %(default)s)")
             recipe.add_argument("--width", type=int, default=width, help="a multiple of 64 (default: %(default)s)")
             recipe.add_argument(
-                "--compile", action="store_true", help="by torch.compile: a slow start, then faster steps"
+                "--compile", action="store_true", help="use torch.compile: a slow start, then faster steps"
             )
         if name == "target":
-            recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
+            recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: embedded)")
         else:
-            recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
+            recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: embedded)")
             recipe.add_argument(
                 "--continuations",
                 type=int,
                 default=500_000,
                 metavar="N",
-                help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
+                help="tokens that the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
         start = _STARTS.get(name, "a part of this kind")
-        recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to train on, instead of a new one")
+        recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to continue training, instead of a new one")
     return parser
 
 
@@ -108,7 +108,7 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
         nargs="+",
         default=[],
         metavar="N",
-        help="tokens at each text's end kept for measuring",
+        help="tokens at the end of each text that are kept for measuring",
     )
     recipe.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="where the result goes")
     recipe.add_argument(
@@ -117,7 +117,7 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
         metavar="FOLDER",
         help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT)",
     )
-    recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in all (default: %(default)s)")
+    recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in total (default: %(default)s)")
     recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
@@ -158,11 +158,7 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
     device = device_named(options.device)
     tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
     corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
-    if options.start is None:
-        model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
-    else:
-        model = _start(options, tokenizer, device)
-    return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
+    return TargetRecipe(_model(options, tokenizer, device), tokenizer, _dtype(options), options.seed), corpus
 
 
 def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recipe, Corpus]:
@@ -171,7 +167,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     if options.continuations:
         corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
     if options.recipe == "draft":
-        return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
+        return DraftRecipe(pair.target, _model(options, pair.tokenizer, pair.device), pair.tokenizer), corpus
     return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
 
 
@@ -193,11 +189,11 @@ def _dtype(options: argparse.Namespace) -> torch.dtype:
     return torch.float32 if chosen == torch.float16 else chosen
 
 
-def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model to train, in float32: a new one, or the one to start from."""
+def _model(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> PreTrainedModel:
+    """The model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
-        return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
-    return _start(options, pair.tokenizer, pair.device)
+        return small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
+    return _start(options, tokenizer, device)
 
 
 def _part_or_draft(options: argparse.Namespace, pair: ModelPair) -> pathlib.Path | PreTrainedModel | None:

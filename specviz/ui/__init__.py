@@ -4,19 +4,18 @@ page             the page in every language, with its head; `serve` starts it
 controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
 
-tabs             what a tab is: built at a desk, it hands over the actions that its buttons start; connects them
-generate_tab     a run, live; shown_runs: runs as the page shows them, live and over, and what is kept for the visitors
+desk             what a tab is built at, and hands over: the actions that its buttons start; connects them
+tabs/            the tabs, a module each
 race_tab         plain and speculative decoding measured in turn, for the race and for a run's speedup
 compare_tab      several ways side by side; contest: all of them measured in turn, there and for the advice
-why_tab          what passes cost, and what limits the visitors' runs
-lossless_tab     does the text follow the target's distribution? where do two engines' texts part?
-models_tab       the pair in use, a check of it, and other pairs
 lessons          a class's answers to the five questions, counted and forgotten
 api              the same for programs: functions of Gradio, tools of an MCP server
 
-orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU;
-                 the drafters and rules to choose from
+orders           what a visitor asks for: a form's values become a run's settings, once
+ways             the drafters and rules to choose from
+gpu_seconds      for how long to ask for a GPU that is lent by the call
 runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
+runs             runs as the page shows them, live and over; downloads: their files; visitors: what is kept for whom
 device           where: in one thread or on a lent GPU; the pairs in memory, and the thread that prepares their passes
 deployment       settings of the deployment, from environment variables
 components       the page's own components, around the elements of assets/web, and the files that they need

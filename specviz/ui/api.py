@@ -19,16 +19,18 @@ from starlette.responses import JSONResponse
 
 from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted, shortened
+from specviz.records.rules import LAB_RULES, UNUSUAL
 from specviz.records.runs import Round, Run
-from specviz.records.settings import AUTO, LAB_RULES, PLAIN, SETTINGS, Setting, is_whole
+from specviz.records.settings import AUTO, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import Said, words
 from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.contest import OWN, Choice, contest_of
 from specviz.ui.device import PairName
-from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
-from specviz.ui.orders import Order, available, read_form, whole_up_to
+from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.race_tab import Duel, dueled, progress, race_request
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
+from specviz.ui.ways import available
 from specviz.views import answers
 
 if TYPE_CHECKING:
@@ -236,20 +238,20 @@ ENDPOINTS: dict[str, Endpoint] = {
         grows=True,
     ),
     "race": Endpoint(
-        "Decodes a prompt plainly and speculatively, in turn, and returns the measured speedup and both runs on "
-        "one clock.",
+        "Decodes a prompt plainly and speculatively, taking turns, and returns the measured speedup and both runs "
+        "against the same clock.",
         RUN,
         _race,
         "race",
     ),
     "compare": Endpoint(
-        "Measures several ways to decode a prompt in turn with plain decoding and returns a row of figures for each.",
+        "Measures several ways to decode a prompt, taking turns with plain decoding, and returns figures for each.",
         {name: RUN[name] for name in _COMPARED}
         | {
-            "drafters": Parameter(list[str] | None, "those to compare; all that the pair has if left out"),
+            "drafters": Parameter(list[str] | None, "the drafters to compare; by default all that the pair has"),
             "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
-            "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's own", [OWN]),
-            "rules": Parameter(list[str], "besides the usual one: block, multi_path, typical", []),
+            "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's default", [OWN]),
+            "rules": Parameter(list[str], f"besides the usual one: {', '.join(UNUSUAL)}", []),
             "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
         },
         _compare,

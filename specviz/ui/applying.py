@@ -20,7 +20,7 @@ from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, DraftParam
 from specviz.ui.components import QUEUED
 from specviz.ui.controls import SLIDER_AUTO, Changes, Controls
 from specviz.ui.device import PairName
-from specviz.ui.orders import RULE_CHOICES, WAYS, drafter_of, refusal
+from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

@@ -23,10 +23,11 @@ from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import OWN, Choice, Contest, contest_of, order_of
 from specviz.ui.controls import Fields, choices
-from specviz.ui.orders import WAYS, Order, available, default_branches, refusal
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.downloads import result_page
+from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.shown_runs import ResultPage
-from specviz.ui.tabs import Desk, Tab
+from specviz.ui.ways import WAYS, available, default_branches, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
 from specviz.views.run_messages import label, message, passes_words, speaks, title
@@ -86,7 +87,7 @@ def create_compare_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         choice = chosen(runner.store.get(order.pair), asked)
         if page := (yield from compare(runner, order, choice, visit.halt, say.language)):
-            desk.visitors.results[visit.session, "comparison"] = ResultPage("comparison", page)
+            desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
         replay_order(order).request(pair, runner.deployment)

@@ -18,8 +18,9 @@ from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, Sentence, Words, said
 from specviz.ui.components import as_text
-from specviz.ui.orders import Order, default_branches, drafter_of, refusal
+from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
+from specviz.ui.ways import default_branches, drafter_of, refusal
 from specviz.views.run_messages import passes_words, title
 from specviz.views.terminal import advice, as_markdown
 

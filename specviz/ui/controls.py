@@ -15,19 +15,18 @@ from specviz.records.words import Words
 from specviz.ui import components
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text
 from specviz.ui.device import PairName
-from specviz.ui.orders import (
+from specviz.ui.orders import Order, read_form
+from specviz.ui.runner import Runner
+from specviz.ui.ways import (
     RULE_CHOICES,
     WAYS,
-    Order,
     about,
     default_branches,
     drafter_of,
     lacks,
-    read_form,
     refusal,
     title,
 )
-from specviz.ui.runner import Runner
 from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:

@@ -17,15 +17,16 @@ from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
+from specviz.ui.desk import Desk, Head, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.generate_tab import create_generate_tab, create_viewer
-from specviz.ui.lossless_tab import create_lossless_tab
-from specviz.ui.models_tab import create_models_tab
+from specviz.ui.downloads import KEPT
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
-from specviz.ui.shown_runs import KEPT, Visitors
-from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
-from specviz.ui.why_tab import create_why_tab
+from specviz.ui.tabs.generate import create_generate_tab, create_viewer
+from specviz.ui.tabs.lossless import create_lossless_tab
+from specviz.ui.tabs.models import create_models_tab
+from specviz.ui.tabs.why import create_why_tab
+from specviz.ui.visitors import Visitors
 
 #: What builds each tab, in their order. Its title is the text ``NAME.tab``; ``NAME.in_line`` names its work.
 TABS: dict[str, Callable[[Desk], Tab]] = {

@@ -19,10 +19,10 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import element_view
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.shown_runs import ResultPage
-from specviz.ui.tabs import Desk, Tab
 from specviz.views.pages import race_page
 from specviz.views.run_messages import message, race_message, speaks
 
@@ -46,7 +46,7 @@ def create_race_tab(desk: Desk) -> Tab:
 
     def stream(visit: Visit, order: Order) -> Iterator[str]:
         if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
-            desk.visitors.results[visit.session, "race"] = ResultPage("race", page)
+            desk.visitors.results[visit.session, "race"] = result_page("race", page)
 
     shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
     button, offer = desk.kept("race")

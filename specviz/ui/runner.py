@@ -26,7 +26,8 @@ from specviz.records.words import Words
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.orders import LEAST_SECONDS, Order, seconds_for
+from specviz.ui.gpu_seconds import LEAST_SECONDS, seconds_for
+from specviz.ui.orders import Order
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from specviz.records.metrics import NEAR_TIE
-from specviz.records.words import Said, joined, said
+from specviz.records.rules import RULES
+from specviz.records.words import Said, joined, said, words
 from specviz.theory.statistics import SIGNIFICANT
 from specviz.views.run_messages import message
 
@@ -111,11 +112,11 @@ def _trial(asked: Asked, phase: str, **found: Any) -> str:
         trial=asked.trial,
         phase=phase,
         rule=asked.rule,
-        rule_name=said(f"lossless.name_{asked.rule}"),
+        rule_name=said(f"ways.rule_{asked.rule}" if asked.rule in RULES else f"lossless.name_{asked.rule}"),
         lossless=asked.lossless,
         drafter=asked.drafter,
         settings=asked.settings,
-        about=said(f"lossless.about_{asked.rule}"),
+        about=said(f"ways.rule_{asked.rule}_about" if asked.rule in RULES else f"lossless.about_{asked.rule}"),
         runs=asked.runs,
         **found,
     )
@@ -134,11 +135,15 @@ def outcome(asked: Asked, counted: Counted, test: ChiSquare | None) -> dict[str,
     values = {"n": evidence.n, "tv": evidence.distance, "mean": now.mean, "p": _p_value(test.p_value)}
     if test.p_value < SIGNIFICANT:
         times = said("lossless.times", times=evidence.distance / now.mean) if now.mean else "∞"
-        why = said("lossless.false_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
+        why = said("lossless.false_alarm") if asked.lossless else _why_wrong(asked.rule)
         return _verdict("different", said("lossless.is_different", times=times, **values), why)
     share = 100 * counted.origins[0]["accepted"] / evidence.n
     why = "" if asked.lossless else said("lossless.missed", share=share)
     return _verdict("same", said("lossless.is_same", low=now.low, high=now.high, **values), why)
+
+
+def _why_wrong(rule: str) -> Said:
+    return said(f"lossless.why_{rule}" if f"lossless.why_{rule}" in words() else "lossless.why_lossy")
 
 
 def greedy_outcome(
@@ -157,7 +162,7 @@ def greedy_outcome(
     if asked.lossless and asked.half_precision and margin <= NEAR_TIE:
         state, why = "near", said("lossless.greedy_near", dtype=asked.dtype)
     else:
-        state, why = "different", said("lossless.greedy_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
+        state, why = "different", said("lossless.greedy_alarm") if asked.lossless else _why_wrong(asked.rule)
     return place, _verdict(state, sentence, joined([said("lossless.greedy_margin", margin=margin), why], " "))
 
 

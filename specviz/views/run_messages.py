@@ -11,6 +11,7 @@ from typing import Any
 
 from specviz.bench.contestants import Contestant
 from specviz.records.metrics import emission_times, tally
+from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
 from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Said, joined, said, words
@@ -57,7 +58,7 @@ def title(contestant: Contestant) -> Said:
         parts.append(f"γ = {contestant.num_draft_tokens}")
     if contestant.branches not in (None, 1):
         parts.append(said("generate.branches", n=contestant.branches))
-    if contestant.rule not in ("auto", "token", "tree"):
+    if contestant.rule in UNUSUAL:
         parts.append(said(f"ways.rule_{contestant.rule}"))
     return joined(parts, ", ")
 
@@ -82,7 +83,7 @@ def settings_line(run: Run) -> Said:
             parts.append(said(f"generate.{name}", value=own[name]) if known else f"{name} {own[name]}")
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
-        parts.append(said(f"generate.rule_{run.rule}") if f"generate.rule_{run.rule}" in words() else run.rule)
+        parts.append(said(f"ways.rule_{run.rule}") if run.rule in RULES else run.rule)
     parts += [_sampling(sampling), said("generate.seed", value=run.seed)]
     if run.coins:
         parts.append(said("generate.coins", coins=run.coins))
@@ -154,6 +155,7 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
     `links.share`; ``charts``; ``machine``, where the speedup of a run that is over was measured; ``file``, the name of
     the file that a run was opened from.
     """
+    rule = RULES.get(run.rule)  # a file may name one that this version does not know
     return message(
         "start",
         run=run_key,
@@ -164,7 +166,8 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
         sampling=asdict(run.sampling),
         pair=pair_line(run.pair),
         settings=settings_line(run),
-        rule=run.rule,
+        draws_like=rule.draws_like if rule else "token",
+        lossy=rule is not None and not rule.lossless,
         coins=run.coins,
         engine=run.engine,
         **others,
@@ -187,7 +190,13 @@ def rounds_message(
     sent: ids the component already knows; new ones are added to it. None sends every mentioned id.
     charts: those to redraw.
     """
-    mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
+    mentioned = {
+        id
+        for round in rounds
+        for row in round.top
+        for pairs in (row.p, row.q, row.residual, row.p_raw, row.q_raw)
+        for id, _ in pairs
+    }
     mentioned.update(id for round in rounds for id, _, _ in round.next.line)
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
@@ -259,7 +268,7 @@ def _lane(run: Run, label: Said) -> dict[str, Any]:
     sources = (source for round in run.rounds for source in token_sources(round))
     return {
         "label": label,
-        "times": [_clock(time) for time in emission_times(run.rounds)],
+        "times": [float(f"{seconds:.6f}") for seconds in emission_times(run.rounds)],
         "counts": [len(round.emitted) for round in run.rounds],
         "pieces": [piece for round in run.rounds for piece in round.pieces],
         "sources": "".join(SOURCE_LETTERS[source] for source in sources),
@@ -334,10 +343,6 @@ def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
     return told | _those_there(row, "reach")
 
 
-def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
-    return row.p, row.q, row.residual, row.p_raw, row.q_raw
-
-
 def _exact(value: float | None) -> float | None:
     """Nine significant digits: enough to tell any two float32 values apart."""
     return None if value is None else float(f"{value:.9g}")
@@ -346,10 +351,6 @@ def _exact(value: float | None) -> float | None:
 def _short(value: float) -> float:
     """For bars, which are not recomputed; nonzero stays nonzero. A long trace has 250,000 of them."""
     return round(value, 5) or value
-
-
-def _clock(seconds: float) -> float:
-    return float(f"{seconds:.6f}")
 
 
 def as_json(message: Mapping[str, Any]) -> str:

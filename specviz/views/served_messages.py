@@ -168,9 +168,9 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         f"{len(found.requests) - summaries} requests, {of_many}{_number(found.passes)} target passes that verified a "
         f"draft; {served.without} entries without metrics",
         f"tokens per pass, 1 + accepted / passes:      {_number(found.tokens_per_pass)}",
-        f"answer tokens per pass, where nothing else:  {_number(found.answer_tokens_per_pass)}",
+        f"response tokens per pass, if nothing else:   {_number(found.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(found.acceptance_share)}",
-        f"requests at once, least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
+        f"requests at once: least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
         f"α, accepted / judged, {found.known} of {len(found.requests)} requests:".ljust(45) + _number(found.alpha),
         "",
         "position   of all passes   of those reached",
@@ -187,12 +187,12 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     if served.left_out:
         lines += [
             "",
-            f"left out, {served.left_out} in all; the first:",
+            f"{served.left_out} left out; the first:",
             *(harmless(str(one)) for one in served.reasons),
         ]
     if cost is not None and found.alpha is not None:
         best = optimal_gamma(found.alpha, cost, MOST_GAMMA)
-        what = f"best γ up to {MOST_GAMMA} by the formula at c = {cost:g}, if verifying costs what one token does"
+        what = f"best γ up to {MOST_GAMMA} by the formula at c = {cost:g}, if verifying costs as much as one token"
         lines += ["", f"{what}: {best}, {expected_speedup(found.alpha, best, cost):.2f}×"]
     return "\n".join(lines)
 

@@ -93,7 +93,7 @@ def summary(counts: Tally, stop_reason: str, rule: str) -> str:
         f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",
         f"{counts.drafted / counts.levels:.1f} draft tokens per depth" if counts.drafted_trees else "",
         f"{counts.acceptance_rate:.0%} of judged draft tokens accepted" if counts.judged else "",
-        "" if counts.reach is None else f"the draft's vocabulary reaches {counts.reach:.1%} of the probability",
+        "" if counts.reach is None else f"the draft's vocabulary covers {counts.reach:.1%} of the probability",
         _rule_in_words(counts, rule) if counts.drafted else "",
         f"{counts.tokens_per_second:.0f} tokens/s" if counts.rounds else "",
         f"stopped: {stop_reason}",

@@ -74,11 +74,11 @@ SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2),
 @pytest.mark.parametrize(
     ("offers", "says", "never", "flags"),
     [
-        ([offer("eagle", 1.5, 1.4)], ("Use “EAGLE” with γ = 4", "1.40–1.61"), "cannot", 3),
+        ([offer("eagle", 1.5, 1.4)], ("Use “EAGLE” with γ = 4", "1.40–1.61"), "equally good", 3),
         ([offer("eagle", 1.5, 0.9)], ("0.90–2.50",), "Use ", 3),  # it does not pay for certain
         ([offer("eagle", 0.9, 0.8)], ("Nothing beats plain decoding",), "Use ", 0),
-        (SAME, ("γ from 2 to 6 cannot",), "Nothing", 3),
-        (SAME[1::2], ("γ = 4",), "cannot be told apart", 3),
+        (SAME, ("γ = 2 to 6 are",), "Nothing", 3),
+        (SAME[1::2], ("γ = 4",), "equally good", 3),
     ],
 )
 def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays(offers, says, never, flags):

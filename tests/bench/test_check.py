@@ -28,8 +28,8 @@ from specviz.records.words import Sentence, words
 from specviz.rules.exact import MATCH
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
-from specviz.ui.models_tab import check_pair as shown
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.models import check_pair as shown
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
     assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)
-    assert "processor" in str(verdict(0.9, 1.5, True).advice) != str(verdict(0.9, 1.5, False).advice)
+    assert "idle" in str(verdict(0.9, 1.5, True).advice) != str(verdict(0.9, 1.5, False).advice)
 
 
 def failing(*given, **named):

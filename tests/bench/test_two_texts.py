@@ -39,8 +39,8 @@ def test_equal_texts_are_equal_and_a_changed_token_is_its_texts_fault(pair):
     found = parting(pair, due, wrong)
     assert found.place == place + 1 and found.wrong == (False, True)
     assert found.sides[0].gap == 0 < found.tolerance < found.sides[1].gap
-    assert verdict(found).startswith("No near-tie: B did not choose greedily")
-    assert verdict(parting(pair, wrong, due)).startswith("No near-tie: A did not choose greedily")
+    assert verdict(found).startswith("Not a near-tie: B did not follow")
+    assert verdict(parting(pair, wrong, due)).startswith("Not a near-tie: A did not follow")
 
 
 def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
@@ -52,7 +52,7 @@ def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
     one, other = continued(pair, best), continued(pair, twin)
     found = parting(pair, one, other)
     assert found.wrong == (False, False) and [side.gap for side in found.sides] == [0, 0]
-    assert verdict(found) == "A near-tie: rounding decides it, and neither text is wrong."
+    assert verdict(found) == "A near-tie: rounding decides it, so neither text is wrong."
     # What comes after a tie must still be the target's own.
     lost = [*other[:-1], (other[-1] + 1) % pair.vocab_size]
     found = parting(pair, one, lost)
@@ -63,7 +63,7 @@ def test_a_text_that_ends_early_and_texts_that_share_nothing(pair):
     due = continued(pair)
     found = parting(pair, due, due[:-3])
     assert (found.place, found.sides[1].token, found.wrong) == (len(due) - 2, "", (False, False))
-    assert verdict(found).startswith("No difference but the end: B was cut off")
+    assert verdict(found).startswith("The only difference is the end: B was cut off")
     with pytest.raises(SpecvizError, match="give the prompt"):
         parting(pair, [1, 2], [2, 1])
 
@@ -75,7 +75,7 @@ def test_the_command_reads_texts_and_token_ids_and_its_status_says_whether_one_i
     assert main(["compare-texts", *given]) == 1
     said = capsys.readouterr().out
     assert "a king who had a'" in said  # what both share
-    assert "b.txt did not choose greedily by this target" in said and said.count("\n") >= 4
+    assert "b.txt did not follow this target" in said and said.count("\n") >= 4
     (tmp_path / "ids.json").write_text("[5, 6, 7]")
     assert main(["compare-texts", *2 * [str(tmp_path / "ids.json")]]) == 0
     assert main(["compare-texts", str(tmp_path / "none"), str(tmp_path / "b.txt")]) == 2

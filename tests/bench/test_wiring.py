@@ -161,7 +161,7 @@ def test_the_embedded_eagle_head_is_read_as_it_was_trained_and_one_a_layer_off_i
         plain = plain_request(pair, preset, 1.0, instrument.PLACES + instrument.GAMMA - 1)
         listen(plain, readings, until=float("inf"))
     off = verdict(Sentence("eagle"), readings)
-    assert off.state == "slow" and off.seen.startswith("hidden states one layer lower would keep"), off.seen
+    assert off.state == "slow" and off.seen.startswith("hidden states one layer lower would give"), off.seen
     wrong, right, *_ = readings
     trained = verdict(Sentence("eagle"), [replace(right, name=None), replace(wrong, name=HIGHER)])
     assert trained.state == "right", trained.seen

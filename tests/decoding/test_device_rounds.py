@@ -37,9 +37,9 @@ def launched(monkeypatch) -> list[int]:
     """The depths of all rounds that were launched."""
     depths, launch = [], DeviceRounds._launch
 
-    def noted(self, depth):
-        depths.append(depth)
-        launch(self, depth)
+    def noted(self, round_, choice):
+        depths.append(round_.depth)
+        launch(self, round_, choice)
 
     monkeypatch.setattr(DeviceRounds, "_launch", noted)
     return depths

@@ -76,7 +76,7 @@ def test_it_is_the_targets_probability_of_the_tokens_in_the_map(small, sampling,
         text += one.emitted
     assert 0 < sum(seen) < len(seen), "some is out of reach"
     assert tally(run.rounds).reach == pytest.approx(sum(seen) / len(seen))
-    assert f"reaches {sum(seen) / len(seen):.1%}" in summary(tally(run.rounds), run.stop_reason, run.rule)
+    assert f"covers {sum(seen) / len(seen):.1%}" in summary(tally(run.rounds), run.stop_reason, run.rule)
     assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
     told = json.loads(rounds_message("run", run.rounds, run.vocabulary))["rounds"][0]["top"][0]
     assert told["reach"] == pytest.approx(run.rounds[0].top[0].reach)
@@ -87,7 +87,7 @@ def test_no_draft_token_is_kept_more_often_on_average(small, branches):
     pair, drafter, _ = small
     settings = RunSettings(PROMPT, drafter, 3, SAMPLINGS[1], 24, drafting=DraftParams(branches=branches))
     for one in pending_rounds(prepare(pair, settings)):
-        rows, _ = one.verdict.details()
+        rows, *_ = one.verdict.details()
         reach = [candidates.reach for candidates in one.record().top]
         for place, parent in enumerate(one.verdict.draft.parents):
             kept = torch.minimum(rows.probs[parent + 1], one.verdict.draft.probs[place]).sum().item()

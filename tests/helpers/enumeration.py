@@ -11,15 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from specviz.rules import RULES, rule_named
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
-from specviz.rules.exact import (
-    verify_block,
-    verify_match,
-    verify_multi_path,
-    verify_siblings,
-    verify_siblings_on_device,
-    verify_token_by_token,
-)
+from specviz.rules.exact import verify_match, verify_siblings_on_device
 from specviz.rules.typical import verify_typical
 
 Verify = Callable[[Draft, TargetRows, Uniforms], Decision]
@@ -41,15 +35,16 @@ def judged(
     return verify(draft, rows, Uniforms(NOTHING, coins, next_u))
 
 
-by_token, by_block, by_tree, by_multi_path, by_tree_on_device = (
-    partial(judged, rule)
-    for rule in (verify_token_by_token, verify_block, verify_siblings, verify_multi_path, verify_siblings_on_device)
-)
+#: Every rule by its name.
+BY_NAME = {name: partial(judged, rule_named(name).verify) for name in RULES}
+by_token, by_block, by_tree, by_multi_path = (BY_NAME[name] for name in ("token", "block", "tree", "multi_path"))
+by_tree_on_device = partial(judged, verify_siblings_on_device)
 
 
 def verify_by_typical(tokens, parents, target_probs, next_u, **constants):
     rows = TargetRows(target_probs.log(), target_probs, None)
-    return verify_typical(Draft(tokens, parents), rows, Uniforms(NOTHING, NOTHING, next_u), **constants)
+    coins = torch.zeros(len(tokens)).double()
+    return verify_typical(Draft(tokens, parents), rows, Uniforms(NOTHING, coins, next_u), **constants)
 
 
 def verify_by_match(tokens, parents, target_choices):

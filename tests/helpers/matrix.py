@@ -14,6 +14,7 @@ from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import has_sliding_windows
+from specviz.records.rules import RULES
 from specviz.records.runs import DraftedToken, Round
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -83,14 +84,20 @@ def refused_field(drafter: str | None, branches: int | None, pair: ModelPair) ->
     return "branches" if sliding and makes_trees(drafter, branches, pair) else None
 
 
+#: The lossless rules, each with the branches it is tried with.
+LOSSLESS = [(name, 3 if facts.trees else 1) for name, facts in RULES.items() if facts.lossless]
+
+
 def rules_of(drafter: str) -> list[tuple[str, int]]:
     """The lossless rules that fit the drafter, each with the branches it is tried with."""
-    fitting = [] if refused_field(drafter, 1, pair_of()) else [("token", 1), ("block", 1)]
-    if makes_trees(drafter, 3, pair_of()):
-        fitting.append(("tree", 3))
-    if drafter_class(pair_of(), drafter).draws_paths:
-        fitting.append(("multi_path", 3))
-    return fitting
+
+    def fits(rule: str, branches: int) -> bool:
+        if branches == 1:
+            return refused_field(drafter, 1, pair_of()) is None
+        paths = RULES[rule].paths
+        return drafter_class(pair_of(), drafter).draws_paths if paths else makes_trees(drafter, branches, pair_of())
+
+    return [(rule, branches) for rule, branches in LOSSLESS if fits(rule, branches)]
 
 
 #: Every lossless rule with every drafter that it can judge: (drafter, rule, branches).

@@ -26,10 +26,10 @@ from specviz.ui import page
 from specviz.ui.compare_tab import compare
 from specviz.ui.contest import Choice
 from specviz.ui.device import PairName
-from specviz.ui.generate_tab import generate
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit
-from specviz.ui.shown_runs import LiveRuns
+from specviz.ui.runs import LiveRuns
+from specviz.ui.tabs.generate import generate
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
 #: Seconds.
@@ -51,7 +51,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     say, runs, me = words("de"), LiveRuns(), Visit("me", threading.Event())
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
-        "trace": json.loads(runs.files_of(me).trace.read_text()),
+        "trace": json.loads(runs.files_of(me).paths[0].read_text()),
         "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say.language))),
         "seconds": runner.last_seconds,
         "trees": reads_trees(runner.store.get(PairName()).target),

@@ -5,7 +5,7 @@ import pytest
 from specviz.models import catalog
 from specviz.parts.formats import FORMATS
 from specviz.records.words import words
-from specviz.ui.models_tab import catalog_label, published_list
+from specviz.ui.tabs.models import catalog_label, published_list
 
 
 def test_the_catalog_names_each_pair_once_and_with_the_larger_model_as_target():

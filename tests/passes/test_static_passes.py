@@ -22,8 +22,9 @@ from specviz.passes import compiler
 from specviz.passes.cached_model import reader
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.chains import Choice, drafting_in_one_call
+from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.made_drafts import Choice
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError

@@ -11,7 +11,7 @@ import torch
 from assistant_files import assistant_config, assistant_weights, module_config, module_weights, saved
 from block_checkpoints import LAYOUTS, write_block
 from chi_square import FEW, SHORT, p_value, plain_speakers
-from matrix import EXACT, HOT, drafting_with
+from matrix import EXACT, HOT, LOSSLESS, drafting_with
 from published_heads import write_eagle, write_medusa, write_speculator
 from tiny import save_model, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -28,9 +28,6 @@ from specviz.records.settings import AUTO, SamplingParams
 from specviz.rules.draft import Draft
 
 HOT_AND_WARPED = SamplingParams(temperature=3.0, top_k=5, top_p=0.95, min_p=0.01)
-
-#: A rule of each kind, and the branches that it is tried with.
-RULES = [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)]
 
 
 @pytest.mark.parametrize("drafter, rule, branches", EXACT)
@@ -54,7 +51,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("kind, how", [*zip(HEADS, itertools.cycle(RULES))])
+@pytest.mark.parametrize("kind, how", [*zip(HEADS, itertools.cycle(LOSSLESS))])
 def test_it_does_with_published_heads(kind, how, tmp_path):
     assert p_value(drafting_with(HEADS[kind][0], *how), pair=speaking_with(kind, tmp_path)) > 0.001
 
@@ -68,7 +65,7 @@ def speaking_with(kind: str, folder: pathlib.Path) -> ModelPair:
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "parallel"])
-@pytest.mark.parametrize("rule, branches", RULES)
+@pytest.mark.parametrize("rule, branches", LOSSLESS)
 def test_it_does_where_drafts_end_early_or_before_a_token_that_is_foreseen_to_be_unlikely(
     drafter, rule, branches, tmp_path
 ):
@@ -125,7 +122,7 @@ def test_it_does_with_a_published_part(with_part, rule):
     assert p_value(drafting_with("mtp", rule, 1), HOT, 800, with_part) > 0.001
 
 
-@pytest.mark.parametrize("name, branches", RULES)
+@pytest.mark.parametrize("name, branches", LOSSLESS)
 def test_a_rule_that_accepts_everything_is_found_out(name, branches, monkeypatch):
     rule = rules.rule_named(name)
 

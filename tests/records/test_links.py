@@ -150,7 +150,7 @@ def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_dra
     asked = dict(parse_qsl(urlsplit(picture.get_attribute("src")).query))["text"]
     query = page.evaluate(f"() => {VIEW}.share.query")
     assert asked == f"{page.url}?{query}&round={len(state(page, 'rounds'))}"
-    expect(page.locator('specviz-run [part="qr-told"]')).to_contain_text("name for itself")
+    expect(page.locator('specviz-run [part="qr-told"]')).to_contain_text("works only on this computer")
     page.keyboard.press("Escape")
     expect(picture).to_be_hidden()
     page.keyboard.press("Escape")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from enumeration import (
+    BY_NAME,
     SHAPES,
     Model,
     by_block,
@@ -17,7 +18,7 @@ from enumeration import (
     replaced,
 )
 
-from specviz.rules import exact
+from specviz.rules import RULES, exact, rule_named
 from specviz.rules.draft import chain
 from specviz.rules.exact import residual
 
@@ -31,18 +32,26 @@ def models(seed, vocab=3, zeros=False):
     return Model(seed, 3, vocab, zeros), Model(seed + 1000, 3, vocab)
 
 
+WEIGH_ALL = [BY_NAME[name] for name in RULES if rule_named(name).weighs_all]
+
+
 def off(rule, target, drafter, parents, how="without"):
     """How far a round is off the target's distribution; some rules look at every coin."""
-    weighs_all = rule in (by_block, by_multi_path) or getattr(rule, "__name__", "").startswith(("block", "paths"))
-    return distance(rule, target, drafter, parents, how, all_judged=weighs_all)
+    wrong_one = getattr(rule, "__name__", "").startswith(("block", "paths"))
+    return distance(rule, target, drafter, parents, how, all_judged=wrong_one or rule in WEIGH_ALL)
 
 
-#: (rule, the draft's parents, how siblings are drawn, size of the vocabulary)
-EXACT = [(rule, chain(n), how, 3) for rule in (by_token, by_block) for n in (1, 2, 3) for how in ("without", "chosen")]
-EXACT += [(by_tree, shape, how, 3) for shape in SHAPES.values() for how in ("without", "chosen")]
+def cases(rule):
+    """Drafts that a rule can judge: their parents, how siblings are drawn, size of the vocabulary."""
+    if rule.paths:
+        return [(paths(*size), "with", vocab) for *size, vocab in [(2, 1, 4), (3, 1, 3), (2, 2, 3), (3, 2, 2)]]
+    shapes = SHAPES.values() if rule.trees else map(chain, (1, 2, 3))
+    return [(shape, how, 3) for shape in shapes for how in ("without", "chosen")]
+
+
+EXACT = [(BY_NAME[name], *case) for name in RULES if rule_named(name).lossless for case in cases(rule_named(name))]
 EXACT += [(by_tree_on_device, shape, "without", 3) for shape in SHAPES.values()]
 EXACT += [(by_tree, SHAPES[shape], "with", 3) for shape in ("(3,)", "(2, 1)")]
-EXACT += [(by_multi_path, paths(*size), "with", vocab) for *size, vocab in [(2, 1, 4), (3, 1, 3), (2, 2, 3), (3, 2, 2)]]
 
 
 @pytest.mark.parametrize("rule, parents, how, vocab", EXACT)

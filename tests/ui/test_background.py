@@ -32,12 +32,14 @@ from specviz.records.words import Sentence, words
 from specviz.theory.roofline import Memory
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore, Preparer, Stage
-from specviz.ui.generate_tab import generate
-from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Visit
-from specviz.ui.shown_runs import Lab, LiveRuns
+from specviz.ui.runs import LiveRuns
+from specviz.ui.tabs.generate import generate
+from specviz.ui.tabs.models import describe, notes
+from specviz.ui.tabs.why import explained
+from specviz.ui.visitors import Visitors
 
 ORDER = Order(
     PairName(), RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5)
@@ -192,7 +194,7 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
     assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
     pair.passes.fast = passes_called_compiled(pair)
     said = notes(pair, Stage(reasons={TARGET: SpecvizError("They were slower.", "passes")}), words("en"))
-    assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
+    assert "Nothing faster was found (target): They were slower." in said and "No faster passes" not in said
     lost = pair.passes.fast[TARGET]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
     said = notes(pair, Stage(), words("en"))
@@ -270,18 +272,18 @@ def test_a_race_and_a_run_with_its_speedup_take_the_passes_that_were_there_at_th
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) >= 5
         taken.clear()
-        assert Run.load(runs.files_of(ME).trace).pair.passes == kind
+        assert Run.load(runs.files_of(ME).paths[0]).pair.passes == kind
 
 
 def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
     [*_, measured] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=1)
     pair.passes.fast = passes_called_compiled(pair)
     runs = LiveRuns()
-    lab = Lab(runs)
-    lab.passes["me"] = measured
+    visitors = Visitors(runs)
+    visitors.passes["me"] = measured
     for kind, source in (("plain", "passes"), ("compiled", "round")):
         list(generate(runner, runs, replace(ORDER, passes=kind), False, ME, words()))
-        assert lab.runs_of("me")[-1].figures.one_source == source
+        assert explained(visitors, "me")[-1].figures.one_source == source
 
 
 # On the command line
@@ -394,4 +396,4 @@ def test_a_run_keeps_its_rounds_and_not_its_pair_once_that_was_freed(pair, deplo
     before = runs.missing_rounds(wanted)
     pair.free()
     assert runs.missing_rounds(wanted) == before
-    assert all(fast.static is None and fast.run is None for fast in live.request.passes.values())
+    assert not any(hasattr(fast, "static") or hasattr(fast, "run") for fast in live.request.passes.values())

@@ -36,7 +36,7 @@ def finished(run: Run, key: str) -> str:
     counts = tally(run.rounds)
     rounds = json.loads(rounds_message(key, run.rounds, run.vocabulary))["rounds"]
     start = {"prompt": run.prompt.text, "drafter": run.drafter or "", "num_draft_tokens": run.num_draft_tokens}
-    start |= {"greedy": run.sampling.greedy, "rule": run.rule, "pair": ""}
+    start |= {"greedy": run.sampling.greedy, "lossy": run.rule == "typical", "pair": ""}
     figures = {"target_passes": counts.rounds, "tokens": counts.tokens}
     figures |= {name: getattr(counts, name) for name in ("acceptance_rate", "acceptance_length")}
     told = {"run": key, "start": start, "rounds": rounds, "text": run.text, "figures": figures}
@@ -238,6 +238,6 @@ def test_a_run_with_a_coin_set_by_hand_stands_beside_the_one_that_it_leaves(visi
     )
     assert state(page, "chosen") == {"round": index, "index": token}
     expect(page.locator("#coins textarea")).to_have_value(f"{index + 1}.{token + 1}=0.999")
-    expect(part(page, "reason")).to_contain_text(f"A coin was set by hand ({index + 1}.{token + 1}=0.999)")
+    expect(part(page, "reason")).to_contain_text(f"You set a coin ({index + 1}.{token + 1}=0.999)")
     agreed = sum(len(one["emitted"]) for one in first[:index]) + token
     assert page.evaluate(f"{element('beside')}.alignment.first")[0] >= agreed

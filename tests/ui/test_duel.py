@@ -53,7 +53,7 @@ def test_where_the_interval_says_nothing_its_range_is_told_and_no_winner():
     assert high > 2 * low
     outcome = done.outcome(REQUEST)
     assert (outcome["speedup"], outcome["low"], outcome["high"]) == (None, low, high)
-    with refused("measured", rf"The speedup's interval runs from {round(low, 2)}× and {round(high, 2)}×"):
+    with refused("measured", rf"The speedup's interval runs from {round(low, 2)}× to {round(high, 2)}×"):
         done.speedup()
 
 

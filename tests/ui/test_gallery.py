@@ -24,7 +24,8 @@ from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.shown_runs import RunFiles, show
+from specviz.ui.downloads import SUFFIXES
+from specviz.ui.runs import show
 from specviz.views.pages import run_page
 from tools.recorder import record
 
@@ -173,9 +174,7 @@ def test_the_page_opens_with_a_recorded_run_and_every_file_of_any_recording_is_w
     svg = path.read_text()
     ground = svg.split("fill: rgb(", 1)[1].split(")", 1)[0]
     assert max(map(int, ground.split(","))) < 64 and "var(--" not in svg
-    assert {trace.name, html.name, table.name} == {
-        f"specviz-prompt_lookup-seed0{suffix}" for suffix in RunFiles.SUFFIXES
-    }
+    assert {trace.name, html.name, table.name} == {f"specviz-prompt_lookup-seed0{suffix}" for suffix in SUFFIXES}
 
 
 # Without models
@@ -196,7 +195,7 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, new_page, monkeypa
     page = new_page()
     page.goto(viewer)
     wait_for_recording(page, RECORDINGS[0].name)
-    expect(page.locator(".sv-warning").first).to_contain_text("models that belong to this page are missing")
+    expect(page.locator(".sv-warning").first).to_contain_text("This page's models are missing")
     assert page.locator("#go, #start-race, #start-compare").count() == 0
     page.locator('specviz-gallery [data-name="tree"]').click()
     wait_for_recording(page, "tree")

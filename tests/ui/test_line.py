@@ -18,11 +18,11 @@ from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import runner as line_module
 from specviz.ui.api import ENDPOINTS
 from specviz.ui.deployment import Deployment
+from specviz.ui.desk import Action, _in_turn
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.page import TABS
 from specviz.ui.runner import Line, Visit, name_of
-from specviz.ui.shown_runs import Visitors
-from specviz.ui.tabs import Action, _in_turn
+from specviz.ui.visitors import Visitors
 
 SAY = words()
 

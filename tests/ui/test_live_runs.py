@@ -18,16 +18,18 @@ from specviz.records.recordings import RECORDINGS
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.statistics import Ratio
-from specviz.ui import generate_tab, shown_runs
+from specviz.ui import downloads
 from specviz.ui import page as page_module
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.generate_tab import bring_back, generate
+from specviz.ui.downloads import SUFFIXES, result_page, run_files
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
 from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Recent, Runner, Stops, Visit
-from specviz.ui.shown_runs import LiveRuns, ResultPage, RunFiles
+from specviz.ui.runs import LiveRuns
+from specviz.ui.tabs import generate as generate_tab
+from specviz.ui.tabs.generate import bring_back, generate
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=12, seed=5))
 
@@ -67,7 +69,7 @@ def test_a_run_ends_with_its_speedup_and_the_interval_and_is_there_for_the_press
     assert len(rounds["rounds"]) == said[-1]["total"]
     assert start["charts"] == said[-1]["charts"] != said[1]["charts"]
     # Another press, of which nothing came: what is on the screen may be a recording by now.
-    assert runs.files_of(first).trace.exists() and runs.files_of(press()) is None
+    assert runs.files_of(first).paths[0].exists() and runs.files_of(press()) is None
 
 
 def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monkeypatch):
@@ -75,7 +77,7 @@ def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monke
     runs, said = made(runner, press())
     [live] = runs.runs.values()
     assert live.finished and live.speedup is None and live.run().measured is None
-    assert said[-1]["note"].startswith("The speedup is not known: The speedup's interval runs from 0.8× to 2.5×")
+    assert said[-1]["note"].startswith("Speedup not known. The speedup's interval runs from 0.8× to 2.5×")
     assert said[-1]["figures"]["speedup"] is None
 
 
@@ -129,23 +131,23 @@ def test_a_run_has_its_files_for_as_long_as_it_is_kept(folder):
     for seed in range(5):
         live = runs.open(prepare(pair, RunSettings("Once", seed=seed, max_new_tokens=4)), "me", words())
         live.add(list(rounds(live.request)))
-        live.files = RunFiles(live.run(), live.say)
+        live.files = run_files(live.run(), live.say)
         del live
-    kept = [one.files.trace.stem for one in runs.runs.values()]
-    assert files_in(folder) == sorted(f"{stem}{suffix}" for stem in kept for suffix in RunFiles.SUFFIXES)
+    kept = [one.files.paths[0].stem for one in runs.runs.values()]
+    assert files_in(folder) == sorted(f"{stem}{suffix}" for stem in kept for suffix in SUFFIXES)
 
 
 def test_so_do_results_and_opened_runs(folder, monkeypatch):
     results = Recent(2)
     for session in "abc":
-        results[session] = ResultPage("race", session)
+        results[session] = result_page("race", session)
     assert "a" not in results and files_in(folder) == ["specviz-race.html"] * 2
-    results["c"] = ResultPage("race", "again")
-    assert results["c"].file.read_text() == "again" and files_in(folder) == ["specviz-race.html"] * 2
+    results["c"] = result_page("race", "again")
+    assert results["c"].paths[0].read_text() == "again" and files_in(folder) == ["specviz-race.html"] * 2
     del results
-    monkeypatch.setattr(shown_runs, "_OPENED", type(shown_runs._OPENED)(maxlen=1))
+    monkeypatch.setattr(downloads, "_OPENED", type(downloads._OPENED)(maxlen=1))
     for recording in RECORDINGS[:2]:
-        offered = shown_runs.offered(dataclasses.replace(recording.load()), words())
+        offered = downloads.offered(dataclasses.replace(recording.load()), words())
     assert sorted(offered[at].value["orig_name"] for at in range(3)) == files_in(folder)
 
 

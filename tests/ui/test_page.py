@@ -244,25 +244,13 @@ def run_race(page: Page, new_tokens: int) -> None:
     page.wait_for_function(f"() => {RACE}.state === 'race'")
 
 
-def test_a_race_replays_both_recordings_to_their_end(page, page_url):
+def test_a_race_shows_the_runs_of_its_order_and_their_ratio(page, page_url):
     set_control(page, "Temperature (0 is greedy)", 0.8)
     set_control(page, "Seed", 5)
     run_race(page, 32)
 
-    slowest = page.get_by_role("button", name="50× slower")
-    slowest.click()
-    assert race_state(page, "slow") == 50
-    expect(slowest).to_have_attribute("aria-pressed", "true")
-    page.get_by_role("button", name="Restart").click()
-    page.wait_for_function(f"() => {RACE}.clock > 0 && {RACE}.playing")
-    assert race_state(page, "clock") < race_state(page, "end")
-    page.get_by_role("button", name="Pause").click()
-    assert not race_state(page, "playing")
-
-    page.get_by_role("button", name="real speed").click()
-    page.get_by_role("button", name="Play").click()
-    page.wait_for_function(f"() => {RACE}.lanes.every(lane => lane.done)")
     settle(page)
+    page.evaluate(f"{RACE}.seek({RACE}.end)")
 
     lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
     assert comparison["low"] < comparison["high"]
@@ -271,13 +259,7 @@ def test_a_race_replays_both_recordings_to_their_end(page, page_url):
     assert comparison["greedy"] is False and comparison["identical"] is None
     assert [lane["tokens"] for lane in lanes] == [32, 32]
     assert lanes[0]["passes"] == 32 > lanes[1]["passes"]
-    for name, lane in zip(("plain", "speculative"), lanes):  # what the lanes show is what they hold
-        card = page.locator(f'specviz-race [data-lane="{name}"]')
-        assert card.locator('[part="tokens"]').evaluate("node => node.textContent") == lane["text"]
-        assert card.locator('[data-count="tokens"]').inner_text() == str(lane["tokens"])
-        assert card.locator('[data-count="target_passes"]').inner_text() == str(lane["passes"])
-        assert card.locator('[data-count="tokens_per_second"]').inner_text() != DASH
-    assert "<title>specviz: a race on one clock</title>" in downloaded_page(page, "race")
+    assert "<title>specviz: a race</title>" in downloaded_page(page, "race")
     # The lanes are real runs: the same order through the API gives the same texts.
     client = Client(page_url, verbose=False)
     for lane, drafter in zip(lanes, ("plain", "draft_model")):
@@ -460,9 +442,9 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
     # A slider that does not take a number says what it made of it.
     field, said = control(page, "New tokens"), page.locator(".block:has([aria-label$='New tokens']) .sv-corrected")
     for asked, held, sentence in (
-        ("5000", "1024", "1024 is the most here; 5000 was asked for."),
-        ("-3", "1", "1 is the least here; -3 was asked for."),
-        ("", "1", "That was no number; 1 stands here now."),
+        ("5000", "1024", "Maximum 1024 (you entered 5000)."),
+        ("-3", "1", "Minimum 1 (you entered -3)."),
+        ("", "1", "Not a number; kept 1."),
         ("64", "64", None),
     ):
         field.fill(asked)

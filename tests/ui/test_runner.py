@@ -16,7 +16,8 @@ from specviz.records.settings import RunSettings
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, Preparer
-from specviz.ui.orders import LEAST_SECONDS, MOST_SECONDS, Order, read_form, seconds_for
+from specviz.ui.gpu_seconds import LEAST_SECONDS, MOST_SECONDS, seconds_for
+from specviz.ui.orders import Order, read_form
 from specviz.ui.runner import Runner
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=40, seed=5))

@@ -23,7 +23,7 @@ from specviz.models.loading import load_pair
 from specviz.models.placement import place_named
 from specviz.records.runs import Run
 from specviz.records.words import words
-from specviz.ui.orders import LEAST_SECONDS
+from specviz.ui.gpu_seconds import LEAST_SECONDS
 
 HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
 ROOT = HELPERS.parent.parent

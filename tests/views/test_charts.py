@@ -85,7 +85,7 @@ def test_positions_show_the_conditional_rate_with_its_counts(drawn):
     assert bars["x"] == [1, 2, 3]
     assert bars["y"] == tally(RUN.rounds).conditional_position_rates()
     assert bars["customdata"] == [[3, 4], [2, 3], [1, 2]]
-    assert "if judged" in positions["layout"]["title"]["text"], "the screen says which of the two rates it shows"
+    assert "of judged" in positions["layout"]["title"]["text"], "the screen says which of the two rates it shows"
     assert drawn(rounds_of("rdd"))[2]["data"][0]["x"] == [1], "a position that was never judged has no bar"
 
 

@@ -42,7 +42,7 @@ def heard(page: Page, event: str) -> list:
 
 def run_of() -> list[str]:
     run = a_run(ROUNDS)
-    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False, "rule": "token"}
+    start = {"prompt": "Once", "drafter": "Draft model", "num_draft_tokens": 4, "greedy": False}
     return [
         messages.message("start", **{"run": "run", "settings": ""} | start),
         messages.rounds_message("run", run.rounds, run.vocabulary),
@@ -137,7 +137,14 @@ def test_a_race_replays_what_it_is_given(alone):
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("1.50×")
     raced(1, 0, 1)
     expect(result).to_be_visible()
-    assert [one["tokens"] for one in page.evaluate(f"{element('race')}.lanes")] == [3, 3]
+    lanes = page.evaluate(f"{element('race')}.lanes")
+    assert [lane["tokens"] for lane in lanes] == [3, 3]
+    for name, lane in zip(("plain", "speculative"), lanes):  # what the lanes show is what they hold
+        card = page.locator(f'specviz-race [data-lane="{name}"]')
+        assert card.locator('[part="tokens"]').evaluate("node => node.textContent") == lane["text"] == " a b c"
+        assert card.locator('[data-count="tokens"]').inner_text() == "3"
+        assert card.locator('[data-count="target_passes"]').inner_text() == str(lane["passes"])
+        assert card.locator('[data-count="tokens_per_second"]').inner_text() != "—"
     assert page.locator("specviz-race .prompt").first.inner_text() == HOSTILE
     assert page.evaluate("window.hit ?? null") is None
     crowns = page.locator("specviz-race [part=winner][data-on]")
@@ -147,14 +154,31 @@ def test_a_race_replays_what_it_is_given(alone):
     expect(interval).to_have_text("")
     raced(1, low=1.42, high=1.58, busy=True)
     expect(interval).to_have_text("1.42 to 1.58, 90 %")
-    expect(result).to_contain_text("Others wanted the processor too")
+    expect(result).to_contain_text("Other programs were using the processor")
     # Where the interval says nothing, both lanes are shown, its range, and no winner.
     raced(1, speedup=None, low=0.8, high=2.1, busy=True)
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("—")
     expect(interval).to_have_text("0.80 to 2.10, 90 %")
-    expect(result).to_contain_text("lies between 0.80× and 2.10×: too far apart to name a winner")
+    expect(result).to_contain_text("lies between 0.80× and 2.10×: too wide a range to name a winner")
     expect(result).not_to_contain_text("as fast")
     expect(crowns).to_have_count(0)
+
+
+def test_a_race_runs_slower_pauses_and_goes_on_to_its_end(alone):
+    page, race = alone("race"), element("race")
+    give(page, "race", [a_race({"speedup": 1.5, "greedy": True, "identical": True, "parting": None})])
+    slowest = page.get_by_role("button", name="50× slower")
+    slowest.click()
+    assert page.evaluate(f"{race}.slow") == 50
+    expect(slowest).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Restart").click()
+    page.wait_for_function(f"() => {race}.clock > 0 && {race}.playing")
+    assert page.evaluate(f"{race}.clock < {race}.end")
+    page.get_by_role("button", name="Pause").click()
+    assert not page.evaluate(f"{race}.playing")
+    page.get_by_role("button", name="real speed").click()
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function(f"() => {race}.lanes.every(lane => lane.done)")
 
 
 def test_a_comparison_ranks_what_it_is_given_and_folds_what_loses_into_a_line(alone):

@@ -155,7 +155,7 @@ def a_race(*texts: str, prompt: str = "Once upon a time") -> tuple[Run, Run]:
 def test_the_file_of_a_race_replays_it_on_its_clock_in_every_language(open_page):
     look = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "color_scheme": "dark"}
     page = open_page(race_page(*a_race(), compare(*a_race()), "Abacus 9", "en"), **look)
-    expect(page).to_have_title("specviz: a race on one clock")
+    expect(page).to_have_title("specviz: a race")
     expect(page.locator("header")).to_contain_text("γ = 2 · greedy · seed 0 · plain passes · Abacus 9")
     faster = page.locator("specviz-race [part=speedup]").inner_text()
     assert faster.endswith("×") and float(faster[:-1]) == round(compare(*a_race())["speedup"], 2)

@@ -53,7 +53,7 @@ def test_speedups_come_from_the_passes_of_as_many_requests(alone):
     assert speedup(page, 1, 0) == pytest.approx(expected_tokens(0.7, 1) * 10 / (1 + 10.25), abs=0.0051)
     expect(cell(page, 6, 1)).to_have_text("–")
     expect(part(page, "batches-finding")).to_contain_text(
-        "pays for one request alone (γ = 4: 1.85×). With 8 at once, no γ does"
+        "pays for a single request (γ = 4: 1.85×). With 8 at once, no γ pays"
     )
     # The line runs between what pays and what does not, and the best of each column is marked.
     expect(cell(page, 4, 1)).to_have_attribute("data-edge", "left")
@@ -90,7 +90,7 @@ def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
             one = seconds(requests, 1)
             expected = expected_tokens(0.7, gamma) * one / (0.1 * gamma * one + seconds(requests, gamma + 1))
             assert speedup(page, gamma, column) == pytest.approx(expected, abs=0.0051)
-    expect(part(page, "batches-finding")).to_contain_text("With 256, no γ does")
+    expect(part(page, "batches-finding")).to_contain_text("With 256, no γ pays")
     type_in(peak="")
     expect(part(page, "gpu-problem")).to_have_text("“peak, 10¹² operations per second” needs a number above 0.")
     expect(part(page, "batches-table")).to_have_count(0)

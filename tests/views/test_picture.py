@@ -213,7 +213,7 @@ def test_a_temperature_makes_ranges_that_hold_the_truth(alone):
         total = sum(share**power for share in shares)
         ranges = page.evaluate(
             """async ([listed, power]) => {
-              const { tempered } = await import('/run/tempered.js');
+              const { tempered } = await import('/run/picture/tempered.js');
               return [...tempered(new Map(listed), power)].map(([, range]) => range);
             }""",
             [list(enumerate(shares[:5])), power],

@@ -74,7 +74,7 @@ def test_a_pasted_answer_shows_what_was_counted_and_what_would_have_been_best(pa
     assert [figure(page, name) for name in ("tokens", "alpha", "share")] == ["1.23", "0.20", "0.08"]
     rows = part(page, "positions").locator("rect.bar title")
     assert rows.all_text_contents() == [
-        f"Position {place}: kept in {rate}\u202f% of the {judged} passes that reached it"
+        f"Position {place}: accepted in {rate}\u202f% of the {judged} passes that reached it"
         for place, rate, judged in ((1, 9, 43), (2, 75, 4), (3, 100, 3))
     ]
     # c and T(K)/T(1) are what their reader types; 1 + S(1) + … by hand.
@@ -91,7 +91,7 @@ def test_a_pasted_answer_shows_what_was_counted_and_what_would_have_been_best(pa
 
 def test_what_nobody_knows_is_called_unknown_until_its_reader_vouches_for_it(page):
     read(page, VAGUE | {"spec_num_proposed_drafts": 8})
-    expect(part(page, "notes")).to_contain_text("does not say how many tokens each pass had drafted")
+    expect(part(page, "notes")).to_contain_text("does not say how many tokens each pass drafted")
     assert figure(page, "alpha") == "not known"
     expect(part(page, "gamma")).to_be_hidden()
     expect(part(page, "positions").locator("rect.bar")).to_have_count(0)
@@ -146,15 +146,15 @@ MEAN = "INFO SpecDecoding metrics: Mean acceptance length: {}, Per-position acce
     [
         (
             *(SCRAPE, "vLLM /metrics: 1 summary of many requests, 43 target passes that verified a draft."),
-            *(["1.23", "0.20", "0.08"], "vLLM counts passes that verified a draft", 3),
+            *(["1.23", "0.20", "0.08"], "vLLM counts only passes that verified a draft", 3),
         ),
         (
-            *(LLAMA, "llama.cpp: 1 request. How many target passes there were is not said."),
+            *(LLAMA, "llama.cpp: 1 request. The number of target passes is not given."),
             *(["not known", "not known", "0.75"], "1 request does not say how many target passes it took", 0),
         ),
         (
             f"{MEAN.format('2.41')}\n{MEAN.format('1.51')}\n{LLAMA}",
-            "llama.cpp, vLLM log: 1 request, 2 summaries of many requests. How many target passes",
+            "llama.cpp, vLLM log: 1 request, 2 summaries of many requests. The number of target passes",
             *(["not known", "not known", "0.75"], "2 entries give tokens per pass as rounded means", 0),
         ),
     ],
@@ -176,7 +176,7 @@ def test_the_page_shows_what_a_format_tells_and_says_what_it_does_not(page, text
 def test_what_may_be_wrong_stands_with_its_causes_published_figures_and_requests_at_once_beside(page):
     read(page, EXACT)
     findings = part(page, "findings")
-    expect(findings).to_contain_text("Position 1 kept only 9\u202f% of the 43 tokens")
+    expect(findings).to_contain_text("Only 9\u202f% of the 43 tokens at position 1")
     expect(findings).to_contain_text("Set the number of draft tokens to the block size")
     part(page, "speedups").fill("1:1.9 4:0.74")
     part(page, "speedups").press("Enter")
@@ -256,8 +256,8 @@ def test_the_terminal_prints_the_same_figures():
     bad = json.dumps({"num_spec_steps": "\x1b[31m"})
     lines = served_text(read_metrics("\n".join([SCRAPE, LLAMA, bad]))).splitlines()
     assert lines[0].startswith("1 requests, 1 summaries of many requests, 43 target passes")
-    assert any(line.startswith("- Position 1 kept only 9") for line in lines)
-    assert lines[-2] == "left out, 1 in all; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
+    assert any(line.startswith("- Only 9") for line in lines)
+    assert lines[-2] == "1 left out; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
     cut = (
         "SpecDecoding metrics: Mean acceptance length: 1.50, Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.5"
     )

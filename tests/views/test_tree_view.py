@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from specviz.records.runs import LengthChoice, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
-from specviz.ui import shown_runs
+from specviz.ui import runs
 from specviz.views import run_messages as messages
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
@@ -64,7 +64,7 @@ def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
     page = show(a_tree_run(*rounds))
     for one in rounds:
         switch_of = switch(page, one.index)
-        expect(switch_of).to_contain_text(f"{one.accepted} of 9 kept")
+        expect(switch_of).to_contain_text(f"{one.accepted} of 9 accepted")
         if switch_of.get_attribute("aria-expanded") == "true":
             switch_of.click()
         path = {str(index) for index, token in enumerate(one.drafted) if token.outcome == "accepted"}
@@ -149,7 +149,7 @@ def test_what_was_never_tried_says_why(show):
     unfold(page, 0)
     labels = page.locator("button.chip").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
     assert "coin" not in " ".join(labels)
-    assert "a match, accepted" in ask(page, 0, 3) and "They differ" in ask(page, 0, 6)
+    assert "a match, accepted" in ask(page, 0, 3) and "The two differ" in ask(page, 0, 6)
 
 
 def test_a_token_says_what_proposed_it(show):
@@ -158,9 +158,9 @@ def test_a_token_says_what_proposed_it(show):
         "layer 3": "Proposed by layer 3.",
         "match 7": "Found after an earlier match of 7 tokens.",
         "pool": "Proposed by the pool.",
-        "row": "Proposed by the text's last row, in the pass that fills the masks too.",
-        "mask 2": "Proposed in place of mask 2, in one pass with all others and without seeing them.",
-        "slot 2": "Proposed by slot 2: one pass filled all slots, and each was then corrected by the tokens before it.",
+        "row": "Proposed by the text's last row, in the same pass that fills in the masks.",
+        "mask 2": "Proposed for mask 2, in one pass with all other masks and without seeing them.",
+        "slot 2": "Proposed by slot 2: one pass filled all slots, then each was corrected using the tokens before it.",
     }
     chain = a_round("aardddd")
     chain = replace(chain, drafted=tuple(replace(one, source=by) for one, by in zip(chain.drafted, sentences)))
@@ -181,11 +181,11 @@ def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotie
     run = a_run((a_block("AB", (0.6, 0.9)), a_block("AA", (0.3, 0.7), 1)), vocabulary={1: " A", 2: " B"})
     page = show(run, "block")
     kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
-    assert "h = 0 and the coin came up u = 0.60, not below it" in kept_later
-    assert "kept because a later one, ‹\u2068 B\u2069›, passed" in kept_later
-    assert "h = 1" in last and "the whole draft is kept" in last
-    assert "no later one passed either: rejected" in refused
-    assert "h = 0.25 and the coin came up u = 0.70" in thrown and "discarded with" in thrown
+    assert "h = 0, and the coin came up u = 0.60, not below h" in kept_later
+    assert "accepted because a later one, ‹\u2068 B\u2069›, passed" in kept_later
+    assert "h = 1" in last and "the whole draft is accepted" in last
+    assert "no later coin passed either: rejected" in refused
+    assert "h = 0.25, and the coin came up u = 0.70" in thrown and "discarded together with" in thrown
     texts = [kept_later, last, refused, thrown, *page.locator("button.chip").all_inner_texts(), ask(page, 1, "next")]
     assert not any("p/q" in text or " / " in text for text in texts)
     assert "residual of the block" in texts[-1]
@@ -198,11 +198,15 @@ def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(
     expect(mark).to_contain_text("0.37 in total variation")
     expect(page.locator(".round .sum .lossy")).to_have_text(["lossy .37"] * 2)
     unfold(page, 0)
-    for index, verdict in ((0, "accepted"), (1, "goes another way: left out"), (3, "does not exceed it: rejected")):
+    for index, verdict in (
+        (0, "accepted"),
+        (1, "goes another way: left out"),
+        (3, "does not exceed the threshold: rejected"),
+    ):
         sentence = ask(page, 0, index)
         assert "flips no coin" in sentence and verdict in sentence
         expect(page.locator('[part="distance"]')).to_have_text(
-            "Lossy: the first token's distribution was 0.37 in total variation from the target's."
+            "Lossy: the distribution of the first token was 0.37 in total variation from the target's."
         )
     assert page.locator(".closeup .line").count() == page.locator(".tree .coin").count() == 0
     chip(page, 0, 1).click()
@@ -218,11 +222,11 @@ def test_a_smaller_draft_vocabulary_says_how_much_of_p_it_reaches(show):
     reach = page.locator('[part="reach"]')
     for index, share in ((0, "0.9"), (1, "0.5")):
         ask(page, 0, index)
-        expect(reach).to_have_text(re.compile(f"reaches {share}0* of the target's probability here"))
+        expect(reach).to_have_text(re.compile(f"covers {share}0* of the target's probability here"))
     ask(page, 1, 0)
     expect(reach).to_have_count(0)
-    give(page, "run", [shown_runs.show(run, None).message])
-    expect(page.locator(".meta")).to_contain_text("the draft's vocabulary reaches 0.7")
+    give(page, "run", [runs.show(run, None).message])
+    expect(page.locator(".meta")).to_contain_text("the draft's vocabulary covers 0.7")
 
 
 def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended(show):
@@ -241,8 +245,8 @@ def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended
     expect(notes).to_have_text([f"stopped drafting: confidence {x}" for x in ("0.31", "0.22")])
     expect(page.locator('[part="reason"]')).to_have_text(
         [
-            "γ = 3: one more would bring 0.40 tokens, its time is worth 0.30",
-            "no draft: its first token would bring 0.20, its time is worth 0.50",
+            "γ = 3: one more would gain 0.40 tokens, its time is worth 0.30",
+            "no draft: its first token would gain 0.20, its time is worth 0.50",
             words()("rounds.choice_most", depth=8),
             words()("rounds.choice_behind"),
         ]

@@ -130,7 +130,7 @@ class SpecvizBeside extends SpecvizElement {
     if (a.coins !== b.coins) return this.say("beside.coins_part", { coins: b.coins || a.coins });
     if (a.greedy && b.greedy) return this.say("beside.greedy_part");
     if (a.greedy || b.greedy) return this.say("beside.one_greedy");
-    const lossy = [a, b].some(({ rule, drafter }) => rule === "typical" && drafter);
+    const lossy = [a, b].some(({ lossy, drafter }) => lossy && drafter);
     return this.say(lossy ? "beside.sampled_lossy" : "beside.sampled");
   }
 

@@ -1,12 +1,12 @@
 // Which token is looked at: chosen by mouse, touch or focus, or by the view itself.
 
-import { markChosen } from "./chips.js";
-import { chipAt, revealRound, setOpen, setTabStop } from "./list.js";
+import { markChosen } from "./list/chips.js";
+import { chipAt, revealRound, setOpen, setTabStop } from "./list/list.js";
 import { place } from "./place.js";
-import { chipOfEmitted, emittedPosition, firstRejected } from "./records.js";
-import { drawPicture } from "./picture.js";
-import { showInTree } from "./tree_box.js";
-import { isTree } from "./trees.js";
+import { chipOfEmitted, emittedPosition, firstRejected } from "./record/records.js";
+import { drawPicture } from "./picture/picture.js";
+import { showInTree } from "./list/tree_box.js";
+import { isTree } from "./record/trees.js";
 
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./view.js").View} View */

@@ -3,13 +3,13 @@
 import { make, setText } from "../shared/dom.js";
 import { showSomething } from "./choosing.js";
 import { drawFigures } from "./figures.js";
-import { CHUNK, ROW_GUESS, chunkOf, ensureTabStop, fill } from "./list.js";
-import { drawPicture } from "./picture.js";
+import { CHUNK, ROW_GUESS, chunkOf, ensureTabStop, fill } from "./list/list.js";
+import { drawPicture } from "./picture/picture.js";
 import { forgetDrawn, isLater, noteRound } from "./place.js";
-import { drawPlayback } from "./playback.js";
-import { roundRow } from "./rows.js";
+import { drawPlayback } from "./playback/playback.js";
+import { roundRow } from "./list/rows.js";
 import { countDistance, drawLossy, drawNote, drawOther, metaLine } from "./status.js";
-import { hideLater, textSpans, writeToken } from "./text.js";
+import { hideLater, textSpans, writeToken } from "./list/text.js";
 
 /** @typedef {import("./view.js").View} View */
 

@@ -17,15 +17,15 @@ import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSometh
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
-import { roundsCard } from "./list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback.js";
-import { drawPicture, pictureCard } from "./picture.js";
-import { buildPresentation, openPresentation } from "./present.js";
+import { roundsCard } from "./list/list.js";
+import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback/playback.js";
+import { drawPicture, pictureCard } from "./picture/picture.js";
+import { buildPresentation, openPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
-import { firstRejected } from "./records.js";
-import { knownAt } from "./stages.js";
-import { textCard } from "./text.js";
-import { transportCard } from "./transport.js";
+import { firstRejected } from "./record/records.js";
+import { knownAt } from "./record/stages.js";
+import { textCard } from "./list/text.js";
+import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
 import { kept } from "../shared/kept.js";
 import { View } from "./view.js";
@@ -37,7 +37,7 @@ import { View } from "./view.js";
 const WIDE = 790; // px of width from which the picture stands beside the rounds
 const SMALL = 520; // px below which it is a phone
 
-const styles = ["run", "picture", "playback", "present"];
+const styles = ["run", "picture/picture", "playback/playback", "playback/present"];
 const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
 
 export class SpecvizRun extends SpecvizElement {

@@ -1,9 +1,9 @@
 // The list by keyboard: arrows lead from chip to chip, along a line, between rounds, and within a tree.
 
 import { letGo } from "./choosing.js";
-import { chipAt, chunkOf, fill } from "./list.js";
+import { chipAt, chunkOf, fill } from "./list/list.js";
 import { place } from "./place.js";
-import { families, parentOf, pathOf } from "./trees.js";
+import { families, parentOf, pathOf } from "./record/trees.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Index} Index */

@@ -2,9 +2,9 @@
 
 import { plainNumber } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
-import { acceptedIndexes, isGreedy, isRefusal, nextKind } from "./records.js";
-import { sentence, unbroken } from "./sentences.js";
-import { committedIn, knownAt, pendingOf, stageAt, stagesOf } from "./stages.js";
+import { acceptedIndexes, isGreedy, isRefusal, nextKind } from "./record/records.js";
+import { sentence, unbroken } from "./record/sentences.js";
+import { committedIn, knownAt, pendingOf, stageAt, stagesOf } from "./record/stages.js";
 
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./view.js").View} View */

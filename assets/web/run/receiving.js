@@ -3,7 +3,7 @@
 import { bringIntoSight, scrolling } from "../shared/dom.js";
 import { keep } from "../shared/kept.js";
 import { redraw } from "./drawing.js";
-import { resetPlayback } from "./playback.js";
+import { resetPlayback } from "./playback/playback.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
 /** @typedef {import("./view.js").View} View */

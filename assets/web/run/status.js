@@ -2,7 +2,7 @@
 
 import { setText } from "../shared/dom.js";
 import { plainNumber } from "../shared/numbers.js";
-import { isLossy } from "./records.js";
+import { isLossy } from "./record/records.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Round} Round */
@@ -50,7 +50,7 @@ export function countDistance(view, round) {
  */
 export function drawLossy(view) {
   const { sum, rounds } = view.distance;
-  const lossy = rounds > 0 || (view.run.start.rule === "typical" && !view.run.start.greedy && Boolean(view.run.start.drafter));
+  const lossy = rounds > 0 || (Boolean(view.run.start.lossy) && !view.run.start.greedy && Boolean(view.run.start.drafter));
   const measured = rounds ? [view.say("rounds.lossy_measured", { distance: plainNumber(sum / rounds) })] : [];
   setText(view.ui.lossy, lossy ? [view.say("rounds.lossy_mark"), ...measured].join(" ") : "");
   view.ui.lossy.classList.toggle("hidden", !lossy);

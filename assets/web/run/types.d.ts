@@ -34,7 +34,9 @@ export type Start = {
   greedy?: boolean;
   pair?: string;
   settings?: string;
-  rule?: string;
+  /** How the rule decides: coin by coin, all at once, or without coins. */
+  draws_like?: "token" | "block" | "typical";
+  lossy?: boolean;
   engine?: string;
   recorded?: string;
   machine?: string | null;

@@ -1,7 +1,7 @@
 // What the parts of the run view share: the run, what of it is drawn, where its reader is, and the nodes drawn into.
 
 import { Run } from "./data.js";
-import { AS_IT_WAS } from "./suppose.js";
+import { AS_IT_WAS } from "./picture/suppose.js";
 
 /** @typedef {import("../shared/words.js").Say} Say */
 /** @typedef {import("./types.js").Spot} Spot */

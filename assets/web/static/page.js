@@ -81,11 +81,11 @@ function go() {
   controls.set({ coins: "" });
   const { measured, ...settings } = asked;
   const { drafter, num_draft_tokens, temperature, seed, coins } = settings;
-  const parts = [...(temperature && drafter !== "plain" ? [{ say: "generate.rule_token" }] : []),
+  const parts = [...(temperature && drafter !== "plain" ? [{ say: "ways.rule_token" }] : []),
     temperature ? { say: "generate.temperature", value: temperature } : { say: "generate.greedy" }, { say: "generate.seed", value: seed },
     ...(coins ? [{ say: "generate.coins", coins }] : []), { say: "passes.browser" }];
   const opening = { prompt: settings.prompt, drafter: drafter === "plain" ? null : { say: `ways.${drafter}` }, num_draft_tokens, greedy: temperature === 0,
-    sampling: { temperature, top_k: 0, top_p: 1, min_p: 0 }, pair: { say: "page.pair_with_draft", ...site.pair }, settings: { join: " · ", parts }, rule: "token", coins };
+    sampling: { temperature, top_k: 0, top_p: 1, min_p: 0 }, pair: { say: "page.pair_with_draft", ...site.pair }, settings: { join: " · ", parts }, coins };
   if (phase === "loading") pass({ kind: "waiting", text: { say: "static.waiting" } });
   else controls.show(true);
   phase = phase === "loading" ? phase : "running";

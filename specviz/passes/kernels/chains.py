@@ -4,46 +4,15 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specviz.passes.compiler import Program
 from specviz.passes.kernels import kernel_library
-from specviz.passes.static_passes import ChainFunction, StaticPass
+from specviz.passes.made_drafts import Choice, DraftFunction, Made
+from specviz.passes.static_passes import StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
-
-
-class Choice(NamedTuple):
-    """How rows of logits become draft tokens, where nothing but a temperature shapes them; see `drafters.choosers`."""
-
-    branches: int  # tokens of each level; 1 makes a chain
-    temperature: float  # 0 takes the likeliest, else they are drawn
-    as_paths: bool = False  # each branch is drawn without regard to the others
-
-
-class Made(NamedTuple):
-    """A draft of n tokens made in one call, see `Draft`."""
-
-    tokens: Tensor  # [n] int64
-    parents: tuple[int, ...]  # [n]
-    logits: Tensor  # [m, vocab] float32, after the text and after each token that is continued
-    probs: Tensor | None  # [n, vocab] float32, drawn from; None for the likeliest
-
-    @property
-    def read(self) -> int:
-        """How many of them were read: all but the last level."""
-        start = 0
-        for token, parent in enumerate(self.parents):
-            if parent >= start:  # only the level before is continued
-                start = token
-        return start
-
-    def as_draft(self, uniforms: Tensor, own_softmax: bool, sources: tuple[str, ...] = ()) -> Draft:
-        """The draft that a rule judges. own_softmax: `probs` are the softmax of `logits`."""
-        draws = None if self.probs is None else uniforms[: len(self.parents)]
-        return Draft(self.tokens, self.parents, self.probs, None if own_softmax else self.logits, draws, sources)
 
 
 class _Memory(ctypes.Structure):
@@ -57,7 +26,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-def drafting_in_one_call(static: StaticPass, program: Program) -> ChainFunction | None:
+def drafting_in_one_call(static: StaticPass, program: Program) -> DraftFunction | None:
     """`DraftsInOneCall.draft` of this program; None where torch has another interface to it."""
     library = kernel_library.library()
     library.few_rows_open.restype = ctypes.c_void_p
@@ -111,7 +80,8 @@ def spread(rows: Tensor, choice: Choice, uniforms: Tensor) -> Made:
 
     The kernels must be loaded.
     """
-    made = _Room(*rows.shape, choice)
+    levels, vocab = rows.shape
+    made = _Room(levels, vocab, choice)
     function = kernel_library.library().few_rows_spread
     function.restype = ctypes.c_int64
     return made.filled(function(_pointer(rows), *made.arguments(uniforms)))

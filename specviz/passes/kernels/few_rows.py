@@ -74,7 +74,7 @@ class FewRowsLinear(nn.Module):
         if found is None:
             packed = [self._packed(rows, squares) for rows in weight.detach().split(_SOME)]
         else:
-            packed = [self._packed_grids(part) for part in found[1]]
+            packed = [self._packed_grids(part, found[0]) for part in found[1]]
         for name, parts in zip(("panels", "scales"), zip(*packed, strict=True), strict=True):
             self.register_buffer(name, torch.cat(parts))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
@@ -100,11 +100,11 @@ class FewRowsLinear(nn.Module):
             scales = torch.stack([coded.offsets, coded.scales], -1).bfloat16().view(torch.int32).squeeze(-1)
         return words(_in_panels(codes, self.few_rows.panel), bits), _in_panels(scales, self.few_rows.panel)
 
-    def _packed_grids(self, coded: Codes) -> tuple[Tensor, Tensor]:
+    def _packed_grids(self, coded: Codes, bits: int) -> tuple[Tensor, Tensor]:
         """The same of weights on a grid."""
-        codes = _in_panels(coded.codes.flatten(1).unflatten(1, (-1, 32 // self.grid)), self.few_rows.panel)
+        codes = _in_panels(coded.codes.flatten(1).unflatten(1, (-1, 32 // bits)), self.few_rows.panel)
         scales = torch.stack([coded.scales, coded.offsets], -1).flatten(1)
-        return words(codes, self.grid).view(_GRID_DTYPES[self.grid]), _in_panels(scales, self.few_rows.panel)
+        return words(codes, bits).view(_GRID_DTYPES[bits]), _in_panels(scales, self.few_rows.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""

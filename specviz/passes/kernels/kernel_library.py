@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -197,7 +198,7 @@ def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
     return _linears(x, *layer)[0]
 
 
-def _linears(x: Tensor, *layers: Tensor | int | None) -> tuple[Tensor, ...]:
+def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
     """The same of several layers, one after the other in `layers`."""
     given, outs = (_Layer * (len(layers) // 4))(), []
     for place in range(len(given)):

@@ -23,14 +23,14 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
-from specviz.ui import orders
+from specviz.ui import ways
 from specviz.ui.compare_tab import compare, replay_order
 from specviz.ui.contest import Choice, contest_of
 from specviz.ui.controls import Controls
+from specviz.ui.desk import Desk
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner
-from specviz.ui.tabs import Desk
 from specviz.views import tab_messages as messages
 from specviz.views.answers import comparison_answer
 
@@ -57,13 +57,13 @@ CHOICE = Choice(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
 
 def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
-    assert "draft_model" in orders.available(pair) and "draft_model" not in orders.available(alone)
-    assert "medusa" not in orders.available(pair)
-    assert orders.available(alone)[-1] == "plain"
+    assert "draft_model" in ways.available(pair) and "draft_model" not in ways.available(alone)
+    assert "medusa" not in ways.available(pair)
+    assert ways.available(alone)[-1] == "plain"
     say = words()
-    assert "no draft model" in orders.about(alone, "draft_model", say)
-    assert "python -m specviz.training medusa" in orders.about(pair, "medusa", say)
-    assert orders.about(pair, "draft_model", say) == say("ways.draft_model_about")
+    assert "no draft model" in ways.about(alone, "draft_model", say)
+    assert "python -m specviz.training medusa" in ways.about(pair, "medusa", say)
+    assert ways.about(pair, "draft_model", say) == say("ways.draft_model_about")
 
 
 def filled_in(controls: Controls, **changes) -> list:
@@ -186,7 +186,7 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
     choice = replace(CHOICE, rules=["block", "typical"])
     told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
     table = next(message for message in map(words().spoken, map(json.loads, told)) if message["kind"] == "contest")
-    assert {one["rule"] for one in table["rows"][1:]} == {"every rule alike at temperature 0"}
+    assert {one["rule"] for one in table["rows"][1:]} == {"at temperature 0 all rules are the same"}
     told.close()
     with refused("temperature"):
         replay_order(ORDER.but(temperature=0.0))

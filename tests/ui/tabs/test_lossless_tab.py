@@ -17,8 +17,8 @@ from specviz.models.pair import ModelPair
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui.device import PairName
-from specviz.ui.lossless_tab import Trial, trial_order, trial_request, try_rule
 from specviz.ui.orders import Order
+from specviz.ui.tabs.lossless import Trial, trial_order, trial_request, try_rule
 from specviz.views.lossless_messages import Asked, greedy_message
 
 PROMPT = "Once upon a time, upon a time"

@@ -31,8 +31,8 @@ from specviz.records.words import words
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore
-from specviz.ui.orders import WAYS, lacks, title
 from specviz.ui.runner import Runner
+from specviz.ui.ways import WAYS, lacks, title
 
 SAY = words()
 

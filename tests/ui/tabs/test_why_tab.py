@@ -25,12 +25,13 @@ from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import ADDRESS
 from specviz.ui.device import PairName
-from specviz.ui.generate_tab import generate
 from specviz.ui.orders import Order
 from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Visit
-from specviz.ui.shown_runs import Lab, LiveRuns
-from specviz.ui.why_tab import measured
+from specviz.ui.runs import LiveRuns
+from specviz.ui.tabs.generate import generate
+from specviz.ui.tabs.why import explained, measured
+from specviz.ui.visitors import Visitors
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 VIEW = element("why")
@@ -47,10 +48,10 @@ ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_t
 def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatch):
     monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 1.4, 1.6))
     runs = LiveRuns()
-    lab, me, another = Lab(runs), Visit("me", threading.Event()), Visit("another", threading.Event())
+    visitors, me, another = Visitors(runs), Visit("me", threading.Event()), Visit("another", threading.Event())
     for order, visit in ((ORDER, me), (ORDER, another), (ORDER.but(drafter="plain"), me)):
         list(generate(runner, runs, order, True, visit, words()))
-    (run,) = lab.runs_of("me")
+    (run,) = explained(visitors, "me")
     live = next(iter(runs.runs.values()))
     assert run.figures.alpha == live.trail.counts.acceptance_rate
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
@@ -59,19 +60,19 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     told = live.run().measured
     assert (told.ratio, told.low, told.high) == (live.speedup, 1.4, 1.6) == (1.5, 1.4, 1.6)
     assert told.machine == name_of(torch.device("cpu"))
-    messages = [json.loads(text) for text in measured(runner, lab, PairName(), me, "passes")]
+    messages = [json.loads(text) for text in measured(runner, visitors, PairName(), me, "passes")]
     assert [one["passes"]["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["result"]["fraction"] == 1
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
     # Passes of other models say nothing about this run.
     pair.dtype = torch.bfloat16
-    assert not lab.runs_of("me")[0].diagnosis.with_passes
+    assert not explained(visitors, "me")[0].diagnosis.with_passes
 
 
 def measuring(runner, *asked, halt_at: int | None = None) -> list[dict]:
     """What is told of it; halt_at: how many results there are when Stop is pressed."""
     visit, told = Visit(None, threading.Event()), []
-    for text in measured(runner, Lab(LiveRuns()), PairName(), visit, *asked):
+    for text in measured(runner, Visitors(), PairName(), visit, *asked):
         told.append(json.loads(text))
         if halt_at is not None and sum(one[asked[0]]["result"] is not None for one in told) == halt_at:
             visit.halt.set()
@@ -118,7 +119,7 @@ def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(alone):
     assert all(one["peak"] is one["bandwidth"] is None for one in json.loads(beaten)["passes"]["result"]["curves"])
     give(page, "why", [beaten])
     expect(lines).to_have_count(0)
-    expect(machine).to_contain_text("its limit is not known")
+    expect(machine).to_contain_text("limit is not known")
     expect(machine).not_to_contain_text("at least")
     expect(roofline).to_be_hidden()
     part(page, "passes-numbers").locator("summary").press("Enter")
@@ -143,7 +144,7 @@ def test_measured_and_computed_speedups_share_no_sentence(alone):
     formula = f"{run.diagnosis.formula:.2f}×"
     assert formula != "1.67×"
     expect(part(page, "verdict")).to_contain_text("Measured: 1.67×")
-    expect(part(page, "base")).to_contain_text(f"the formula computes {formula}")
+    expect(part(page, "base")).to_contain_text(f"the formula gives {formula}")
     for line in part(page, "changes").locator("li span").all_inner_texts():
         assert line.endswith("computed.")
     computed = [part(page, "base"), *part(page, "changes").locator("li").all()]
@@ -258,7 +259,7 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
         page.locator("#stop-passes").press("Enter")
         page.locator(f"#measure-{name}").wait_for()
         assert lab(page, f"lab.state.{name}.fraction") < 1
-        expect(part(page, f"{name}-status")).to_contain_text("Stopped by you")
+        expect(part(page, f"{name}-status")).to_contain_text("You stopped")
     page.locator("#measure-passes").click()
     page.locator("#stop-passes").wait_for()
     page.locator("#measure-passes").wait_for()

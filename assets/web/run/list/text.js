@@ -1,0 +1,93 @@
+// The text of a run, each token tinted by where it came from.
+
+import { make } from "../../shared/dom.js";
+import { SYMBOL } from "../../shared/tokens.js";
+import { follower } from "./follower.js";
+import { frontier } from "../place.js";
+import { chipOfEmitted, nextKind } from "../record/records.js";
+
+/** @typedef {import("../data.js").Run} Run */
+/** @typedef {import("../view.js").View} View */
+
+/** @param {View} view */
+export function textCard(view) {
+  view.ui.status = make("span", { class: "status", role: "status", "aria-live": "polite", part: "status" });
+  view.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
+  view.ui.prompt = make("span", { class: "prompt", part: "prompt" });
+  view.ui.caret = make("span", { class: "caret", "aria-hidden": "true" });
+  view.ui.paper = make("div", { class: "paper", part: "paper" });
+  view.ui.textEmpty = make("div", { class: "empty" }, make("p", {
+    text: view.say("rounds.text_empty"),
+  }));
+  view.ui.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": view.say("rounds.text_region") },
+    view.ui.textEmpty, view.ui.paper);
+  view.ui.followText = follower(view.ui.text, view.ui.paper);
+  view.ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
+  const head = make("div", { class: "head" }, make("h3", { text: view.say("rounds.text") }), view.ui.recorded, view.ui.status);
+  return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text, legend(view.run));
+}
+
+/** @param {Run} run */
+function legend(run) {
+  const entry = (kind, rest) =>
+    make("span", {}, `${SYMBOL[kind]} `, make("b", { class: kind, text: run.say(`rounds.${kind}`) }), rest ? ` ${run.say(rest)}` : "");
+  return make("div", { class: "legend", part: "legend" },
+    entry("accepted", "rounds.legend_accepted"), entry("recovered", "rounds.legend_recovered"),
+    entry("bonus", "rounds.legend_bonus"), entry("rejected"),
+    make("span", { text: `┄ ${run.say("rounds.discarded")}` }), make("span", { text: `○ ${run.say("rounds.plain")}` }));
+}
+
+/** @param {Run} run @param {number} index */
+export function textSpans(run, index) {
+  const round = run.rounds[index];
+  if (!round) return [make("span", { class: "missing", text: " […] " })];
+  return round.pieces.map((piece, k) => {
+    const chip = chipOfEmitted(round, k);
+    const kind = chip === "next" ? nextKind(round) : "accepted";
+    return make("span", { class: `t ${kind}`, "data-round": index, "data-token": k, "data-kind": kind, text: piece });
+  });
+}
+
+/**
+ * Appends a token to the text. A line break at a token's end closes its block: it looks the same, and the browser lays
+ * out one block for each new token instead of the whole text.
+ *
+ * @param {View} view @param {HTMLElement} span
+ */
+export function writeToken(view, span) {
+  view.ui.caret.before(span);
+  if (span.textContent.endsWith("\n")) view.ui.paper.append(make("div", { class: "lines" }, view.ui.caret));
+}
+
+/** @param {View} view @param {number} index @param {{ round: number, count: number } | null} [now] */
+export function hideLater(view, index, now = view.playback.shown) {
+  if (!now) return;
+  view.spans[index].forEach((span, k) => span.classList.toggle("later", index > now.round || (index === now.round && k >= now.count)));
+}
+
+/**
+ * Later tokens keep their places, unseen: nothing moves. Only those between the last place and this one are touched.
+ *
+ * @param {View} view
+ */
+export function showText(view) {
+  const now = frontier(view);
+  const before = view.playback.shown ?? { round: view.drawn, count: 0 };
+  const first = Math.min(now.round, before.round);
+  const last = Math.min(Math.max(now.round, before.round), view.drawn - 1);
+  for (let index = first; index <= last; index += 1) hideLater(view, index, now);
+  view.playback.shown = view.playback.at && now;
+}
+
+/**
+ * How far to scroll so that a word comes into the box, with a line to spare; its last line counts.
+ *
+ * @param {HTMLElement} box @param {Element} node
+ */
+export function scrollFor(box, node) {
+  const area = box.getBoundingClientRect();
+  const at = [...node.getClientRects()].at(-1);
+  if (!at) return 0;
+  if (at.bottom > area.bottom) return at.bottom - area.bottom + 2 * at.height;
+  return at.top < area.top ? at.top - area.top - 2 * at.height : 0;
+}

@@ -1,0 +1,294 @@
+// Playback: moves the reader's place, and brings the view to it.
+
+import { choose, letChoiceGo } from "../choosing.js";
+import { drawFigures } from "../figures.js";
+import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js";
+import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
+import { drawPicture } from "../picture/picture.js";
+import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
+import { drawPresentation } from "./present.js";
+import { stageAt } from "../record/stages.js";
+import { scrollFor, showText } from "../list/text.js";
+import { drawTransport } from "./transport.js";
+import { showInTree } from "../list/tree_box.js";
+import { isTree } from "../record/trees.js";
+
+/** @typedef {import("../view.js").View} View */
+/** @typedef {import("../view.js").Actions} Actions */
+/** @typedef {import("../types.js").Place} Place */
+/** @typedef {import("../types.js").Stage} Stage */
+
+/** How long a stage stays at speed 1, ms: a class reads the sentence, the teacher says a word. */
+const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 };
+
+const DWELL_ROUND = 2000; // ms, where a step is a whole round
+
+/** A new run: the reader follows it, or waits at its start to predict it. @param {View} view */
+export function resetPlayback(view) {
+  pause(view);
+  Object.assign(view.playback, { at: view.playback.predicting ? START : null, asking: null, guesses: new Map(), unfolded: null });
+  forgetDrawn(view);
+}
+
+/** @param {View} view @param {Stage} stage */
+function stops(view, stage) {
+  if (view.playback.unit === "token") return true;
+  return view.playback.unit === "round" ? ["next", "missing"].includes(stage.kind) : stage.kind !== "draft";
+}
+
+/**
+ * Where a step leads: to a place, or to the question before it.
+ *
+ * @param {View} view @param {Place} place @returns {{ at: Place, asking: Place | null } | null}
+ */
+function stopAfter(view, { round, stage }) {
+  for (;;) {
+    const at = { round, stage };
+    if (stage === endOf(view.run, round).stage) [round, stage] = [round + 1, 0];
+    if (round >= view.drawn) return null;
+    stage += 1;
+    const next = { round, stage };
+    if (isDue(view, next)) return { at, asking: next };
+    if (stops(view, stageAt(view.run, next))) return { at: next, asking: null };
+  }
+}
+
+/** @param {View} view @param {Place} place */
+function placeBefore(view, { round, stage }) {
+  for (;;) {
+    stage -= 1;
+    if (stage < 1 && round === 0) return START;
+    if (stage < 1) ({ round, stage } = endOf(view.run, round - 1));
+    if (stops(view, stageAt(view.run, { round, stage }))) return { round, stage };
+  }
+}
+
+/**
+ * Goes to a place, null being the end, at most once a frame; and asks what comes at another.
+ *
+ * @param {View} view @param {Place | null} at @param {Place | null} [asking]
+ */
+function moveTo(view, at, asking = null) {
+  Object.assign(view.playback, { at, asking });
+  if (!view.playback.frame) view.playback.frame = requestAnimationFrame(() => {
+    view.playback.frame = 0;
+    showPlace(view);
+  });
+}
+
+/** @param {View} view @param {number} direction */
+export function step(view, direction) {
+  const { at, asking, unit, predicting } = view.playback;
+  if (!view.drawn || (asking && direction > 0)) return; // it takes a guess, or "show it"
+  pause(view);
+  view.playback.telling = unit !== "round" || predicting;
+  if (direction < 0) moveTo(view, asking ? at : placeBefore(view, at ?? lastPlace(view)));
+  else if (at) goOn(view, at);
+}
+
+/** To the next stop, or the end; whoever predicts does not overtake a run that goes on. @param {View} view @param {Place} at */
+function goOn(view, at) {
+  const stop = stopAfter(view, at);
+  if (stop) moveTo(view, stop.at, stop.asking);
+  else if (!view.playback.predicting || view.run.phase !== "running") moveTo(view, null);
+  return stop;
+}
+
+/** Predicting begins where nothing is told yet. @param {View} view */
+export function togglePredict(view) {
+  pause(view);
+  view.playback.predicting = !view.playback.predicting;
+  const { predicting, at } = view.playback;
+  moveTo(view, predicting && !at && view.drawn ? (view.run.phase === "running" ? lastPlace(view) : START) : at);
+}
+
+/** Answers the question, and shows what it was about. @param {View} view @param {string | null} value null: no guess */
+export function guess(view, value) {
+  const { asking } = view.playback;
+  if (!asking) return;
+  noteGuess(view, asking, value);
+  moveTo(view, asking);
+}
+
+/** @param {View} view */
+export function goToStart(view) {
+  if (!view.drawn) return;
+  pause(view);
+  moveTo(view, START);
+}
+
+/** @param {View} view */
+export function goToEnd(view) {
+  pause(view);
+  moveTo(view, null);
+}
+
+/**
+ * The bar's slider counts rounds that are over; its right end is the newest, which a live run leaves behind.
+ *
+ * @param {View} view @param {number} count
+ */
+export function goToRound(view, count) {
+  pause(view);
+  view.playback.telling = false;
+  if (count >= view.drawn && view.run.phase === "running") moveTo(view, null);
+  else moveTo(view, count < 1 ? START : endOf(view.run, Math.min(count, view.drawn) - 1));
+}
+
+/** Plays, from the start if nothing is left; of a run that is followed live, it holds the place. @param {View} view */
+export function togglePlay(view) {
+  if (!view.drawn || view.playback.asking) return;
+  if (view.playback.playing) pause(view);
+  else if (view.playback.at === null && view.run.phase === "running") moveTo(view, lastPlace(view));
+  else {
+    if (atEnd(view) && view.run.phase !== "running") moveTo(view, START);
+    view.playback.playing = true;
+    view.playback.telling = view.playback.unit !== "round" || view.playback.predicting;
+    awaitNext(view);
+  }
+  drawTransport(view);
+}
+
+/** @param {View} view */
+function pause(view) {
+  clearTimeout(view.playback.timer);
+  view.playback.playing = false;
+}
+
+/** @param {View} view */
+function awaitNext(view) {
+  const at = view.playback.at ?? lastPlace(view);
+  const kind = at.stage ? stageAt(view.run, at).kind : "draft";
+  view.playback.timer = setTimeout(() => playOn(view), (view.playback.unit === "round" ? DWELL_ROUND : DWELL[kind]) / view.playback.speed);
+}
+
+/** @param {View} view */
+function playOn(view) {
+  const at = view.playback.at ?? lastPlace(view);
+  // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
+  const stop = atEnd(view) && view.run.phase !== "running" ? null : goOn(view, at);
+  if (stop && !stop.asking) return awaitNext(view);
+  pause(view);
+  drawTransport(view);
+}
+
+/**
+ * Brings text, list, picture, figures and bar to the reader's place; touches only what differs from the last one.
+ *
+ * @param {View} view
+ */
+function showPlace(view) {
+  const { at } = view.playback;
+  unfoldHere(view);
+  showText(view);
+  dressRows(view);
+  if (at) {
+    follow(view);
+    const spot = spotHere(view, at);
+    if (spot) choose(view, spot, { pin: view.pinned && view.ui.view.dataset.layout === "narrow" });
+    else letChoiceGo(view);
+  } else {
+    view.ui.followText.jump();
+    view.ui.followRounds.jump();
+    lookAgain(view);
+    drawPicture(view);
+  }
+  drawFigures(view);
+  drawTransport(view);
+  drawPredictions(view);
+  drawPresentation(view);
+}
+
+/**
+ * A tree is told branch by branch, so it unfolds while its round is told, and folds again behind the reader. Who goes
+ * by whole rounds is not told.
+ *
+ * @param {View} view
+ */
+function unfoldHere(view) {
+  const { at, unfolded } = view.playback;
+  const round = at && at.stage > 0 ? view.run.rounds[at.round] : null;
+  const index = at && round && isTree(round) ? at.round : null;
+  if (unfolded !== null && unfolded !== index) {
+    view.playback.unfolded = null;
+    setOpen(view, unfolded, false);
+  }
+  if (index === null || view.opened.has(index) || (at?.stage === endOf(view.run, index).stage && !view.playback.telling)) return;
+  view.playback.unfolded = index;
+  setOpen(view, index, true);
+}
+
+const ABOVE = 96; // px of the list left above the row that is told: the round before it
+
+/**
+ * Text and list stay at the reader's place, whatever arrives behind it. Everything is built first, then measured, then
+ * scrolled: a layout a frame.
+ *
+ * @param {View} view
+ */
+function follow(view) {
+  const { at, shown } = view.playback;
+  if (!at || !shown) return;
+  view.ui.followText.hold();
+  view.ui.followRounds.hold();
+  const word = (shown.count ? view.spans[shown.round][shown.count - 1] : view.spans[shown.round - 1]?.at(-1)) ?? view.ui.prompt;
+  const row = at.stage ? rowHere(view, at.round) : null;
+  const down = scrollFor(view.ui.text, word);
+  const off = row ? row.getBoundingClientRect().top - view.ui.rounds.getBoundingClientRect().top : 0;
+  if (down) view.ui.text.scrollTop += down;
+  // The row stands near the top of the list, where the bar above it is, and stays there through its round.
+  if (!row) view.ui.rounds.scrollTop = 0;
+  else if (off < 0 || off > 2 * ABOVE) view.ui.rounds.scrollTop += off - ABOVE;
+  showSpot(view, at);
+}
+
+/** In a deep tree: the chip of the stage comes into its box. @param {View} view @param {Place} at */
+function showSpot(view, at) {
+  const spot = spotHere(view, at);
+  const button = spot && chipAt(view, spot.round, spot.index);
+  if (button) showInTree(button);
+}
+
+/** After each drawing: what arrived goes behind the reader's place. @param {View} view */
+export function drawPlayback(view) {
+  if (view.playback.at && view.playback.shown === null) showPlace(view); // drawn anew
+  if (view.playback.at) {
+    view.ui.followText.hold();
+    view.ui.followRounds.hold();
+  }
+  drawTransport(view);
+  drawPredictions(view);
+  drawPresentation(view);
+}
+
+/** What a key does, wherever focus is in the view. @type {Record<string, (actions: Actions) => void>} */
+const KEYS = {
+  ArrowLeft: (actions) => actions.step(-1),
+  ArrowRight: (actions) => actions.step(1),
+  Home: (actions) => actions.goToStart(),
+  End: (actions) => actions.goToEnd(),
+  " ": (actions) => actions.togglePlay(),
+  p: (actions) => actions.openPresentation(),
+};
+
+/**
+ * Keys act wherever focus is in the view, except where they already mean something: in a field, a button, the list.
+ *
+ * @param {View} view @param {KeyboardEvent} event @param {Actions} actions
+ */
+export function onPlaybackKey(view, event, actions) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const node = /** @type {HTMLElement} */ (event.target);
+  const { asking } = view.playback;
+  const answer = asking && !node.matches("select") && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
+  if (answer) {
+    event.preventDefault();
+    return actions.guess(answer.value);
+  }
+  if (!Object.hasOwn(KEYS, event.key)) return;
+  if (node.matches("select") || (node.matches("[type=range]") && ![" ", "p"].includes(event.key))) return;
+  if (node.matches("button") && event.key === " ") return; // presses it
+  if (view.ui.rounds.contains(node) && node.matches("button") && event.key !== "p") return;
+  event.preventDefault();
+  KEYS[event.key](actions);
+}

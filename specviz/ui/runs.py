@@ -1,0 +1,201 @@
+"""Runs as the page shows them: live, from the first rounds to the measured speedup; from trace files; recorded."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from specviz.foreign.rounds import opened
+from specviz.records import links
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import Tally
+from specviz.records.recordings import Recording, recording_named
+from specviz.records.runs import Round, Run, Speedup
+from specviz.records.stopwatch import collector_at_rest
+from specviz.records.words import Said, Words, said
+from specviz.ui.downloads import SUFFIXES, Downloads, offered
+from specviz.ui.runner import Recent, Visit
+from specviz.views import run_messages as messages
+from specviz.views.charts import Trail
+from specviz.views.run_messages import headline, notice, opening
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+
+
+#: A chart is drawn with every third batch, three or four a second; the four of them take turns.
+BATCHES_PER_CHART = 3
+
+
+@dataclass
+class LiveRun:
+    """A run while it is shown: every message about it, each holding only what is new."""
+
+    key: str
+    visit: Visit  # the visitor's
+    request: Request
+    opened: Run  # without rounds, from when its pair was there: a guest pair may leave before the page has everything
+    share: dict[str, Any]  # see `links.share`
+    say: Words
+    rounds: list[Round] = field(default_factory=list)
+    trail: Trail = field(default_factory=Trail)
+    sent: set[int] = field(default_factory=set)  # token ids whose text the page has
+    batches: int = 0
+    measured: Speedup | None = None
+    beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
+    failure: SpecvizError | None = None  # what ended it before its own end
+    files: Downloads | None = None  # once it is over
+    over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
+
+    def start(self, charts: messages.Charts | None = None) -> str:
+        """charts: those that the page has lost; by default empty ones."""
+        charts = charts or Trail().charts()
+        return opening(self.key, self.opened, share=self.share, charts=charts)
+
+    def add(self, batch: list[Round]) -> str:
+        self.rounds += batch
+        for one in batch:
+            self.trail.add(one)
+        turn, due = divmod(self.batches, BATCHES_PER_CHART)
+        self.batches += 1
+        return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
+
+    def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
+        from specviz.decoding.record import vocabulary
+
+        words = vocabulary(self.request.pair, batch)
+        return messages.rounds_message(
+            self.key, batch, words, figures=headline(self.trail, self.measured), sent=sent, charts=charts
+        )
+
+    def end(self, note: Said = "", more: bool = False) -> str:
+        reason = (self.rounds[-1].stop_reason if self.rounds else None) or "stopped"
+        return messages.end_message(
+            self.key,
+            total=len(self.rounds),
+            reason=said(f"generate.end_{reason}"),
+            figures=headline(self.trail, self.measured),
+            note=note,
+            charts=self.trail.charts(),
+            more=more,
+        )
+
+    def failed(self) -> str:
+        return messages.message("error", text=self.say.error(self.failure))
+
+    def whole(self) -> str:
+        """One message for all of it, once it is over."""
+        parts = [self.start(), self.message(self.rounds, None), self.end()]
+        if self.failure is not None:
+            parts.append(self.failed())
+        return messages.trace_message(parts, share=self.share, charts=self.trail.charts())
+
+    @property
+    def speedup(self) -> float | None:
+        return self.measured and self.measured.ratio
+
+    @property
+    def finished(self) -> bool:
+        """True if the run came to its own end."""
+        return bool(self.rounds) and self.rounds[-1].stop_reason is not None
+
+    def run(self) -> Run:
+        from specviz.decoding.record import collect
+
+        return replace(collect(self.request, self.rounds), measured=self.measured)
+
+
+class LiveRuns:
+    """The last few runs by key, so that a page that lost a message can ask for it again."""
+
+    def __init__(self, most: int = 64):
+        self.runs: Recent[str, LiveRun] = Recent(most)
+
+    def open(self, request: Request, visit: Visit, say: Words) -> LiveRun:
+        from specviz.decoding.record import collect
+
+        opened = collect(request, ())
+        live = LiveRun(uuid.uuid4().hex, visit, request, opened, links.share(opened), say)
+        self.runs[live.key] = live
+        return live
+
+    def files_of(self, visit: Visit) -> Downloads | None:
+        """Those of the run that came of this press, if one did."""
+        return next((live.files for live in reversed(self.runs.values()) if live.visit == visit), None)
+
+    def under_way(self, session: str | None) -> bool:
+        """True while a run of this visitor is being carried out."""
+        return any(live.visit.session == session and not live.over.is_set() for live in self.runs.values())
+
+    def kept(self, key: str, patience: float) -> LiveRun | None:
+        """A run that is over or will be within `patience` seconds; None for others, and once it is no longer kept."""
+        live = self.runs.get(key)
+        return live if live and live.over.wait(patience) else None
+
+    def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
+        """The messages for rounds that a component lacks; nothing for a run that is no longer kept."""
+        live = self.runs.get(str(wanted.get("run")))
+        first = wanted.get("first")
+        if live is None or not isinstance(first, int) or first < 0:
+            return []
+        return [live.start(live.trail.charts()), live.message(live.rounds[first:], None)]
+
+
+# Runs that are over
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run that is over, as the page shows and offers it."""
+
+    message: str  # for the live view
+    charts: messages.Charts
+    share: dict[str, Any]  # see `links.share`; and the name of its `recording`, None for other runs
+
+
+def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
+    """A trace with the name of its file, or a recording with its title and a hint about it."""
+    trail, key = Trail.of(run.rounds), uuid.uuid4().hex
+    figures, charts = headline(trail, run.measured), trail.charts()
+    share = links.share(run) | {"recording": recording.name if recording else None}
+    title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
+    end = said(f"traces.{recording.name}_about") if recording else messages.ending(run)
+    parts = [
+        opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
+        messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
+        messages.end_message(key, total=len(run.rounds), reason=end, figures=figures),
+    ]
+    return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share)
+
+
+def open_trace(path: str, say: Words) -> Iterator[list[Any]]:
+    """The view's message for a file with a run, then its downloads, for which the view need not wait. For a bad one the
+    view says why, and keeps what it shows."""
+    later = [gr.skip()] * len(SUFFIXES)
+    try:
+        # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
+        with collector_at_rest():
+            run = opened(path)
+            shown = show(run, None, pathlib.Path(path).name)
+    except SpecvizError as error:
+        yield [notice(say.error(error)), *later]
+        return
+    yield [shown.message, *later]
+    with collector_at_rest():
+        downloads = offered(run, say)
+    yield [gr.skip(), *downloads]
+
+
+def open_recording(name: str, say: Words) -> list[Any]:
+    """The view's message and the downloads for a recording; nothing changes for a name that no recording has."""
+    recording = recording_named(name)
+    if recording is None:
+        return [gr.skip()] * (1 + len(SUFFIXES))
+    run = recording.load()
+    return [show(run, recording).message, *offered(run, say)]

@@ -1,0 +1,221 @@
+"""The Lossless tab: does the emitted text follow the target's distribution? The test, and rules that must fail it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
+from specviz.records.words import Words, joined, said
+from specviz.theory.statistics import Evidence, noise, steps
+from specviz.ui.components import element_view
+from specviz.ui.controls import Fields
+from specviz.ui.deployment import Deployment
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.orders import Order, whole_up_to
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.views import lossless_messages as messages
+from specviz.views.run_messages import label, message, passes_words, speaks
+
+if TYPE_CHECKING:
+    from specviz.decoding.exact_distribution import ExactDistribution
+    from specviz.decoding.lossless import GreedyToken, Sample
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
+
+MOST_RUNS = 20_000
+MOST_SUPPORT = 16
+
+#: At temperature 0 two texts of at most this many tokens are compared.
+MOST_GREEDY = 128
+
+#: Seconds between two pictures of the growing counts.
+REPORT_EVERY = 0.25
+
+#: At how many points the noise is computed.
+NOISE_STEPS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A test, as the tab's fields ask for it."""
+
+    rule: str  # a name from `LAB_RULES`
+    runs: float
+    support: float  # the test's own top-k, 1 to `MOST_SUPPORT`
+
+
+def create_lossless_tab(desk: Desk) -> Tab:
+    """Lays out the rule to be tested, how often, the button, and the view of the result."""
+    runner, say = desk.runner, desk.say
+    own: Fields = {}
+    with gr.Group(elem_classes=["sv-choice"]):
+        own["rule"] = gr.Radio(
+            [(_label(name, say), name) for name in LAB_RULES],
+            value="auto",
+            label=say("lossless.rule"),
+            elem_classes=["sv-lab-rules"],
+        )
+        with gr.Row():
+            own["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
+            told = {"label": say("lossless.support"), "info": say("lossless.support_info"), "min_width": 240}
+            own["support"] = gr.Slider(2, MOST_SUPPORT, value=8, step=1, **told)
+    with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
+        go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
+        stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
+    view = element_view("lossless", say)
+
+    def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
+        trial_request(pair, order, Trial(**asked), runner.deployment)
+
+    def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
+        return try_rule(runner, order, Trial(**asked), visit.halt)
+
+    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
+
+
+def _label(rule: str, say: Words) -> str:
+    """A rule of the lab with a sign that says whether it is lossless."""
+    if rule in RULES:
+        return f"{'✓' if RULES[rule].lossless else '✗'} {say(f'ways.rule_{rule}')}"
+    return say(f"lossless.rule_{rule}", k=LIKELIEST)
+
+
+def trial_order(order: Order, trial: Trial) -> Order:
+    """The order of one run of the test: two tokens, of so few candidates that all pairs can be counted.
+
+    Raises SpecvizError for a trial that the page does not offer.
+    """
+    from specviz.decoding import lossless
+    from specviz.decoding.exact_distribution import RUN_TOKENS
+
+    if trial.rule not in LAB_RULES:
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
+    whole_up_to(MOST_RUNS, "runs", trial.runs)
+    whole_up_to(MOST_SUPPORT, "support", trial.support)
+    rule, sampling = lossless.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
+    if sampling.greedy:
+        return order.but(rule=rule, coins="", max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
+    support = int(trial.support)
+    return order.but(rule=rule, coins="", max_new_tokens=RUN_TOKENS, top_k=min(sampling.top_k or support, support))
+
+
+def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deployment) -> Request:
+    """The checked request of `trial_order`. Raises SpecvizError whose field is a control's or one of `Trial`."""
+    from specviz.decoding.lossless import LAB_RULES, check_lossless
+
+    # First without the trial: an error in the controls must name a control.
+    order.but(rule="auto").request(pair, deployment)
+    request = trial_order(order, trial).request(pair, deployment)
+    check_lossless(request, LAB_RULES[trial.rule])
+    return request
+
+
+def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) -> Iterator[str]:
+    """Messages for the view: the exact distribution, the counts as they grow, and the verdict.
+
+    Raises SpecvizError for a test that could not run, or not to its end.
+    """
+    yield message("phase", text=said("lossless.preparing"), fraction=0.0)
+    request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
+    asked, found = asked_of(request, trial), tried(runner, order, request, trial, halt)
+    if request.settings.sampling.greedy:
+        tokens: list[GreedyToken] = []
+        for batch in _now_and_then(found):
+            tokens += batch
+            yield messages.greedy_message(asked, tokens, "running")
+        yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished")
+        return
+    yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
+    for counted, over in growing(found, asked.runs):
+        phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
+        yield messages.trial_message(asked, counted, counted.test(), phase)
+
+
+def tried(
+    runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
+) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
+    """The results of `examined` for a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+    from specviz.decoding.exact_distribution import COMPARED
+
+    # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
+    tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else COMPARED * int(trial.runs)
+    runs = [replace(request.settings, max_new_tokens=tokens)]
+    return closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs), halt)
+
+
+def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+    """`examine` with the rule by its name, which crosses a process border."""
+    from specviz.decoding.lossless import LAB_RULES, examine
+
+    return examine(request, LAB_RULES[rule], runs)
+
+
+def asked_of(request: Request, trial: Trial) -> messages.Asked:
+    """The test, in words."""
+    from specviz.decoding.lossless import LAB_RULES
+    from specviz.models.placement import dtype_name
+    from specviz.passes.static_passes import kind_of
+
+    settings, sampling = request.settings, request.settings.sampling
+    parts = [
+        said("lossless.gamma", n=request.num_draft_tokens),
+        said("lossless.temperature", t=sampling.temperature),
+    ]
+    if not sampling.greedy:
+        parts.append(said("lossless.top_k", k=sampling.top_k))
+        parts += [said("lossless.top_p", p=sampling.top_p)] if sampling.top_p < 1 else []
+        parts += [said("lossless.min_p", p=sampling.min_p)] if sampling.min_p > 0 else []
+    dtype = dtype_name(request.pair.dtype)
+    parts += [said("lossless.seed", seed=settings.seed), passes_words(kind_of(request.passes))]
+    return messages.Asked(
+        trial=uuid.uuid4().hex,
+        rule=trial.rule,
+        drafter=label(settings.drafter),
+        settings=joined(parts),
+        lossless=LAB_RULES[trial.rule].lossless,
+        half_precision=dtype != "float32",
+        dtype=dtype,
+        runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
+        drafted=min(request.num_draft_tokens, settings.max_new_tokens - 1),
+    )
+
+
+def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
+    """The counts from time to time and, marked True, at the end: all `runs` made, or the test stopped."""
+    from specviz.decoding.exact_distribution import ExactDistribution
+
+    counted: messages.Counted | None = None
+    for batch in _now_and_then(found):
+        for one in batch:
+            if isinstance(one, ExactDistribution):
+                evidence = Evidence(one.outcomes, one.probs, one.low, one.high, runs)
+                counted = messages.Counted(one, evidence, noise(one.probs, steps(runs, NOISE_STEPS)))
+            else:
+                counted.add(one)
+        yield counted, False
+    if counted is not None:
+        if counted.evidence.n:
+            [counted.now] = noise(counted.exact.probs, [counted.evidence.n])
+        yield counted, True
+
+
+def _now_and_then(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """All that is in the batches, in larger ones, `REPORT_EVERY` seconds apart."""
+    found, told = [], -math.inf
+    for batch in batches:
+        found += batch
+        if time.monotonic() - told > REPORT_EVERY:
+            told = time.monotonic()
+            yield found
+            found = []
+    if found:
+        yield found

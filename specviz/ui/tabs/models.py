@@ -1,0 +1,407 @@
+"""The Models tab: the pair in use, a check of it and advice on it, and other pairs."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, size_bytes
+from specviz.passes.roles import DRAFT, TARGET, Role
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.words import Bytes, Sentence, Words
+from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
+from specviz.ui.contest import advise, chains_of
+from specviz.ui.desk import Action, Desk, Tab
+from specviz.ui.device import PairName, Stage
+from specviz.ui.orders import Order
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.views.run_messages import pair_line, parameters, passes_words
+
+if TYPE_CHECKING:
+    from specviz.bench.equal_texts import Finding
+    from specviz.models.pair import ModelPair
+    from specviz.parts.reading import TrainedPart
+
+#: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
+COMPARED = 5
+
+#: Stands in a table for a figure that was not measured.
+_NONE = "–"
+
+DTYPES = ["auto", "bfloat16", "float16", "float32"]
+
+#: The changes that an event makes, by component.
+Changes = dict[gr.components.Component, Any]
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where the tab describes the pair in use."""
+
+    table: gr.Markdown
+    notes: gr.Markdown
+    found: gr.Markdown  # by the check
+    advice: gr.Markdown
+
+
+@dataclass(frozen=True)
+class Own:
+    """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each a place for an
+    error."""
+
+    fields: dict[str, gr.components.Component] = field(default_factory=dict)
+    problems: dict[str, gr.Markdown] = field(default_factory=dict)
+
+    def show(self, error: SpecvizError | None, say: Words) -> Changes:
+        """The sentence at its field, by default at the target, and nothing at the others."""
+        at = error and (error.field if error.field in self.problems else "target")
+        text = as_text(say.error(error)) if error else ""
+        return {place: gr.update(value=text, visible=name == at) for name, place in self.problems.items()}
+
+
+def create_models_tab(desk: Desk) -> Tab:
+    """Lays out the tab and wires its buttons: the pair in use, a check of it, and other pairs."""
+    say, allowed = desk.say, desk.runner.deployment.allow_loading
+    gr.Markdown(say("models.in_use"))
+    table = gr.Markdown(elem_classes=["sv-table", "sv-pair-status"])
+    fold_switch(say("models.notes"), "pair-notes")
+    with gr.Column(elem_id="pair-notes", elem_classes=["sv-more"]):
+        about = gr.Markdown(elem_classes=["sv-note", "sv-notes"])
+    checked, found, advice = _create_check(desk)
+    status = Status(table, about, found, advice)
+    loads = _create_others(desk, status) if allowed else []
+    _wire_passes(desk, status, loads)
+    return checked
+
+
+def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
+    """Lays out the check of the pair in use and the advice on its drafters, with the places for their results."""
+    runner, say = desk.runner, desk.say
+    with gr.Row(elem_classes=["sv-actions"]):
+        with gr.Row(elem_classes=["sv-either"]):
+            go = gr.Button(say("models.check"), elem_id="check-pair")
+            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
+        ask = gr.Button(say("advice.go"), elem_id="advise")
+    found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
+
+    def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+        return check_pair(runner, name, visit.halt, say)
+
+    def stream_advice(visit: Visit, order: Order) -> Iterator[str]:
+        return advise(runner, order, visit.halt, say)
+
+    def check(pair: ModelPair, order: Order) -> None:
+        chains_of(runner, pair, order)
+
+    checked = Action(go, found, [desk.controls.pair], lambda heard: [gr.validate(True, "")], stream, as_text, as_text)
+    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop), found, told
+
+
+def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
+    """The findings so far, as Markdown, and the check in progress."""
+    lines: list[str] = []
+    step = say("common.preparing")
+    yield step
+    try:
+        for batch in closing(runner.batches(name, _findings), halt):
+            for one in batch:
+                if isinstance(one, Sentence):
+                    step = say("models.checking", step=say.step(one))
+                else:
+                    lines.append(_found(one, say))
+            yield "\n".join([*lines, "", as_text(step)])
+    except SpecvizError as error:
+        lines += ["", say("models.problem", reason=as_text(say.error(error)))]
+    yield "\n".join(lines)
+
+
+def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
+    from specviz.bench.check import check_pair
+
+    return check_pair(pair)
+
+
+def _found(finding: Finding, say: Words) -> str:
+    """A line of a list: the sign, the check, its result, and advice."""
+    advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
+    what = as_text(say.step(finding.what))
+    return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(say.reason(finding.seen))}{advice}"
+
+
+def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
+    """Looks at the passes when the page is opened, when another pair is in use, and on until there is nothing to wait
+    for; first of all for the starting pair.
+
+    Small requests rather than an open stream: a page that is only looked at keeps no connection.
+    """
+    head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
+
+    def looked(text: str, kind: str) -> Changes:
+        """Which passes there are, and another look soon while something is being prepared."""
+        chip = gr.Markdown(as_text(text), elem_classes=["sv-passes", f"sv-passes-{kind}"])
+        return {head.chip: chip, head.timer: gr.Timer(active=kind == "preparing")}
+
+    def on_look(request: gr.Request, name: dict[str, Any], line: str, drafter: str, prompt: str) -> Changes:
+        store.wanted.set()
+        if not store.is_ready:
+            return looked(say.step(store.step), "preparing") | {status.table: say("models.loading")}
+        # The pair that this session has loaded meanwhile counts, not the one that the page knew when it asked.
+        loaded = desk.visitors.pairs.get(request.session_hash)
+        pair = store.in_use(loaded or PairName(**name))
+        stage = store.preparer.stage(pair)
+        kind = pair.passes.kind
+        if stage.step is None:
+            chip = looked(say.spoken(passes_words(kind)), kind)
+        else:
+            chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
+        described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
+        first = {} if line or loaded else _used(desk, PairName(), drafter, prompt, keep=True)
+        return chip | described | first
+
+    for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
+        asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
+        shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
+        moment(on_look, asked, shown, **UNQUEUED)
+
+
+def _of_pair(desk: Desk) -> list[gr.components.Component]:
+    """The components that `_used` changes."""
+    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.arrivals)]
+
+
+def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
+    """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
+    pair = desk.runner.store.in_use(name)
+    arrived = {component: made(pair) for component, made in desk.arrivals}
+    line = as_text(desk.say.spoken(pair_line(pair.info())))
+    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
+
+
+def _create_others(desk: Desk, status: Status) -> list[Any]:
+    """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
+    say, own = desk.say, Own()
+    _create_form(own, say)
+    with gr.Row(elem_classes=["sv-actions"]):
+        load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
+    shown = gr.Markdown(elem_classes=["sv-loading"])
+    gr.Markdown(say("models.catalog"))
+    problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
+    with gr.Row(elem_classes=["sv-cards"]):
+        home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
+        cards = _catalog_cards(desk, CATALOG)
+    gr.Markdown(say("models.published"))
+    with gr.Row(elem_classes=["sv-cards"]):
+        cards += _catalog_cards(desk, PUBLISHED)
+    fold_switch(say("models.published_list"), "published-parts")
+    with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
+        listed = gr.Markdown(published_list("", say), elem_classes=["sv-note", "sv-notes"])
+    desk.arrivals.append((listed, lambda pair: published_list(pair.target_name, say)))
+
+    # Only now is everything there that changes with the pair.
+    known = [(home, PairName()), *cards]
+    loads = [_wire_load(desk, status, shown, card, Own(problems=problem), name) for card, name in known]
+    return [_wire_load(desk, status, shown, load, own), *loads]
+
+
+def _create_form(own: Own, say: Words) -> None:
+    def add(name: str, kind: type[gr.components.Component] = gr.Textbox, **options: Any) -> None:
+        words = {"label": say(f"models.{name}"), "info": say(f"models.{name}_about")}
+        with gr.Column(min_width=220):
+            own.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
+            own.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+
+    gr.Markdown(say("models.own"))
+    with gr.Row():
+        add("target")
+        add("draft", max_lines=6)
+    fold_switch(say("models.advanced"), "load-advanced")
+    with gr.Row(elem_id="load-advanced", elem_classes=["sv-more"]):
+        add("revision")
+        add("dtype", gr.Dropdown, choices=DTYPES, value="auto", filterable=False)
+        # Not a gr.Number: an empty one is shown, and sent, as 0 once its tab is opened.
+        add("draft_vocabulary")
+
+
+def named(given: dict[str, str]) -> PairName:
+    """The pair that the form's fields name. Raises SpecvizError with the field's name."""
+    texts = {name: (text or "").strip() for name, text in given.items()}
+    if not texts["target"]:
+        raise SpecvizError("Name a target model first.", "target")
+    draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
+    count = texts["draft_vocabulary"]
+    if count and not (count.isascii() and count.isdigit()):
+        raise SpecvizError("Enter a whole number, not {value}.", "draft_vocabulary", value=quoted(count))
+    return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
+
+
+def _wire_load(
+    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, own: Own, name: PairName | None = None
+) -> Any:
+    """Has a button load a pair, by default the one that the form names; returns the event.
+
+    shown: where to show the progress, and at last that it is done.
+    """
+    runner, say, controls = desk.runner, desk.say, desk.controls
+    drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
+
+    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
+        yield own.show(None, say)  # what was wrong with the last one
+        try:
+            pair = name or named({field: form[component] for field, component in own.fields.items()})
+            with runner.line.joined("load") as turn:
+                runner.line.reached(turn)
+                used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
+                # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
+                desk.visitors.pairs[request.session_hash] = pair
+                changes = _used(desk, pair, form[drafter], form[prompt])
+        except SpecvizError as error:
+            yield {shown: "", **own.show(error, say)}
+            return
+        found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
+        loaded = say("models.loaded", pair=as_text(used.info().name))
+        yield {shown: loaded, **found, **changes}
+
+    asked = {drafter, prompt, *own.fields.values()}
+    changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
+    return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
+
+
+def _catalog_cards(desk: Desk, entries: Iterable[HubPair]) -> list[tuple[gr.Button, PairName]]:
+    return [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in entries]
+
+
+def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
+    runner, say = desk.runner, desk.say
+    button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
+
+    def measured(pair: ModelPair) -> Any:
+        from specviz.models.placement import within_reach
+
+        available = within_reach(runner.deployment.device)
+        return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
+
+    desk.arrivals.append((button, measured))
+    return button
+
+
+def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
+    """The pair and, on a second line, its size, or what it needs where `available` bytes are known to be too few."""
+    needed = needed_bytes(entry)
+    if available is not None and needed > available:
+        known = {"needed": Bytes(needed), "free": Bytes(available)}
+        return say("models.entry_too_large", name=entry.name, **known)
+    key = "models.entry_gated" if entry.gated else "models.entry"
+    return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
+
+
+def published_list(used: str, say: Words) -> str:
+    """The published parts by their targets, a list with links as Markdown. used: the name of the target in use, which
+    comes first."""
+
+    def is_used(target: str) -> bool:
+        return used in (target, target.rpartition("/")[2])
+
+    lines = []
+    for target, entries in groupby(
+        sorted(PUBLISHED, key=lambda entry: not is_used(entry.target)), lambda one: one.target
+    ):
+        found = list(entries)
+        name = say("models.gated", name=_link(target)) if found[0].gated else _link(target)
+        parts = [
+            say("models.published_part", part=_link(one.draft), method=one.method, size=Bytes(one.draft_bytes))
+            for one in found
+        ]
+        lines.append(f"- {f'**{name}**' if is_used(target) else name}: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def _link(repository: str) -> str:
+    return f"[{repository}](https://huggingface.co/{repository})"
+
+
+def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
+    """A table, as Markdown: each part's size, precision and passes, and the times of the target's; below it the step of
+    preparing passes."""
+    titles = ("part", "size", "precision", "runs_on", "one", "five")
+    rows = [[say(f"models.{title}") for title in titles], ["---"] * len(titles), *_rows(pair, say)]
+    lines = [f"| {' | '.join([*row, *[_NONE] * (len(titles) - len(row))])} |" for row in rows]
+    if stage.step is not None:
+        lines += ["", as_text(say("models.preparing", step=say.step(stage.step)))]
+    return "\n".join(lines)
+
+
+def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
+    from specviz.models.placement import dtype_name
+
+    info, times = pair.info(), pair.passes.seconds_by_width
+    parts = [(TARGET, info.target, info.target_parameters, info.dtype)]
+    if pair.draft is not None:
+        parts.append((DRAFT, info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
+    for drafter, part in pair.parts.items():
+        parts.append((Role(drafter), part.method, sum(weight.numel() for weight in part.parameters()), info.dtype))
+    for role, name, size, dtype in parts:
+        label = _roles([role], say) if role.is_model else say(f"ways.{role}")
+        stored, passes = pair.stored.get(role.kind), pair.passes.fast.get(role)
+        row = [
+            f"{label} **{as_text(name)}**{_states(pair.parts.get(role.kind), say)}" if name else label,
+            say.spoken(parameters(size)),
+            dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
+            say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
+        ]
+        if role == TARGET and COMPARED in times:
+            row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
+        yield row
+    for bits, made in pair.passes.quantised.items():
+        kind = "plain" if made.passes is None else made.passes.kind
+        precision = say("generate.bits", value=bits)
+        yield [_roles([Role.quantised(bits)], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
+
+
+def _states(part: TrainedPart | None, say: Words) -> str:
+    """Which of the target's hidden states a published part reads, to follow its format; empty for a model."""
+    if part is None:
+        return ""
+    return f", {say('models.states', n=len(part.feature_layers), states=', '.join(map(str, part.feature_layers)))}"
+
+
+def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
+    """How the passes were timed, which rows are alike, and why nothing faster runs: a list, as Markdown."""
+    from specviz.models.memory_share import memory_share
+
+    fast = pair.passes.fast
+    lost = {role: passes.refusal for role, passes in fast.items() if passes.refusal is not None}
+    lines = [say("models.timed")]
+    # New passes are in use a little before they have been timed.
+    share = None if stage.step else memory_share(pair)
+    if isinstance(share, SpecvizError):
+        lines.append(say("models.no_share", reason=as_text(say.error(share))))
+    elif share is not None:
+        lines.append(say("models.share", share=as_text(say.step(share.sentence))))
+    if pair.passes.threads:
+        lines.append(say("models.threads", count=pair.passes.threads))
+    alike = [role for role, passes in fast.items() if passes.rows_are_alike and role not in lost]
+    if TARGET in alike:
+        lines.append(say("models.rows_alike", roles=_roles(alike, say)))
+    refused: dict[tuple[str, str], list[Role]] = {}
+    for role, reason in ({} if stage.step else stage.reasons | lost).items():
+        # Where kernels of our own are in use, only something better still was refused.
+        key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
+        refused.setdefault((key, as_text(say.error(reason))), []).append(role)
+    for bits, made in pair.passes.quantised.items():
+        if made.passes is not None and made.passes.refusal is not None:
+            reason = as_text(say.error(made.passes.refusal))
+            refused.setdefault(("models.no_better", reason), []).append(Role.quantised(bits))
+    lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _roles(roles: Iterable[Role], say: Words) -> str:
+    """In words: ``target, draft model, exit after layer 2``. A part's heads are one."""
+    return ", ".join(dict.fromkeys(say(f"passes.role_{role.kind}", n=role.number) for role in roles))
