@@ -21,13 +21,13 @@ pytest_plugins = ["browser"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
-    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/tabs/test_compare_tab"),
-    *("ui/tabs/test_lossless_tab", "ui/test_background", "ui/tabs/test_why_tab", "models/test_any_size"),
-    "ui/test_gallery",
-    *("models/test_checkpoints", "bench/test_bench", "promises/test_exact_sampling", "promises/test_fresh_caches"),
-    *("promises/test_greedy_equality", "models/test_token_texts", "decoding/test_lossless", "test_command_line"),
-    *("records/test_links", "training/test_training", "views/test_tree_view", "views/test_playback"),
-    *("views/test_inspector", "drafters/test_drafters", "decoding/test_engine", "passes/test_compiler"),
+    *("passes/test_static_passes", "passes/test_few_rows", "ui/test_page", "test_command_line", "passes/test_compiler"),
+    *("ui/tabs/test_own_model", "decoding/test_lossless", "promises/test_running_states", "ui/test_tour"),
+    *("promises/test_exact_sampling", "models/test_checkpoints", "ui/tabs/test_why_tab", "ui/test_accessibility"),
+    *("ui/test_background", "decoding/test_device_rounds", "views/test_static_site", "views/test_playback"),
+    *("ui/test_start", "views/test_picture", "ui/tabs/test_compare_tab", "drafters/test_published_assistants"),
+    *("training/test_training", "passes/test_compiled_layers", "passes/test_architectures", "models/test_any_size"),
+    *("test_published_model", "drafters/test_published_heads", "drafters/test_published_masks", "bench/test_bench"),
 )
 
 

@@ -94,11 +94,11 @@ def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampli
 
 
 @pytest.mark.parametrize(
-    "drafter, temperature, rule", pairwise(drafter=AHEAD[1:], temperature=[0, 0.7, 1.0], rule=["tree", "typical"])
+    "drafter, temperature, rule", pairwise(drafter=AHEAD[1:], temperature=[0, 0.7], rule=["tree", "typical"])
 )
 def test_trees_grow_on_the_device_as_on_the_host(drafter, temperature, rule, launched):
     order = {"drafter": drafter, "sampling": SamplingParams(temperature), "rule": rule, "num_draft_tokens": 3}
-    order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 80}
+    order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 60}
     host, device = (run_of(recorded_pair(), by_host, **order) for by_host in (True, False))
     assert launched and device.token_ids == host.token_ids
     assert [plain_values(one) for one in device.rounds] == [plain_values(one) for one in host.rounds]
@@ -121,11 +121,15 @@ def test_a_text_that_ends_ends_there_and_what_was_launched_after_it_is_dropped(d
     assert whole.text.startswith(stopped.text)
 
 
+#: A text up to the end of the context, for whose last drafts a block of buffers is too small.
+LONG = {"prompt": 25 * PROMPT, "max_new_tokens": 300, "sampling": SamplingParams(0)}
+
+
 @pytest.mark.parametrize("drafter", AHEAD[1:])
 def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
-    pair, order = recorded_pair(), {"drafter": drafter, "num_draft_tokens": 3, "sampling": SamplingParams(0)}
-    long = run_of(pair, max_new_tokens=300, **order)
-    assert long.token_ids == run_of(recorded_pair(), by_host=True, max_new_tokens=300, **order).token_ids
+    pair, order = recorded_pair(), LONG | {"drafter": drafter, "num_draft_tokens": 3}
+    long = run_of(pair, **order)
+    assert long.token_ids == run_of(recorded_pair(), by_host=True, **order).token_ids
     assert set(pair.passes.fast[TARGET].kept.by_room) == {256, 512}
     assert len(launched) > 0.8 * len(long.rounds)
 
@@ -134,9 +138,9 @@ def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
 def test_shallow_rounds_come_as_near_to_the_buffers_end_as_deep_ones(drafter, launched, monkeypatch):
     """A drafter always reads as much of the text as its deepest draft may have left unread."""
     monkeypatch.setattr(engine, "length_of", lambda request: FixedLength(1))
-    order = {"drafter": drafter, "num_draft_tokens": AUTO, "sampling": SamplingParams(0), "max_new_tokens": 300}
+    order = LONG | {"drafter": drafter, "num_draft_tokens": AUTO}
     assert run_of(recorded_pair(), **order).token_ids == run_of(recorded_pair(), by_host=True, **order).token_ids
-    assert launched.count(1) > 100
+    assert launched.count(1) > 40
 
 
 @pytest.mark.parametrize("drafter", AHEAD[1:])

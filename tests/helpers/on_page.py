@@ -126,13 +126,16 @@ STILL = """() => document.getAnimations().every(({ effect, playState }) =>
     playState !== "running" || effect.getComputedTiming().endTime === Infinity)"""
 
 
-def violations(page: Page) -> list[str]:
-    """A line for each element that breaks a rule of axe-core's seriously: the rule, the element, what is wrong."""
+def violations(page: Page, within: str | None = None) -> list[str]:
+    """A line for each element that breaks a rule of axe-core's seriously: the rule, the element, what is wrong.
+
+    within: the element, by its selector, that is looked at alone; a whole page takes seconds.
+    """
     # A button that is enabled again has, for a moment, a colour between the two that it is meant to have; a list that
     # opens fades in.
     page.add_style_tag(content="*, ::before, ::after { transition: none !important }")
     page.wait_for_function(STILL)
-    found = Axe().run(page, options=RULES).response["violations"]
+    found = Axe().run(page, within, RULES).response["violations"]
     return [
         f"{rule['id']}: {node['target']} {node['failureSummary']}"
         for rule in found

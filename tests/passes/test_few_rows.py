@@ -339,14 +339,14 @@ def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
     assert pair.passes.fast[Role("mtp")].static.model.unembed is whole.get_output_embeddings()
 
 
-@pytest.mark.parametrize("role", ["target", "medusa", "eagle"])
-def test_a_pass_can_be_exported_in_another_process(few_rows, role, tmp_path):
+def test_a_pass_can_be_exported_in_another_process(few_rows, tmp_path):
     """As where it is compiled: nothing is registered there but by the modules that it names."""
-    fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[Role(role)]
-    (tmp_path / "pass").write_bytes(pickle.dumps(fast.static))
+    fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast
+    statics = [pickle.dumps(fast[Role(name)].static) for name in ("target", "medusa", "eagle")]
+    (tmp_path / "passes").write_bytes(pickle.dumps(statics))
     run = "import pickle, sys; from specviz.passes.compiler import exported\n"
-    run += "exported(pickle.load(open(sys.argv[1], 'rb')))"
-    subprocess.run([sys.executable, "-c", run, tmp_path / "pass"], check=True)
+    run += "for static in pickle.load(open(sys.argv[1], 'rb')): exported(pickle.loads(static))"
+    subprocess.run([sys.executable, "-c", run, tmp_path / "passes"], check=True)
 
 
 def test_conv1d_weights_lie_the_other_way_round(few_rows):
@@ -390,9 +390,9 @@ def test_a_compiler_that_does_not_understand_the_source_says_why(unbuilt, monkey
     assert list(unbuilt.iterdir()) == []
 
 
-@pytest.mark.parametrize("processor", ["x86-64", "haswell", "alderlake", "x86-64-v4", "sapphirerapids"])
+@pytest.mark.parametrize("processor", ["alderlake", "x86-64-v4", "sapphirerapids"])
 def test_the_source_is_understood_for_every_kind_of_register(processor, unbuilt, monkeypatch):
-    """Built for others, it is not run here."""
+    """Built for others, it is not run here; older ones are built for, and run, above."""
     flags = [flag for flag in kernel_library._FLAGS if "march" not in flag]
     # Understood is soon said: most of the time would go into making it fast.
     flags += ["-O0", f"-march={processor}", "-Wall", "-Werror", "-Wno-psabi"]

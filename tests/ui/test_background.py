@@ -375,7 +375,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
         visitor.locator("[aria-controls=pair-notes]").click()
         expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons[Role.exit(1)]))
         expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("models.on_compiled"))
-    assert [line for line in violations(page) if "passes" in line] == []
+    assert violations(page, "#passes") == []
 
     # Once it is over, the page asks no more while others work on: only the head does, of the line.
     settle(page)

@@ -179,7 +179,7 @@ CASES = [
     {"prompt": "repeats", "drafter": "prompt_lookup", "num_draft_tokens": 4, "temperature": 1.0, "seed": 2**33 + 1},
     {"prompt": "hard", "drafter": "plain", "num_draft_tokens": 4, "temperature": 1.3, "seed": 11},
 ]
-DEFAULTS = {"max_new_tokens": 64, "seed": 0, "coins": ""}
+DEFAULTS = {"max_new_tokens": 32, "seed": 0, "coins": ""}
 
 
 def close(one: object, other: object) -> bool:

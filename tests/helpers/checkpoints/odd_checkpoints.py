@@ -155,7 +155,8 @@ class Odd:
 def shrunk(kind: str) -> PreTrainedConfig:
     """The configuration of a small model of this kind."""
     config = CONFIG_MAPPING[kind]()
-    text = config.get_text_config(decoder=True)
+    # Of a model that has an encoder too, that would be a copy, and the model as large as it comes.
+    text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
     sizes = {name: size for name, size in _SIZES.items() if getattr(text, name, None) is not None}
     sizes |= {name: size for name, size in _SIZES.items() if name in text.attribute_map}
     kinds = text.layer_types if text.to_dict().get("layer_types") else []

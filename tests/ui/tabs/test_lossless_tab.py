@@ -109,7 +109,12 @@ def test_temperature_0_is_judged_by_its_one_text_and_only_half_precision_excuses
 VIEW = element("lossless")
 
 
-def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
+def test_the_lab_fills_in_judges_and_keeps_what_was_counted(pair, serve, new_page, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    url, _ = serve(pair)
+    page = new_page()
+    page.goto(url)
+
     def start(rule: str, runs: int) -> None:
         page.locator(f".sv-lab-rules input[value={rule}]").check()
         page.get_by_label("number input for Runs").fill(str(runs))
