@@ -26,6 +26,7 @@ from specviz.records.runs import (
     StopReason,
 )
 from specviz.records.settings import AUTO
+from specviz.records.trees import children_of, outcomes_of
 from specviz.rules.draft import Draft, Rule, Verdict
 from specviz.rules.sampling import require_numbers
 
@@ -64,7 +65,7 @@ class PendingRound:
             require_numbers(sum(listed), drafted=True)  # a NaN among them makes their sum one
         drafted = [
             _drafted_token(place, fetched, draft, outcome, self.texts, self.rule)
-            for place, outcome in enumerate(_outcomes(draft.parents, fetched.kept, fetched.weighed))
+            for place, outcome in enumerate(outcomes_of(draft.parents, fetched.kept, fetched.weighed))
         ]
         recovered = verdict.ending == "recovered"
         following = _next_token(fetched, self.texts, "recovered" if recovered else "bonus")
@@ -104,24 +105,6 @@ class Ledger:
         self._rounds += [pending.record() for pending in self._waiting]
         self._waiting, self._bytes = [], 0
         return self._rounds
-
-
-def _outcomes(parents: tuple[int, ...], kept: Sequence[bool], weighed: Sequence[bool]) -> list[Outcome]:
-    """Rejected means tried and not accepted: it continues what was kept, and no earlier sibling was accepted.
-
-    weighed: see `Fetched`.
-    """
-    outcomes: list[Outcome] = []
-    continued: set[int] = set()
-    for index, parent in enumerate(parents):
-        if kept[index]:
-            outcomes.append("accepted")
-            continued.add(parent)
-        else:
-            tried = (parent < 0 or bool(kept[parent])) and parent not in continued
-            tried = tried and (not weighed or weighed[index])
-            outcomes.append("rejected" if tried else "discarded")
-    return outcomes
 
 
 def _next_token(fetched: Fetched, texts: TokenTexts, kind: NextKind) -> NextToken:
@@ -165,16 +148,13 @@ def _drafted_token(
 
 def _candidates(fetched: Fetched, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
     """The lists of every row. recovered: given if a token was rejected, whose row then has a residual."""
-    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
-    for token, parent in enumerate(draft.parents):
-        children[parent + 1].append(token)
     residual: Listed = ()
     if recovered:
         drawn = _pairs(fetched.residual_ids, fetched.residual)
         residual = drawn if fetched.residual else ((recovered.id, 1.0),)
     return tuple(
         _row_lists(fetched, draft, row, siblings, residual if row == fetched.row[0] else ())
-        for row, siblings in enumerate(children)
+        for row, siblings in enumerate(children_of(draft.parents))
     )
 
 

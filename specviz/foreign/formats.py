@@ -61,11 +61,11 @@ def _passes_of_tokens(block: dict[str, Any]) -> dict[str, Any]:
 def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
     """The rounds of a trace that drafted; in a tree the length of a refused path is not known."""
     run = Run.from_dict(trace)
-    rounds = [one for one in run.rounds if one.drafted]
-    chains = all(token.parent == place - 1 for one in rounds for place, token in enumerate(one.drafted))
-    lengths = [len(one.drafted) for one in rounds]
+    rounds = [round_ for round_ in run.rounds if round_.drafted]
+    chains = all(token.parent == place - 1 for round_ in rounds for place, token in enumerate(round_.drafted))
+    lengths = [len(round_.drafted) for round_ in rounds]
     return {
-        "accepted by round": [one.accepted for one in rounds],
+        "accepted by round": [round_.accepted for round_ in rounds],
         "drafted by round": lengths if chains else None,
         "drafted": sum(lengths),
         "tokens": len(run.token_ids),

@@ -212,7 +212,7 @@ def _children(value: dict[str, Any]) -> Iterator[Any]:
     """SGLang can say the same of one answer twice, in `sglext` and in its choices."""
     extension = value.get("sglext")
     twice = isinstance(extension, dict) and extension.get("spec_tokens_details") is not None
-    return (one for name, one in value.items() if not (twice and name == "choices"))
+    return (value for name, value in value.items() if not (twice and name == "choices"))
 
 
 def _own(value: dict[str, Any]) -> tuple[list[Any] | None, Format | None]:

@@ -147,7 +147,7 @@ class Round:
 
     @property
     def accepted(self) -> int:
-        """Draft tokens that the verdict kept, before any truncation."""
+        """Draft tokens that the verdict accepted, before any truncation."""
         return sum(token.outcome == "accepted" for token in self.drafted)
 
     @property
@@ -231,7 +231,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """Time for the whole text: reading the prompt, and every round."""
-        return self.prefill_seconds + sum(one.seconds.total for one in self.rounds if one.seconds)
+        return self.prefill_seconds + sum(round_.seconds.total for round_ in self.rounds if round_.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
@@ -251,8 +251,8 @@ class Run:
             raise SpecvizError(
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
             ) from error
-        for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, not run.sampling.greedy and one.distance is None, not run.engine):
+        for index, round_ in enumerate(run.rounds):
+            if flaw := _flaw(round_, index, not run.sampling.greedy and round_.distance is None, not run.engine):
                 raise flaw
         return run
 
@@ -278,19 +278,19 @@ class Run:
         return cls.from_dict(read_json(path))
 
 
-def check_schema(found: Any, expected: str) -> None:
+def check_schema(schema: Any, expected: str) -> None:
     """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
-    if not found:
+    if not schema:
         raise SpecvizError(
             "This is not a specviz trace: it names no schema; {expected} is expected.",
             "trace",
             expected=quoted(expected),
         )
-    if found != expected:
+    if schema != expected:
         raise SpecvizError(
             "This is not a specviz trace: its schema is {found}; {expected} is expected.",
             "trace",
-            found=quoted(found),
+            found=quoted(schema),
             expected=quoted(expected),
         )
 
@@ -305,32 +305,35 @@ def read_json(path: str | pathlib.Path) -> Any:
         raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
 
 
-def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | None:
-    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any. ours: False
-    for rounds of another engine, which need not say why a token was kept."""
-    if one.index != index:
+def _flaw(round_: Round, index: int, coins: bool, own_engine: bool) -> SpecvizError | None:
+    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any.
+    own_engine: False for rounds of another engine, which need not say why a token was accepted."""
+    if round_.index != index:
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: the round's index is {own}.", "trace", index=index, own=one.index
+            "The trace is damaged at rounds.{index}: the round's index is {own}.",
+            "trace",
+            index=index,
+            own=round_.index,
         )
-    if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
+    if not all(-1 <= token.parent < place for place, token in enumerate(round_.drafted)):
         return SpecvizError(
             "The trace is damaged at rounds.{index}: a draft token continues a token that does not come before it.",
             "trace",
             index=index,
         )
-    judged = [token for token in one.drafted if token.outcome != "discarded"]
-    if ours and any(token.accept_prob is None or (token.u is None and coins) for token in judged):
+    judged = [token for token in round_.drafted if token.outcome != "discarded"]
+    if own_engine and any(token.accept_prob is None or (token.u is None and coins) for token in judged):
         return SpecvizError(
             "The trace is damaged at rounds.{index}: a judged draft token has no coin.", "trace", index=index
         )
-    if len(one.top) != len(one.drafted) + 1:
+    if len(round_.top) != len(round_.drafted) + 1:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: it must list exactly one more row of candidates than draft "
             "tokens.",
             "trace",
             index=index,
         )
-    if len(one.pieces) != len(one.emitted):
+    if len(round_.pieces) != len(round_.emitted):
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its text must have one piece per token.", "trace", index=index
         )

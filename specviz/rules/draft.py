@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specviz.records.rules import RULES
+from specviz.records.trees import depths_of
 from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
 
@@ -29,10 +30,7 @@ def chain(length: int) -> tuple[int, ...]:
 
 def depth(parents: Sequence[int]) -> int:
     """How many levels a draft with these parents has; 0 if it is empty."""
-    levels: list[int] = []
-    for parent in parents:
-        levels.append(1 if parent < 0 else levels[parent] + 1)
-    return max(levels, default=0)
+    return max(depths_of(parents), default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ they all become at temperature 0.
 import torch
 from torch import Tensor
 
+from specviz.records.trees import children_of
 from specviz.rules.draft import (
     Decision,
     Draft,
@@ -169,9 +170,7 @@ def _walk(
     On the host, token by token: this computes a residual over the vocabulary only for refusals on the path. Computing
     all siblings' at once, without waiting for the device, costs several times more.
     """
-    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
-    for token, parent in enumerate(draft.parents):
-        children[parent + 1].append(token)
+    children = children_of(draft.parents)
     ids, coin, ratio = torch.stack([draft.tokens.double(), coins.double(), (p / q).double()]).tolist()
     p_left, path = p.clone(), [-1]
     left, untried = target_probs[0], children[0]

@@ -17,7 +17,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
-from specviz.records.stopwatch import collector_at_rest
+from specviz.records.stopwatch import garbage_collector_off
 from specviz.records.words import Said, Words, said
 from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.runner import Recent, Visit
@@ -180,14 +180,14 @@ def open_trace(path: str, say: Words) -> Iterator[list[Any]]:
     later = [gr.skip()] * len(SUFFIXES)
     try:
         # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
-        with collector_at_rest():
+        with garbage_collector_off():
             run = opened(path)
             shown = show(run, None, pathlib.Path(path).name)
     except SpecvizError as error:
         yield [notice(say.error(error)), *later]
         return
     yield [shown.message, *later]
-    with collector_at_rest():
+    with garbage_collector_off():
         downloads = offered(run, say)
     yield [gr.skip(), *downloads]
 

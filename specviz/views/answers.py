@@ -30,7 +30,7 @@ def race_answer(plain: Run, speculative: Run, outcome: dict[str, Any], machine: 
 
 def _side(run: Run) -> dict[str, Any]:
     counts = tally(run.rounds)
-    tokens = accumulate(len(one.emitted) for one in run.rounds)
+    tokens = accumulate(len(round_.emitted) for round_ in run.rounds)
     figures = "tokens", "tokens_per_second", "acceptance_rate", "acceptance_length"
     own = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
     return (

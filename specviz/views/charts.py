@@ -28,8 +28,8 @@ class Trail:
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
         trail = cls()
-        for one in rounds:
-            trail.add(one)
+        for round_ in rounds:
+            trail.add(round_)
         return trail
 
     def add(self, one: Round) -> None:

@@ -79,7 +79,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
         p_value=test.p_value if test else None,
         verdict=_verdict("pending", so_far) if phase == "running" else outcome(asked, counted, test),
         curve=evidence.curve,
-        noise=[[one.runs, one.mean, one.low, one.high] for one in counted.noise],
+        noise=[[request.runs, request.mean, request.low, request.high] for request in counted.noise],
         bars=_bars(counted),
         facts=_facts(asked, counted, test),
     )

@@ -50,8 +50,8 @@ def _kept(run: Run, outcome: str) -> dict[str, Any]:
     """Asks about the token of that outcome that was nearest to the other one, of those whose p is below q."""
     tokens = [
         token
-        for one in run.rounds
-        for token in one.drafted
+        for round_ in run.rounds
+        for token in round_.drafted
         if token.outcome == outcome and _LEAST <= token.p < token.q and abs(token.u - token.accept_prob) >= _APART
     ]
     token = min(tokens, key=lambda one: abs(one.u - one.accept_prob))
@@ -62,11 +62,11 @@ def _kept(run: Run, outcome: str) -> dict[str, Any]:
 
 def _replaced(run: Run) -> Iterator[dict[str, Any]]:
     """Asks which of three tokens cannot take a refused one's place: that of which the drafter left nothing."""
-    for one in run.rounds:
-        refused = next((token for token in one.drafted if token.outcome == "rejected"), None)
+    for round_ in run.rounds:
+        refused = next((token for token in round_.drafted if token.outcome == "rejected"), None)
         if refused is None or refused.q < _LEAST:
             continue
-        row = one.top[refused.parent + 1]
+        row = round_.top[refused.parent + 1]
         p, q = dict(row.p), dict(row.q)
         known = [id for id in p if id != refused.id and p[id] >= _LEAST and abs(p[id] - q.get(id, 0)) >= _LEAST / 2]
         covered = [id for id in known if p[id] < q.get(id, 0)]
@@ -88,7 +88,7 @@ def _law(changes: tuple[str, ...]) -> dict[str, Any]:
 
 def _cost(run: Run) -> dict[str, Any]:
     """Asks for a recorded run's speedup by the formula, with the tokens and times of its rounds."""
-    total, gamma = tally(run.rounds), max(len(one.drafted) for one in run.rounds)
+    total, gamma = tally(run.rounds), max(len(round_.drafted) for round_ in run.rounds)
     cost = _seconds(run.rounds, "draft") / total.levels / (_seconds(run.rounds, "verify") / total.rounds)
     length = total.acceptance_length
     speedups = {"right": length / (gamma * cost + 1), "free": length, "all": float(gamma + 1)}
@@ -97,7 +97,7 @@ def _cost(run: Run) -> dict[str, Any]:
 
 
 def _seconds(rounds: tuple[Round, ...], phase: str) -> float:
-    return sum(getattr(one.seconds, phase) for one in rounds)
+    return sum(getattr(round_.seconds, phase) for round_ in rounds)
 
 
 def _pays(pairs: tuple[tuple[float, float, int], ...]) -> dict[str, Any]:

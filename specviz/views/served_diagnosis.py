@@ -36,18 +36,18 @@ def signs_of(
     passes = accepted = drafted = 0.0
     kept: list[float] = []
     reached: list[float] = []
-    told, whole = [_told(one) for one in requests], all(one.lengths_known for one in requests)
-    for one, (number, tokens, positions) in zip(requests, told):
-        passes, accepted, drafted = passes + number, accepted + tokens, drafted + (one.drafted or 0)
-        before = [number, *positions] if not one.lengths_known else tally_of(one.outcomes).judged_at
+    told, whole = [_told(request) for request in requests], all(request.lengths_known for request in requests)
+    for request, (number, tokens, positions) in zip(requests, told):
+        passes, accepted, drafted = passes + number, accepted + tokens, drafted + (request.drafted or 0)
+        before = [number, *positions] if not request.lengths_known else tally_of(request.outcomes).judged_at
         kept = [sum(pair) for pair in zip_longest(kept, positions, fillvalue=0.0)]
         reached = [sum(pair) for pair in zip_longest(reached, before[: len(positions)], fillvalue=0.0)]
     # A position is judged by all requests, or by none.
     if any(tokens and not positions for _, tokens, positions in told):
         kept, reached = [], []
-    counted = all(one.drafted is not None and not one.format.nominal for one in requests)
+    counted = all(request.drafted is not None and not request.format.nominal for request in requests)
     known = bool(passes)
-    loads = [one.running for one in requests if one.running]
+    loads = [request.running for request in requests if request.running]
     load = (min(loads), fmean(loads), max(loads)) if loads else None
     return Signs(
         passes=passes,
@@ -64,7 +64,7 @@ def signs_of(
 
 def _measured(requests: Sequence[ServedRequest], plain: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Speedups by requests at once, the least first, where a benchmark was run with drafts and without."""
-    drafting, without = _by_load([(one.running, one.speed) for one in requests]), _by_load(plain)
+    drafting, without = _by_load([(request.running, request.speed) for request in requests]), _by_load(plain)
     return [(load, drafting[load] / without[load]) for load in sorted(drafting.keys() & without.keys())]
 
 
@@ -138,7 +138,7 @@ def anchors() -> list[dict[str, Any]]:
 
 def beside(requests: Sequence[ServedRequest], signs: Signs) -> list[dict[str, Any]]:
     """The published figures, those of a method that the server names first, then those that drafted as much."""
-    names = _plain(" ".join(one.name for one in requests[:100]))
+    names = _plain(" ".join(request.name for request in requests[:100]))
     gamma = signs.drafted / signs.passes if signs.drafted and signs.passes else len(signs.kept)
     return sorted(
         anchors(),
@@ -156,8 +156,8 @@ def diagnosis_lines(signs: Signs, requests: Sequence[ServedRequest], say: Words)
     found = findings(signs, say)
     for finding in found:
         yield f"- {finding['text']}"
-        for one in finding["causes"]:
-            yield f"    {one['cause']} {one['settles']}"
+        for cause in finding["causes"]:
+            yield f"    {cause['cause']} {cause['settles']}"
     if not found:
         yield f"- {say('doctor.nothing')}"
     yield ""

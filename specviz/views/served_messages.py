@@ -54,27 +54,38 @@ class Served:
 
 def together(served: ServedRequests) -> Served:
     """The figures of all requests, each over those that give it."""
-    counted = [one for one in served.requests if one.passes and one.accepted is not None]
-    bare = [one for one in served.requests if one.accepted is None and one.passes and one.completion_tokens]
-    judged = [one for one in served.requests if one.drafted and one.accepted is not None]
-    known = [one for one in counted if one.lengths_known]
-    counts = tally_of(sum((one.outcomes for one in known), Counter()))
+    counted = [request for request in served.requests if request.passes and request.accepted is not None]
+    bare = [
+        request
+        for request in served.requests
+        if request.accepted is None and request.passes and request.completion_tokens
+    ]
+    judged = [request for request in served.requests if request.drafted and request.accepted is not None]
+    known = [request for request in counted if request.lengths_known]
+    counts = tally_of(sum((request.outcomes for request in known), Counter()))
     kept = Counter[int]()
-    for one in counted:
-        for (accepted, _), number in (one.outcomes or {}).items():
+    for request in counted:
+        for (accepted, _), number in (request.outcomes or {}).items():
             kept[accepted] += number
-    told = [one.passes for one in served.requests if one.passes is not None]
-    passes, alone = sum(one.passes for one in counted), served.requests[0] if len(served.requests) == 1 else None
+    told = [request.passes for request in served.requests if request.passes is not None]
+    passes, alone = (
+        sum(request.passes for request in counted),
+        served.requests[0] if len(served.requests) == 1 else None,
+    )
     rounded = [Position(share, None, None) for share in (alone and alone.shares) or ()]
     return Served(
         requests=served.requests,
         passes=sum(told) if told else None,
-        tokens_per_pass=1 + sum(one.accepted for one in counted) / passes if passes else alone and alone.length,
+        tokens_per_pass=1 + sum(request.accepted for request in counted) / passes if passes else alone and alone.length,
         answer_tokens_per_pass=(
-            sum(one.completion_tokens for one in bare) / sum(one.passes for one in bare) if bare else None
+            sum(request.completion_tokens for request in bare) / sum(request.passes for request in bare)
+            if bare
+            else None
         ),
-        acceptance_share=(sum(one.accepted for one in judged) / sum(one.drafted for one in judged) if judged else None),
-        nominal=any(one.format.nominal for one in judged),
+        acceptance_share=(
+            sum(request.accepted for request in judged) / sum(request.drafted for request in judged) if judged else None
+        ),
+        nominal=any(request.format.nominal for request in judged),
         known=len(known),
         alpha=counts.acceptance_rate,
         positions=tuple(rounded[:MOST_POSITIONS] or _positions(kept, counts)),
@@ -106,25 +117,25 @@ def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> st
 def served_message(served: ServedRequests, say: Words, speedups: str = "", cost: float | None = None) -> str:
     found, ordered = together(served), _ordered(served.requests)
     signs = signs_of(served.requests, speedups, cost, served.plain)
-    silent = [one for one in served.requests if one.passes is None]
+    silent = [request for request in served.requests if request.passes is None]
     places = {_rank(value / (MOST_VALUES - 1), ordered) for value in range(MOST_VALUES)}
     return as_json(
         {"kind": "served"}
         | {name: getattr(found, name) for name in _FIGURES}
         | {
-            "servers": list(dict.fromkeys(one.format.name for one in served.requests)),
+            "servers": list(dict.fromkeys(request.format.name for request in served.requests)),
             "requests": len(served.requests) - _summaries(served.requests),
             "summaries": _summaries(served.requests),
             "without": served.without,
             "left_out": served.left_out,
             "reasons": [say.error(reason) for reason in served.reasons],
-            "rounded": sum(1 for one in silent if one.length is not None),
-            "uncounted": sum(1 for one in silent if one.length is None),
-            "unknown": sum(1 for one in served.requests if one.passes != 0 and not one.lengths_known),
+            "rounded": sum(1 for request in silent if request.length is not None),
+            "uncounted": sum(1 for request in silent if request.length is None),
+            "unknown": sum(1 for request in served.requests if request.passes != 0 and not request.lengths_known),
             "positions": [asdict(one) for one in found.positions],
             "curve": [ordered[place].tokens_per_pass for place in sorted(places) if ordered],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
-            "rows": [_row(one) for one in _extremes(ordered)],
+            "rows": [_row(request) for request in _extremes(ordered)],
             "load": signs.load,
             "speedups": signs.speedups,
             "findings": findings(signs, say),
@@ -135,7 +146,7 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
 
 def _summaries(requests: Sequence[ServedRequest]) -> int:
     """How many of them summarise many requests."""
-    return sum(one.format.many for one in requests)
+    return sum(request.format.many for request in requests)
 
 
 def _row(one: ServedRequest) -> dict[str, Any]:
@@ -145,7 +156,7 @@ def _row(one: ServedRequest) -> dict[str, Any]:
 
 def _ordered(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
     """By tokens per pass, the least first; those without are left out."""
-    return sorted((one for one in requests if one.tokens_per_pass), key=lambda one: one.tokens_per_pass)
+    return sorted((request for request in requests if request.tokens_per_pass), key=lambda one: one.tokens_per_pass)
 
 
 def _rank(share: float, ordered: Sequence[ServedRequest]) -> int:
@@ -179,8 +190,8 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),
         *(
-            f"{_number(one.tokens_per_pass)}  {_number(one.passes):>9} passes  {_named(one)}"
-            for one in _extremes(ordered)
+            f"{_number(request.tokens_per_pass)}  {_number(request.passes):>9} passes  {_named(request)}"
+            for request in _extremes(ordered)
         ),
     ]
     lines += ["", *diagnosis_lines(signs, served.requests, words())]
@@ -188,7 +199,7 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         lines += [
             "",
             f"{served.left_out} left out; the first:",
-            *(harmless(str(one)) for one in served.reasons),
+            *(harmless(str(reason)) for reason in served.reasons),
         ]
     if cost is not None and found.alpha is not None:
         best = optimal_gamma(found.alpha, cost, MOST_GAMMA)

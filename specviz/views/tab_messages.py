@@ -97,8 +97,8 @@ def _differing(token: Round, block: Round) -> dict[str, Any]:
     return {
         "index": token.index,
         "drafted": [
-            {"text": one.text, "u": one.u, "ratio": min(1.0, one.p / one.q), "h": one.accept_prob}
-            for one in block.drafted
+            {"text": token.text, "u": token.u, "ratio": min(1.0, token.p / token.q), "h": token.accept_prob}
+            for token in block.drafted
         ],
         "kept": [token.accepted, block.accepted],
         "next": [{"text": one.next.text, "kind": one.next.kind} for one in (token, block)],
