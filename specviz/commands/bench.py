@@ -101,7 +101,7 @@ def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
     report = WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests))
 
     def text(interrupted: bool) -> str:
-        table = aligned(words().spoken(work_table(report.rows))) if report.rows else ""
+        table = aligned(words().translated(work_table(report.rows))) if report.rows else ""
         return with_faults(table, report.failed, interrupted)
 
     def write_rows(interrupted: bool) -> None:

@@ -71,16 +71,16 @@ class Words:
         text = self.areas[area][name]
         if isinstance(text, dict):
             text = text["one" if values["n"] == 1 else "other"]
-        return self._filled(text, {name: self.spoken(value) for name, value in values.items()})
+        return self._filled(text, {name: self.translated(value) for name, value in values.items()})
 
-    def spoken(self, message: Any) -> Any:
+    def translated(self, message: Any) -> Any:
         """A message with the texts in the place of all that is `said` in it, as the page's scripts make it."""
         if isinstance(message, dict):
             if "say" in message:
                 return self(message["say"], **{name: value for name, value in message.items() if name != "say"})
-            known = {name: self.spoken(value) for name, value in message.items()}
+            known = {name: self.translated(value) for name, value in message.items()}
             return known["join"].join(known["parts"]) if "join" in known else known
-        return [self.spoken(value) for value in message] if isinstance(message, (list, tuple)) else message
+        return [self.translated(value) for value in message] if isinstance(message, (list, tuple)) else message
 
     def number(self, value: float, spec: str) -> str:
         """`value` by a format specification of Python, with this language's decimal sign."""

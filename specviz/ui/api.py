@@ -375,4 +375,4 @@ def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iter
 def _report(text: Said, fraction: float) -> None:
     """In hundredths: MCP's notifications have no fractions."""
     # Gradio passes it as a parameter only to functions with components.
-    gr.Progress()((round(100 * fraction), 100), desc=SAY.spoken(text), unit="%")
+    gr.Progress()((round(100 * fraction), 100), desc=SAY.translated(text), unit="%")

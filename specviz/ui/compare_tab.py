@@ -30,7 +30,7 @@ from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.ways import WAYS, available, default_branches, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import label, message, passes_words, speaks, title
+from specviz.views.run_messages import label, message, passes_words, text_messages, title
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.arrivals.append((own["drafters"], offered))
-    shown = speaks("contest_phase"), speaks("contest_error")
+    shown = text_messages("contest_phase"), text_messages("contest_error")
     comparison = desk.ordered(go, view, stream, *shown, check, own, offered=[button], offer=offer)
-    shown_replay = waiting_replay, speaks("replay_error")
+    shown_replay = waiting_replay, text_messages("replay_error")
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
 
 

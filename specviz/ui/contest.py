@@ -244,7 +244,7 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
         for course in batch:
             rows, failed = course.rows or rows, course.failed
         known = {"percent": round(100 * course.fraction), "seconds": f"{course.seconds_left:.0f}"}
-        who = f" · {say.spoken(title(course.contestant))}" if course.contestant else ""
+        who = f" · {say.translated(title(course.contestant))}" if course.contestant else ""
         yield as_text(f"{say('advice.seconds_left', **known)}{who}")
     signed = say("models.found_wrong")
     faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]

@@ -24,7 +24,7 @@ from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.views.pages import race_page
-from specviz.views.run_messages import message, race_message, speaks
+from specviz.views.run_messages import message, race_message, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -48,7 +48,7 @@ def create_race_tab(desk: Desk) -> Tab:
         if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
             desk.visitors.results[visit.session, "race"] = result_page("race", page)
 
-    shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
+    shown, view = (text_messages("phase"), text_messages("error")), element_view("race", desk.say)
     button, offer = desk.kept("race")
     return Tab([desk.ordered(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
 

@@ -69,11 +69,11 @@ class Replayed:
 
     rounds: int = 0
     drafted: int = 0
-    kept: tuple[int, int] = (0, 0)  # draft tokens kept by the token rule and by the block rule
-    ahead: int = 0  # rounds in which the block rule kept more
+    kept: tuple[int, int] = (0, 0)  # draft tokens accepted by the token rule and by the block rule
+    ahead: int = 0  # rounds in which the block rule accepted more
     behind: int = 0  # and fewer
     #: Those rounds as the page shows them: each draft token with its coin u, the token rule's bound min(1, p/q) and
-    #: the block rule's h; and the token that each rule appends to those it kept.
+    #: the block rule's h; and the token that each rule appends to those it accepted.
     differing: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, token: Round, block: Round) -> None:
@@ -101,7 +101,7 @@ def _differing(token: Round, block: Round) -> dict[str, Any]:
             for token in block.drafted
         ],
         "kept": [token.accepted, block.accepted],
-        "next": [{"text": one.next.text, "kind": one.next.kind} for one in (token, block)],
+        "next": [{"text": judged.next.text, "kind": judged.next.kind} for judged in (token, block)],
     }
 
 
@@ -141,22 +141,23 @@ def why_message(
     text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
     measured = {"passes": passes, "batches": batches, "forced": forced}
-    sections = {name: one and _measuring(one) for name, one in measured.items()}
+    sections = {name: measuring and _measuring(measuring) for name, measuring in measured.items()}
     sections |= {"story": story, "runs": None if runs is None else [_run(run) for run in runs]}
     return message("why", **{name: section for name, section in sections.items() if section is not None})
 
 
-def _measuring(one: Measuring) -> dict[str, Any]:
-    result = pass_values(one.result) if isinstance(one.result, PassTimes) else one.result and asdict(one.result)
-    return {"phase": one.phase, "problem": one.problem, "result": result}
+def _measuring(measuring: Measuring) -> dict[str, Any]:
+    result = measuring.result
+    values = pass_values(result) if isinstance(result, PassTimes) else result and asdict(result)
+    return {"phase": measuring.phase, "problem": measuring.problem, "result": values}
 
 
 def pass_values(passes: PassTimes) -> dict[str, Any]:
     """Measured passes, with their pair and device."""
     names = ("target", "draft", "context", "device", "dtype", "threads", "fraction", "cost_coefficient")
     curves = [_curve(curve, passes.limits_hold) for curve in passes.curves]
-    own = {name: getattr(passes, name) for name in names}
-    return own | {"passes": passes.kind, "limit": ABOUT_ONE, "curves": curves}
+    values = {name: getattr(passes, name) for name in names}
+    return values | {"passes": passes.kind, "limit": ABOUT_ONE, "curves": curves}
 
 
 def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:

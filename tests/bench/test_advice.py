@@ -59,7 +59,7 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
 
 def told(*offers: Offer, language: str = "en"):
     told = asdict(in_words(offers, "a machine", "a pair", "plain passes", 0.0))
-    return types.SimpleNamespace(**words(language).spoken(told))
+    return types.SimpleNamespace(**words(language).translated(told))
 
 
 def test_what_can_be_counted_on_comes_first():

@@ -267,7 +267,7 @@ def test_a_race_and_a_run_with_its_speedup_take_the_passes_that_were_there_at_th
     for kind in ("plain", "compiled"):
         pair.passes.fast = passes_called_compiled(pair) if kind == "compiled" else {}
         order = ORDER.settled(pair)
-        said = [words().spoken(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
+        said = [words().translated(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) >= 5

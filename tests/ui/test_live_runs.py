@@ -40,7 +40,7 @@ def press() -> Visit:
 
 def made(runner: Runner, visit: Visit) -> tuple[LiveRuns, list[dict]]:
     runs = LiveRuns()
-    return runs, [words().spoken(json.loads(one)) for one in generate(runner, runs, ORDER, True, visit, words())]
+    return runs, [words().translated(json.loads(one)) for one in generate(runner, runs, ORDER, True, visit, words())]
 
 
 def test_a_press_prepares_its_request_once(runner, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_run_comes_back_in_the_pages_language(runner):
     runs, said = made(runner, press())
     key, german = said[1]["run"], words("de")
     whole, _, page, _ = bring_back(runs, key, german)
-    assert words().spoken(json.loads(whole))["parts"][0] == said[1]
+    assert words().translated(json.loads(whole))["parts"][0] == said[1]
     assert '<html lang="de"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
     _, _, page, _ = bring_back(runs, key, words())
     assert '<html lang="en"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")

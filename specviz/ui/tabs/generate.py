@@ -22,7 +22,7 @@ from specviz.ui.orders import Order
 from specviz.ui.race_tab import Duel, duel, progress, runs_of
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
-from specviz.views.run_messages import message, notice, speaks
+from specviz.views.run_messages import message, notice, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -50,8 +50,8 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
     own = {"measured": desk.controls.measured}
-    told = speaks("waiting"), speaks("error")
-    after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
+    told = text_messages("waiting"), text_messages("error")
+    after = {"offered": shown.files, "offer": offer, "left": text_messages("left")}
     action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
     return Tab([action])
 

@@ -23,7 +23,7 @@ from specviz.ui.desk import Desk, Tab
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.views import lossless_messages as messages
-from specviz.views.run_messages import label, message, passes_words, speaks
+from specviz.views.run_messages import label, message, passes_words, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -79,7 +79,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt)
 
-    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
+    return Tab([desk.ordered(go, view, stream, text_messages("phase"), text_messages("error"), check_trial, own)], stop)
 
 
 def _label(rule: str, say: Words) -> str:
@@ -159,7 +159,7 @@ def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistributi
     return examine(request, LAB_RULES[rule], runs)
 
 
-def asked_of(request: Request, trial: Trial) -> messages.Asked:
+def asked_of(request: Request, trial: Trial) -> messages.TrialInfo:
     """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
@@ -176,8 +176,8 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
         parts += [said("lossless.min_p", p=sampling.min_p)] if sampling.min_p > 0 else []
     dtype = dtype_name(request.pair.dtype)
     parts += [said("lossless.seed", seed=settings.seed), passes_words(kind_of(request.passes))]
-    return messages.Asked(
-        trial=uuid.uuid4().hex,
+    return messages.TrialInfo(
+        key=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(settings.drafter),
         settings=joined(parts),
@@ -185,20 +185,22 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
         half_precision=dtype != "float32",
         dtype=dtype,
         runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
-        drafted=min(request.num_draft_tokens, settings.max_new_tokens - 1),
+        deepest_draft=min(request.num_draft_tokens, settings.max_new_tokens - 1),
     )
 
 
-def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
+def growing(
+    found: Iterator[list[ExactDistribution | Sample]], runs: int
+) -> Iterator[tuple[messages.TrialCounts, bool]]:
     """The counts from time to time and, marked True, at the end: all `runs` made, or the test stopped."""
     from specviz.decoding.exact_distribution import ExactDistribution
 
-    counted: messages.Counted | None = None
+    counted: messages.TrialCounts | None = None
     for batch in _now_and_then(found):
         for one in batch:
             if isinstance(one, ExactDistribution):
                 evidence = Evidence(one.outcomes, one.probs, one.low, one.high, runs)
-                counted = messages.Counted(one, evidence, noise(one.probs, steps(runs, NOISE_STEPS)))
+                counted = messages.TrialCounts(one, evidence, noise(one.probs, steps(runs, NOISE_STEPS)))
             else:
                 counted.add(one)
         yield counted, False

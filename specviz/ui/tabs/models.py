@@ -158,7 +158,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         stage = store.preparer.stage(pair)
         kind = pair.passes.kind
         if stage.step is None:
-            chip = looked(say.spoken(passes_words(kind)), kind)
+            chip = looked(say.translated(passes_words(kind)), kind)
         else:
             chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
         described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
@@ -180,7 +180,7 @@ def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = Fa
     """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
     arrived = {component: made(pair) for component, made in desk.arrivals}
-    line = as_text(desk.say.spoken(pair_line(pair.info())))
+    line = as_text(desk.say.translated(pair_line(pair.info())))
     return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
 
 
@@ -351,7 +351,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         stored, passes = pair.stored.get(role.kind), pair.passes.fast.get(role)
         row = [
             f"{label} **{as_text(name)}**{_states(pair.parts.get(role.kind), say)}" if name else label,
-            say.spoken(parameters(size)),
+            say.translated(parameters(size)),
             dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
             say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
         ]

@@ -185,7 +185,7 @@ def test_plain_decoding_comes_first_and_then_all_that_fits_together(
 def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to_differ_in(runner, pair):
     choice = replace(CHOICE, rules=["block", "typical"])
     told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
-    table = next(message for message in map(words().spoken, map(json.loads, told)) if message["kind"] == "contest")
+    table = next(message for message in map(words().translated, map(json.loads, told)) if message["kind"] == "contest")
     assert {one["rule"] for one in table["rows"][1:]} == {"at temperature 0 all rules are the same"}
     told.close()
     with refused("temperature"):
@@ -216,7 +216,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    said = words().spoken(list(contest.progress()))
+    said = words().translated(list(contest.progress()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
     assert [[run.repeat for run in contest.runs[one]] for one in contest.contestants] == [[0, 1]] * 3
     assert contest.finished == contest.count == 6
@@ -250,7 +250,7 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
     order = ORDER.but(temperature=0.0, prompt="")
     assert [one.settings.prompt for one in contest_of(runner, pair, order, choice).orders] == LINES
     *_, last = compare(runner, order, choice, threading.Event(), "en")
-    told = words().spoken(json.loads(last))
+    told = words().translated(json.loads(last))
     assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
     assert [one["repeats"] for one in told["rows"]] == [5, 5, 5] and told["texts"]["of"] == 10
     head, *rows = told["domains"]
