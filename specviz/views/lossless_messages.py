@@ -68,7 +68,7 @@ def trial_message(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None,
     test: None before the first run.
     """
     evidence, n = counts.evidence, counts.evidence.n
-    so_far = said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)) if n else ""
+    so_far = said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)) if test else ""
     return _trial(
         trial,
         phase,
@@ -129,9 +129,9 @@ def _verdict(state: str, sentence: Said = "", why: Said = "") -> dict[str, Said]
 
 def outcome(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> dict[str, Said]:
     """The verdict: ``different`` below `SIGNIFICANT`, which means an error only if the rule claims to be lossless."""
-    if test is None or test.p_value is None:
-        return _verdict("undecided", said("lossless.too_few"))
     evidence, now = counts.evidence, counts.now
+    if test is None or test.p_value is None or now is None:
+        return _verdict("undecided", said("lossless.too_few"))
     values = {"n": evidence.n, "tv": evidence.distance, "mean": now.mean, "p": _p_value(test.p_value)}
     if test.p_value < SIGNIFICANT:
         times = said("lossless.times", times=evidence.distance / now.mean) if now.mean else "∞"

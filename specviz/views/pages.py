@@ -52,7 +52,7 @@ def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: the one it opens in."""
     trail, reason = Trail.of(run.rounds), ending(run)
     recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
-    content = {
+    content: dict[str, Any] = {
         "start": opening(_RUN, run, recorded=recorded, machine=machine),
         "rounds": rounds_message(_RUN, run.rounds, run.vocabulary, figures=headline(trail, run.measured)),
         "end": end_message(_RUN, total=len(run.rounds), reason=reason),

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specviz.records.metrics import tally
-from specviz.records.recordings import recording_named
-from specviz.records.runs import Round, Run
+from specviz.records.recordings import Recording
+from specviz.records.runs import DraftedToken, Round, Run
 from specviz.theory.formulas import expected_speedup, expected_tokens
 
 #: The questions, in the order in which a class's answers are shown; each has `CHOICES` options.
@@ -33,7 +33,7 @@ def quiz_message() -> dict[str, Any]:
     A question has the values of its sentences, in which {"token": text} is a model's own text, `CHOICES` options with a
     key and values each, and `truth`, the index of the right one.
     """
-    run, *timed_runs = (recording_named(name).load() for name in ("sampled", *_COSTS))
+    run, *timed_runs = (Recording(name).load() for name in ("sampled", *_COSTS))
     kept = _kept(run, "rejected"), _kept(run, "accepted")
     forms = zip(kept, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
     return {
@@ -54,19 +54,25 @@ def _kept(run: Run, outcome: str) -> dict[str, Any]:
         token
         for round_ in run.rounds
         for token in round_.drafted
-        if token.outcome == outcome and _LEAST <= token.p < token.q and abs(token.u - token.accept_prob) >= _APART
+        if token.outcome == outcome and _LEAST <= (token.p or 0) < (token.q or 0) and _distance(token) >= _APART
     ]
-    token = min(tokens, key=lambda token: abs(token.u - token.accept_prob))
+    token = min(tokens, key=_distance)
     values = {"token": {"token": token.text}, "p": token.p, "q": token.q, "u": token.u, "bound": token.accept_prob}
     options = ["accepted", "rejected", "depends"]
     return _question("kept", values | {"why": outcome}, [{"key": key} for key in options], options.index(outcome))
+
+
+def _distance(token: DraftedToken) -> float:
+    """How far the coin of a judged token fell from its bound."""
+    assert token.u is not None and token.accept_prob is not None, "recorded by our own engine, above temperature 0"
+    return abs(token.u - token.accept_prob)
 
 
 def _replaced(run: Run) -> Iterator[dict[str, Any]]:
     """Asks which of three tokens cannot take a rejected one's place: that of which the drafter left nothing."""
     for round_ in run.rounds:
         rejected = next((token for token in round_.drafted if token.outcome == "rejected"), None)
-        if rejected is None or rejected.q < _LEAST:
+        if rejected is None or (rejected.q or 0) < _LEAST:
             continue
         row = round_.top[rejected.parent + 1]
         p, q = dict(row.p), dict(row.q)
@@ -92,7 +98,7 @@ def _cost(run: Run) -> dict[str, Any]:
     """Asks for a recorded run's speedup by the formula, with the tokens and times of its rounds."""
     counts, gamma = tally(run.rounds), max(len(round_.drafted) for round_ in run.rounds)
     cost = _seconds(run.rounds, "draft") / counts.levels / (_seconds(run.rounds, "verify") / counts.rounds)
-    length = counts.acceptance_length
+    length = counts.acceptance_length or 1.0
     speedups = {"right": length / (gamma * cost + 1), "free": length, "all": float(gamma + 1)}
     options = [{"key": "speedup", "speedup": speedup} for speedup in speedups.values()]
     return _question("cost", {"gamma": gamma, "c": cost, "length": length} | speedups, options, 0)

@@ -110,8 +110,8 @@ def ending(run: Run) -> Said:
 
 def pair_line(info: PairInfo) -> Said:
     """One line about a pair: name, sizes, device and precision."""
-    values = {"name": info.name, "device": info.device, "dtype": info.dtype}
-    values["target"] = parameters(info.target_parameters)
+    target = parameters(info.target_parameters)
+    values: dict[str, Said] = {"name": info.name, "device": info.device, "dtype": info.dtype, "target": target}
     if not info.target_parameters:
         return info.name
     if not info.draft_parameters:
@@ -137,9 +137,9 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
         "acceptance_rate": counts.acceptance_rate,
         "reach": counts.reach,
         "tokens_per_second": counts.tokens_per_second,
-        "speedup": measured and measured.ratio,
-        "speedup_low": measured and measured.low,
-        "speedup_high": measured and measured.high,
+        "speedup": measured.ratio if measured else None,
+        "speedup_low": measured.low if measured else None,
+        "speedup_high": measured.high if measured else None,
         "tokens": counts.tokens,
         "target_passes": counts.rounds,
     }
@@ -328,7 +328,7 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
     return message | _those_there(token, "p_left")
 
 
-def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict[str, float]:
+def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict[str, float | None]:
     return {name: _exact(value) for name in names if (value := getattr(record, name)) is not None}
 
 

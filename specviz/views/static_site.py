@@ -109,7 +109,7 @@ def _site(recorded: Iterable[str]) -> dict[str, Any]:
         "pair": {
             "name": pair.name,
             "target": parameters(pair.target_parameters),
-            "draft": parameters(pair.draft_parameters),
+            "draft": parameters(pair.draft_parameters or 0),
             "device": "WebAssembly",
             "dtype": "float32",
         },

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from specviz.bench.contestants import Contestant, Figures, Forced
-from specviz.records.runs import Round
+from specviz.records.runs import DraftedToken, Round
 from specviz.records.words import Said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
@@ -93,11 +93,15 @@ def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float)
     return message("replay", phase=phase, text=text, fraction=fraction, **totals, differing=differing)
 
 
+def _ratio(token: DraftedToken) -> float | None:
+    return min(1.0, token.p / token.q) if token.p is not None and token.q else None
+
+
 def _differing(token: Round, block: Round) -> dict[str, Any]:
     return {
         "index": token.index,
         "drafted": [
-            {"text": token.text, "u": token.u, "ratio": min(1.0, token.p / token.q), "h": token.accept_prob}
+            {"text": token.text, "u": token.u, "ratio": _ratio(token), "h": token.accept_prob}
             for token in block.drafted
         ],
         "kept": [token.accepted, block.accepted],
@@ -141,7 +145,7 @@ def why_message(
     text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
     measured = {"passes": passes, "batches": batches, "forced": forced}
-    sections = {name: measuring and _measuring(measuring) for name, measuring in measured.items()}
+    sections: dict[str, Any] = {name: measuring and _measuring(measuring) for name, measuring in measured.items()}
     sections |= {"story": story, "runs": None if runs is None else [_run(run) for run in runs]}
     return message("why", **{name: section for name, section in sections.items() if section is not None})
 

@@ -8,7 +8,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from specviz.bench.advice import ALL, Offer, WorkRow, good_lengths, ranked, server_flags
 from specviz.records.metrics import Tally
@@ -35,6 +35,7 @@ _SIGNS |= {"×": "x", "…": "...", "γ": "gamma", "α": "alpha", "τ": "tau", "
 
 
 def _in_its_place(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(_SIGNS.get(character, "?") for character in lacking), error.end
 
@@ -188,7 +189,8 @@ def as_markdown(advice: Advice, say: Words, escape: Callable[[str], str]) -> str
     return "\n\n".join(parts)
 
 
-def _in_words(advice: Advice, say: Words) -> Advice:
+def _in_words(advice: Advice, say: Words) -> Any:
+    """The same fields, all as strings of one language."""
     return Advice(**{field.name: say.translated(getattr(advice, field.name)) for field in fields(advice)})
 
 
