@@ -318,7 +318,7 @@ def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branch
     ]
     give(page, "compare", [messages.contest_message(rows, phase="finished", text="", fraction=1)])
     table, drawn = page.locator("specviz-compare [part=table]"), page.locator("specviz-compare [part=map] tbody")
-    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's own", "1chain", "4drafter's own"])
+    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's choice", "1chain", "4drafter's choice"])
     expect(table.locator("td.reason")).to_have_text("not run: chains only")
     widths = table.locator("tbody tr").evaluate_all("rows => rows.map(row => row.getBoundingClientRect().width)")
     assert len(set(widths)) == 1
