@@ -33,9 +33,9 @@ def _side(run: Run) -> dict[str, Any]:
     counts = tally(run.rounds)
     tokens = accumulate(len(round_.emitted) for round_ in run.rounds)
     figures = "tokens", "tokens_per_second", "acceptance_rate", "acceptance_length"
-    run_values = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
+    values = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
     return (
-        run_values
+        values
         | {name: getattr(counts, name) for name in figures}
         | {
             "drafter": run.drafter or PLAIN,
@@ -62,8 +62,8 @@ def comparison_answer(
 
 def _row(row: Row, best: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "rule", "lossless", "repeats", "settings")
-    own = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
-    return own | {"fastest": best, "figures": row.figures(), "reason": words().translated(row.reason) or None}
+    values = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
+    return values | {"fastest": best, "figures": row.figures(), "reason": words().translated(row.reason) or None}
 
 
 def trial_answer(trial: TrialInfo, counts: TrialCounts, finished: bool) -> dict[str, Any]:

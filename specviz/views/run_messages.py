@@ -67,12 +67,12 @@ def title(row: Row, with_gamma: bool = True) -> Said:
 
 def drafting(settings: Mapping[str, Any]) -> list[Said]:
     """A drafter's parameters but branches, in words, where they are not the table's defaults."""
-    found = []
+    parts = []
     for name in OTHERS:
         if settings.get(name) not in (None, SETTINGS[name].default):
-            known = f"generate.{name}" in words()
-            found.append(said(f"generate.{name}", value=settings[name]) if known else f"{name} {settings[name]}")
-    return found
+            has_text = f"generate.{name}" in words()
+            parts.append(said(f"generate.{name}", value=settings[name]) if has_text else f"{name} {settings[name]}")
+    return parts
 
 
 def settings_line(run: Run) -> Said:
@@ -80,16 +80,16 @@ def settings_line(run: Run) -> Said:
 
     Of the drafter's own settings those needed to compare runs; the trace has them all.
     """
-    own, sampling, parts = run.settings, run.sampling, []
+    settings, sampling, parts = run.settings, run.sampling, []
     if run.engine:
         return joined(
             [said("generate.elsewhere", engine=run.engine), *([_sampling(sampling)] if sampling.greedy else [])]
         )
     # Lookahead's branches are the n-grams it tries.
-    branches = own.get("branches", own.get("guesses"))
+    branches = settings.get("branches", settings.get("guesses"))
     if branches not in (None, 1):
         parts.append(said("generate.branches", n=branches))
-    parts += drafting(own)
+    parts += drafting(settings)
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
         parts.append(said(f"ways.rule_{run.rule}") if run.rule in RULES else run.rule)

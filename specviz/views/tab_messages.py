@@ -36,9 +36,9 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
-    told = [_row(row, row is best, rules_alike) for row in rows]
+    table = [_row(row, row is best, rules_alike) for row in rows]
     shared = {"phase": phase, "text": text, "fraction": fraction}
-    return message("contest", **shared, repeats=repeats, rows=told, texts=texts, domains=domains)
+    return message("contest", **shared, repeats=repeats, rows=table, texts=texts, domains=domains)
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:
@@ -49,12 +49,12 @@ def fastest(rows: Iterable[Row]) -> Row | None:
 
 def _row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "usual_branches", "lossless", "repeats", "reason")
-    own = {name: getattr(row, name) for name in names}
+    values = {name: getattr(row, name) for name in names}
     # At temperature 0 the rule is only named if others were asked for.
     alike = said("compare.rules_alike") if rules_alike else ""
     rule = "" if row.rule is None else said(f"ways.rule_{row.rule}") if row.temperature else alike
-    words = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
-    return own | words | {"best": best, "figures": row.figures()}
+    texts = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
+    return values | texts | {"best": best, "figures": row.figures()}
 
 
 @dataclass(slots=True)

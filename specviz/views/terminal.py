@@ -28,7 +28,7 @@ LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS
 
 
 #: Joiners belong to words and emoji in many scripts, and turn nothing around.
-_HARMLESS = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+_JOINERS = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 #: Replacements for our own signs in an encoding that lacks them, such as Windows' code pages and ASCII.
@@ -69,7 +69,7 @@ def harmless(text: str) -> str:
 
 
 def _visible(character: str) -> str:
-    if character in _HARMLESS or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
+    if character in _JOINERS or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
         return character
     return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
 
@@ -137,7 +137,7 @@ def advice(
     """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain."""
     best, *_ = order = ranked(offers)
     ratio, gammas = best.ratio, good_lengths(offers, best)
-    known = {
+    values = {
         "drafter": _named(best),
         "gamma": best.num_draft_tokens,
         "measured": ratio.value,
@@ -145,7 +145,7 @@ def advice(
         "formula": _number(best.row.speedup_formula),
         "machine": machine,
     }
-    sentence = said(f"advice.{best.outcome}", **known)
+    sentence = said(f"advice.{best.outcome}", **values)
     if best.outcome != "plain" and len(gammas) > 1:
         sentence = joined([sentence, said("advice.range", least=gammas[0], most=gammas[-1])], " ")
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
