@@ -19,7 +19,7 @@ from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.passes.compiler import at_rest
+from specviz.passes.compiler import compilers_paused
 from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
@@ -105,7 +105,7 @@ def take_turns(lanes: Sequence[Lane], amount: Amount) -> Iterator[Progress | Tim
     """
     groups = groups_of(len(lanes))
     share = replace(amount, budget=amount.budget / len(groups))
-    with at_rest():
+    with compilers_paused():
         for number, members in enumerate(groups):
             yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
 

@@ -54,13 +54,13 @@ def comparison_answer(
         "schema": "specviz.comparison/1",
         "machine": machine,
         "repeats": repeats,
-        "rows": [_row(row, row is best) for row in rows],
+        "rows": [_comparison_row(row, row is best) for row in rows],
         "texts": words().translated(texts),
         "finished": finished,
     }
 
 
-def _row(row: Row, best: bool) -> dict[str, Any]:
+def _comparison_row(row: Row, best: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "rule", "lossless", "repeats", "settings")
     values = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
     return values | {"fastest": best, "figures": row.figures(), "reason": words().translated(row.reason) or None}

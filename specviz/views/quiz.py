@@ -81,13 +81,12 @@ def _replaced(run: Run) -> Iterator[dict[str, Any]]:
         uncovered = [id for id in ids if id not in covered]
         if covered and len(uncovered) >= CHOICES - 1:
             chosen = [*uncovered[: CHOICES - 1], covered[0]]
-            options = [{"key": "token", **_token(run, id), "p": p[id], "q": q.get(id, 0.0)} for id in chosen]
+            options = [
+                {"key": "token", "token": {"token": run.vocabulary[id]}, "p": p[id], "q": q.get(id, 0.0)}
+                for id in chosen
+            ]
             values = {"token": {"token": rejected.text}, "p": rejected.p, "q": rejected.q, "none": options[-1]["token"]}
             yield _question("replaced", values, options, CHOICES - 1)
-
-
-def _token(run: Run, id: int) -> dict[str, Any]:
-    return {"token": {"token": run.vocabulary[id]}}
 
 
 def _law(changes: tuple[str, ...]) -> dict[str, Any]:

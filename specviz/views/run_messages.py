@@ -304,7 +304,8 @@ def _round(round_: Round) -> dict[str, Any]:
         "emitted": list(round_.emitted),
         "pieces": list(round_.pieces),
         "top": [
-            _row(row, round_.next.u is None) if sent else {"p": []} for row, sent in zip(round_.top, _rows_sent(round_))
+            _candidates(row, round_.next.u is None) if sent else {"p": []}
+            for row, sent in zip(round_.top, _rows_sent(round_))
         ],
         "seconds": round_.seconds and _short(round_.seconds.total),
     }
@@ -341,7 +342,7 @@ def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict
     return {name: _exact(value) for name in names if (value := getattr(record, name)) is not None}
 
 
-def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
+def _candidates(row: Candidates, greedy: bool) -> dict[str, Any]:
     """A row's lists. Greedy p and q are 0 or 1 and say little, so the models' own are added."""
     lists = {"p": row.p, "q": row.q, "residual": row.residual}
     if greedy:

@@ -115,21 +115,16 @@ def _speedups(text: str, load: float) -> list[tuple[float, float]]:
 
 def findings(signs: Signs, say: Words) -> list[dict[str, Any]]:
     """What the doctor says, for a message: its text, and each likely cause with what would settle it."""
-    return [
-        {
-            "kind": finding.kind,
-            "text": say(f"doctor.{finding.kind}", **_percentages(finding)),
-            "causes": [
-                {"cause": say(f"doctor.cause_{cause}"), "settles": say(f"doctor.settles_{cause}")}
-                for cause in finding.causes
-            ],
-        }
-        for finding in examine(signs)
-    ]
 
+    def message(finding: ServerFinding) -> dict[str, Any]:
+        figures = {name: 100 * value if name in _SHARES else value for name, value in finding.figures.items()}
+        causes = [
+            {"cause": say(f"doctor.cause_{cause}"), "settles": say(f"doctor.settles_{cause}")}
+            for cause in finding.causes
+        ]
+        return {"kind": finding.kind, "text": say(f"doctor.{finding.kind}", **figures), "causes": causes}
 
-def _percentages(finding: ServerFinding) -> dict[str, float]:
-    return {name: 100 * value if name in _SHARES else value for name, value in finding.figures.items()}
+    return list(map(message, examine(signs)))
 
 
 @functools.cache

@@ -131,7 +131,7 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
             "positions": [asdict(position) for position in figures.positions],
             "curve": [ordered[place].tokens_per_pass for place in sorted(places) if ordered],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
-            "rows": [_row(request) for request in _extremes(ordered)],
+            "rows": [_request_row(request) for request in _extremes(ordered)],
             "load": signs.load,
             "speedups": signs.speedups,
             "findings": findings(signs, say),
@@ -145,7 +145,7 @@ def _summaries(requests: Sequence[ServedRequest]) -> int:
     return sum(request.format.many for request in requests)
 
 
-def _row(request: ServedRequest) -> dict[str, Any]:
+def _request_row(request: ServedRequest) -> dict[str, Any]:
     names = "number", "name", "passes", "tokens_per_pass"
     return {name: getattr(request, name) for name in names} | {"alpha": request.tally and request.tally.acceptance_rate}
 
@@ -192,7 +192,8 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),
         *(
-            f"{_number(request.tokens_per_pass)}  {_number(request.passes):>9} passes  {_name_of(request)}"
+            f"{_number(request.tokens_per_pass)}  {_number(request.passes):>9} passes  "
+            f"request {request.number} {harmless(request.name)}".rstrip()
             for request in _extremes(ordered)
         ),
     ]
@@ -208,10 +209,6 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         what = f"best γ up to {MOST_GAMMA} by the formula at c = {cost:g}, if verifying costs as much as one token"
         lines += ["", f"{what}: {best}, {expected_speedup(figures.alpha, best, cost):.2f}×"]
     return "\n".join(lines)
-
-
-def _name_of(request: ServedRequest) -> str:
-    return f"request {request.number} {harmless(request.name)}".rstrip()
 
 
 def _number(value: float | None) -> str:

@@ -36,7 +36,7 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
-    table = [_row(row, row is best, rules_alike) for row in rows]
+    table = [_contest_row(row, row is best, rules_alike) for row in rows]
     shared = {"phase": phase, "text": text, "fraction": fraction}
     return message("contest", **shared, repeats=repeats, rows=table, texts=texts, domains=domains)
 
@@ -47,7 +47,7 @@ def fastest(rows: Iterable[Row]) -> Row | None:
     return max(measured, key=lambda row: row.speedup_measured or 0.0, default=None)
 
 
-def _row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
+def _contest_row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "usual_branches", "lossless", "repeats", "reason")
     values = {name: getattr(row, name) for name in names}
     # At temperature 0 the rule is only named if others were asked for.

@@ -152,7 +152,7 @@ def advice(
     return Advice(
         sentence=sentence,
         head=tuple(said(f"advice.head_{name}") for name in head),
-        rows=tuple(_row(offer) for offer in order),
+        rows=tuple(_offer_row(offer) for offer in order),
         about=said("advice.about", pair=pair, passes=passes, temperature=temperature),
         flags=() if best.outcome == "plain" else tuple(_flags(best)),
         domains=work_table(rows) if len({row.domain for row in rows}) > 1 else (),
@@ -195,7 +195,7 @@ def _markdown(table: Sequence[Sequence[str]], escape: Callable[[str], str]) -> s
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _row(offer: Offer) -> tuple[Said, ...]:
+def _offer_row(offer: Offer) -> tuple[Said, ...]:
     row = offer.row
     return (
         _named(offer),

@@ -155,9 +155,9 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
 def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
     """The rounds of a run and, if its speedup is to be measured, a duel that is not shown: drawing takes time."""
     from specviz.decoding.engine import rounds
-    from specviz.passes.compiler import at_rest
+    from specviz.passes.compiler import compilers_paused
 
-    with at_rest():
+    with compilers_paused():
         yield from rounds(request)
         if measured:
             yield from duel(request, whole=False)
