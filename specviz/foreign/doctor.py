@@ -38,7 +38,7 @@ class Signs:
     judged_at: Sequence[float] = ()  # and those that got there, or more where `lengths_known` is false
     lengths_known: bool = False  # whether `judged_at` is exact: the length of every draft is known
     accepted: float | None = None  # draft tokens accepted, in those passes
-    drafted: float | None = None  # and proposed, None where nobody says it of all of them
+    drafted: float | None = None  # and proposed; None where that is not known of all passes
     #: (requests at once, measured speed over the same server without drafts), the least load first.
     speedups: Sequence[tuple[float, float]] = ()
     cost: float | None = None  # c, if it is known
@@ -86,13 +86,8 @@ def _broken(signs: Signs) -> ServerFinding | None:
         rate = proportion(accepted, judged, SURE)
         if rate is None or rate.high >= BROKEN:
             continue
-        figures = {
-            "position": place + 1,
-            "rate": rate.value,
-            "reached": judged,
-            "first": signs.accepted_at[0] / signs.passes,
-        }
-        figures |= {"before": place}
+        figures = {"position": place + 1, "rate": rate.value, "reached": judged, "before": place}
+        figures["first"] = signs.accepted_at[0] / signs.passes
         if place == 0:
             return ServerFinding("low", figures, _LOW)
         kind, causes = ("second", ("slots", "step")) if place == 1 else ("cliff", ("trained", "window"))
@@ -112,10 +107,9 @@ def _tail(signs: Signs) -> ServerFinding | None:
     ]
     if not places or places[0] == 0:
         return None
-    lost = sum(signs.accepted_at[places[0] :]) / signs.passes
-    return ServerFinding(
-        "tail", {"gamma": places[0], "slots": len(signs.accepted_at) - places[0], "lost": lost}, ("shorten",)
-    )
+    gamma, wasted = places[0], signs.accepted_at[places[0] :]
+    figures = {"gamma": gamma, "slots": len(wasted), "lost": sum(wasted) / signs.passes}
+    return ServerFinding("tail", figures, ("shorten",))
 
 
 def _definitions(signs: Signs) -> ServerFinding | None:

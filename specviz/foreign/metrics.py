@@ -47,11 +47,9 @@ class ServedRequest:
     outcomes: Outcomes | None
     completion_tokens: int | None
     length: float | None = None  # tokens per pass as the server rounds it
-    shares: tuple[float, ...] | None = (
-        None  # by position, of all passes those that accepted a token there, as the server rounds it
-    )
+    shares: tuple[float, ...] | None = None  # by position, of passes that accepted there, as the server rounds them
     running: float | None = None  # requests at once
-    speed: float | None = None  # tokens a second of all of them together
+    speed: float | None = None  # tokens a second of all requests together
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -75,7 +73,7 @@ class ServedRequest:
 class ServedRequests:
     requests: list[ServedRequest] = field(default_factory=list)
     without: int = 0  # entries that say nothing of speculation
-    plain: list[tuple[float, float]] = field(default_factory=list)  # of these, benchmarks: requests at once, tokens/s
+    plain: list[tuple[float, float]] = field(default_factory=list)  # benchmarks among them: requests at once, tokens/s
     left_out: int = 0  # what could not be read
     reasons: list[SpecvizError] = field(default_factory=list)  # why, of the first ones and of the last
 
@@ -218,7 +216,7 @@ def _children(value: dict[str, Any]) -> Iterator[Any]:
     """SGLang can say the same of one answer twice, in `sglext` and in its choices."""
     extension = value.get("sglext")
     twice = isinstance(extension, dict) and extension.get("spec_tokens_details") is not None
-    return (value for name, value in value.items() if not (twice and name == "choices"))
+    return (child for name, child in value.items() if not (twice and name == "choices"))
 
 
 def _own_file(value: dict[str, Any]) -> tuple[list[Any] | None, ServerFormat | None]:
@@ -397,15 +395,6 @@ class _Fields:
                 most=most,
             )
 
-    def same_passes(self, other: str, same: bool) -> None:
-        """Raises if another field contradicts the passes one by one."""
-        if not same:
-            raise self.complaint(
-                "Request {number}: {name} and {other} do not describe the same passes.",
-                self.name("each_accepted"),
-                other=self.name(other),
-            )
-
 
 def _require_something(fields: _Fields, passes: int | None, *counts: int | float | None) -> None:
     """Raises for a request that comes to no figure: passes without what they accepted, or a part of a rate."""
@@ -448,11 +437,15 @@ def _outcomes(fields: _Fields, vouched: int | None) -> tuple[Outcomes | None, st
     if accepted is None:
         return (counted, "histogram") if counted is not None else _from_positions(fields, vouched)
     lengths_unknown: Outcomes = Counter((count, None) for count in accepted)
-    if counted is not None:
-        fields.same_passes("histogram", counted == lengths_unknown)
+    if counted not in (None, lengths_unknown) or (drafted is not None and len(accepted) != len(drafted)):
+        other = "each_drafted" if counted in (None, lengths_unknown) else "histogram"
+        raise fields.complaint(
+            "Request {number}: {name} and {other} do not describe the same passes.",
+            fields.name("each_accepted"),
+            other=fields.name(other),
+        )
     if drafted is None:
         return lengths_unknown, "each_accepted"
-    fields.same_passes("each_drafted", len(accepted) == len(drafted))
     count, most = next(((count, most) for count, most in zip(accepted, drafted) if count > most), (0, 0))
     fields.at_most("each_accepted", count, most, "each_drafted")
     return Counter(zip(accepted, drafted)), "each_accepted"

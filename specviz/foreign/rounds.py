@@ -34,7 +34,7 @@ from specviz.records.trees import children_of, outcomes_of
 
 SCHEMA = "specviz.rounds/1"
 
-#: How many of a row's likeliest tokens are kept, as of our own runs.
+#: How many of a row's likeliest tokens are recorded, as in our own runs.
 TOP = 5
 
 Texts = Mapping[Any, str] | Callable[[list[int]], str] | None

@@ -30,8 +30,7 @@ _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False,
 def query(settings: Mapping[str, Any]) -> str:
     """``name=value&…`` for settings by their names in `SETTINGS`; leaves out defaults and None."""
     stated = (name for name in SETTINGS if name in settings and settings[name] != DEFAULTS.get(name))
-    parameters = {name: _parameter(settings[name]) for name in stated}
-    return urlencode(parameters, quote_via=quote, errors="replace")
+    return urlencode({name: _parameter(settings[name]) for name in stated}, quote_via=quote, errors="replace")
 
 
 def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:

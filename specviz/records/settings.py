@@ -109,8 +109,7 @@ def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
             row.metadata["setting"].check(row.name, getattr(settings, row.name))
 
 
-def _rule_in_help(name: str) -> str:
-    return name if RULES[name].lossless else f"{name} (lossy)"
+_RULES_IN_HELP = ", ".join(name if facts.lossless else f"{name} (lossy)" for name, facts in RULES.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ class RunSettings:
     chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
     #: ``auto``: see `usual_rule`.
-    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(map(_rule_in_help, RULES))}")
+    rule: str = setting("auto", f"how to judge drafts: auto, {_RULES_IN_HELP}")
     coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:

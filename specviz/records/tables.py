@@ -13,6 +13,7 @@ from specviz.records.settings import PLAIN
 
 def rounds_table(run: Run) -> pd.DataFrame:
     """One row per target pass: what was drafted, judged, accepted and emitted, and the seconds it took."""
+    phases = "draft", "verify", "accept", "total"
     return pd.DataFrame(
         [
             {
@@ -24,10 +25,7 @@ def rounds_table(run: Run) -> pd.DataFrame:
                 "next_kind": round_.next.kind,
                 "emitted": len(round_.emitted),
                 "text": "".join(round_.pieces),
-                "draft_seconds": round_.seconds and round_.seconds.draft,
-                "verify_seconds": round_.seconds and round_.seconds.verify,
-                "accept_seconds": round_.seconds and round_.seconds.accept,
-                "total_seconds": round_.seconds and round_.seconds.total,
+                **{f"{phase}_seconds": round_.seconds and getattr(round_.seconds, phase) for phase in phases},
                 "confidence": round_.confidence,
                 "distance": round_.distance,
             }

@@ -34,8 +34,8 @@ def quiz_message() -> dict[str, Any]:
     key and values each, and `truth`, the index of the right one.
     """
     run, *timed_runs = (Recording(name).load() for name in ("sampled", *_COSTS))
-    kept = _kept(run, "rejected"), _kept(run, "accepted")
-    forms = zip(kept, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
+    judged = _judged(run, "rejected"), _judged(run, "accepted")
+    forms = zip(judged, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
     return {
         "kind": "quiz",
         "forms": [
@@ -48,8 +48,8 @@ def _question(name: str, values: Mapping[str, Any], options: list[dict[str, Any]
     return {"name": name, "values": values, "options": options, "truth": truth}
 
 
-def _kept(run: Run, outcome: str) -> dict[str, Any]:
-    """Asks about the token of that outcome that was nearest to the other one, of those whose p is below q."""
+def _judged(run: Run, outcome: str) -> dict[str, Any]:
+    """Asks about the token with this outcome that came nearest to the other outcome, among those whose p is below q."""
     tokens = [
         token
         for round_ in run.rounds

@@ -35,7 +35,7 @@ def text_messages(kind: str) -> Callable[[Said], str]:
     return lambda text: message(kind, text=text)
 
 
-#: A sentence beside the run on the screen, which stays.
+#: A sentence next to the run on the screen, which stays.
 notice = text_messages("notice")
 
 
@@ -309,15 +309,18 @@ def _round(round_: Round) -> dict[str, Any]:
         ],
         "seconds": round_.seconds and _short(round_.seconds.total),
     }
-    if round_.stop_reason is not None:
-        message["stop_reason"] = round_.stop_reason
-    if round_.dropped:
-        message["dropped"] = round_.dropped
-    if round_.read_again:
-        message["read_again"] = round_.read_again
-    if round_.choice is not None:
-        message["choice"] = asdict(round_.choice)
-    return message | _those_there(round_, "confidence", "distance")
+    choice = round_.choice and asdict(round_.choice)
+    rare = {
+        "stop_reason": round_.stop_reason,
+        "dropped": round_.dropped,
+        "read_again": round_.read_again,
+        "choice": choice,
+    }
+    return (
+        message
+        | {name: value for name, value in rare.items() if value}
+        | _those_there(round_, "confidence", "distance")
+    )
 
 
 def _rows_sent(round_: Round) -> list[bool]:

@@ -69,7 +69,7 @@ def _measured(requests: Sequence[ServedRequest], plain: Sequence[tuple[float, fl
 
 
 def _by_load(benchmarks: Sequence[tuple[float | None, float | None]]) -> dict[float, float]:
-    """Mean tokens a second by requests at once, of those that say both."""
+    """Mean tokens a second by requests at once, over the benchmarks that report both."""
     speeds: dict[float, list[float]] = {}
     for load, speed in benchmarks:
         if load and speed:

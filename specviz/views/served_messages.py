@@ -40,18 +40,18 @@ class Position:
 class Served:
     """All requests together."""
 
-    passes: int | None  # of those that report it
+    passes: int | None  # of the requests that report it
     tokens_per_pass: float | None  # 1 + accepted / passes, where both are known; of one alone, as its server rounds it
     answer_tokens_per_pass: float | None  # completion tokens / passes, of the requests that report nothing else
     acceptance_share: float | None  # accepted / drafted, whatever drafted means to the server
     nominal: bool  # whether some server counts the configured length as drafted
     lengths_known: int  # requests of which the lengths of all drafts are known
-    alpha: float | None  # accepted / judged, of these
+    alpha: float | None  # accepted / judged, of those requests
     positions: tuple[Position, ...]
     tokens: tuple[float, ...]  # [j]: the share of passes that made j + 1 tokens
 
 
-def together(served: ServedRequests) -> Served:
+def figures_of(served: ServedRequests) -> Served:
     """The figures of all requests, each over those that give it."""
     requests = served.requests
     counted = [request for request in requests if request.passes and request.accepted is not None]
@@ -111,7 +111,7 @@ def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> st
 
 
 def served_message(served: ServedRequests, say: Words, speedups: str = "", cost: float | None = None) -> str:
-    figures, ordered = together(served), _ordered(served.requests)
+    figures, ordered = figures_of(served), _ordered(served.requests)
     signs = signs_of(served.requests, speedups, cost, served.plain)
     silent = [request for request in served.requests if request.passes is None]
     places = {_rank(value / (MOST_VALUES - 1), ordered) for value in range(MOST_VALUES)}
@@ -141,7 +141,7 @@ def served_message(served: ServedRequests, say: Words, speedups: str = "", cost:
 
 
 def _summaries(requests: Sequence[ServedRequest]) -> int:
-    """How many of them summarise many requests."""
+    """How many entries summarise many requests."""
     return sum(request.format.many for request in requests)
 
 
@@ -171,7 +171,7 @@ def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
 def served_text(served: ServedRequests, cost: float | None = None, speedups: str = "") -> str:
     """The same for a terminal. cost: the server's c, if its owner knows it; then the γ that the formula favours too."""
     signs = signs_of(served.requests, speedups, cost, served.plain)
-    figures, ordered, summaries = together(served), _ordered(served.requests), _summaries(served.requests)
+    figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
     lines = [
         f"{len(served.requests) - summaries} requests, {of_many}{_number(figures.passes)} target passes that verified "

@@ -6,7 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
-from specviz.records.runs import DraftedToken, Round
+from specviz.records.runs import Round
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
@@ -87,19 +87,20 @@ def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float)
     return message("replay", phase=phase, text=text, fraction=fraction, **totals, differing=differing)
 
 
-def _ratio(token: DraftedToken) -> float | None:
-    return min(1.0, token.p / token.q) if token.p is not None and token.q else None
-
-
-def _differing(token: Round, block: Round) -> dict[str, Any]:
+def _differing(by_token: Round, by_block: Round) -> dict[str, Any]:
     return {
-        "index": token.index,
+        "index": by_token.index,
         "drafted": [
-            {"text": token.text, "u": token.u, "ratio": _ratio(token), "h": token.accept_prob}
-            for token in block.drafted
+            {
+                "text": token.text,
+                "u": token.u,
+                "ratio": min(1.0, token.p / token.q) if token.p is not None and token.q else None,
+                "h": token.accept_prob,
+            }
+            for token in by_block.drafted
         ],
-        "kept": [token.accepted, block.accepted],
-        "next": [{"text": judged.next.text, "kind": judged.next.kind} for judged in (token, block)],
+        "kept": [by_token.accepted, by_block.accepted],
+        "next": [{"text": round_.next.text, "kind": round_.next.kind} for round_ in (by_token, by_block)],
     }
 
 
@@ -135,8 +136,8 @@ def why_message(
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. runs: all that are kept, latest last. passes, batches, forced: of one
-    text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
+    story: the controls' settings for a first run. runs: those the lab holds, latest last. passes, batches, forced: of
+    one text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
     measured = {"passes": passes, "batches": batches, "forced": forced}
     sections: dict[str, Any] = {name: measuring and _measuring(measuring) for name, measuring in measured.items()}

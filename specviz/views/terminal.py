@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
 LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS, "★ bonus"), (PLAIN, "○ plain step"))
 
-
 #: Joiners belong to words and emoji in many scripts, and turn nothing around.
 _JOINERS = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-
 
 #: Replacements for our own signs in an encoding that lacks them, such as Windows' code pages and ASCII.
 _SIGNS = {"✓": "ok", "✗": "NO", "★": "*", "↻": "~", "○": "o", "→": "->", "–": "-", "—": "-", "−": "-", "·": "|"}

@@ -185,7 +185,7 @@ def shown(new_page, tmp_path):
 def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(shown):
     page = shown(**TREE, greedy=True)
     unfold(page, 0)
-    for index, said in ((0, "They differ"), (1, "a match, accepted"), (2, ""), (4, "They differ"), ("next", "")):
+    for index, said in ((0, "The two differ"), (1, "a match, accepted"), (2, ""), (4, "The two differ"), ("next", "")):
         chip(page, 0, index).click()
         text = page.locator("specviz-run [part=say]").inner_text()
         assert said in text and "copied" not in text
