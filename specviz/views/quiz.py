@@ -38,9 +38,7 @@ def quiz_message() -> dict[str, Any]:
     forms = zip(judged, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
     return {
         "kind": "quiz",
-        "forms": [
-            [*questions, _law(changes), _cost(timed), _pays(pairs)] for *questions, changes, timed, pairs in forms
-        ],
+        "forms": [[*both, _law(changes), _cost(timed), _pays(pairs)] for *both, changes, timed, pairs in forms],
     }
 
 

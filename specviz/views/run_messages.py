@@ -309,18 +309,10 @@ def _round(round_: Round) -> dict[str, Any]:
         ],
         "seconds": round_.seconds and _short(round_.seconds.total),
     }
-    choice = round_.choice and asdict(round_.choice)
-    rare = {
-        "stop_reason": round_.stop_reason,
-        "dropped": round_.dropped,
-        "read_again": round_.read_again,
-        "choice": choice,
-    }
-    return (
-        message
-        | {name: value for name, value in rare.items() if value}
-        | _those_there(round_, "confidence", "distance")
-    )
+    rare = {name: value for name in ("stop_reason", "dropped", "read_again") if (value := getattr(round_, name))}
+    if round_.choice is not None:
+        rare["choice"] = asdict(round_.choice)
+    return message | rare | _those_there(round_, "confidence", "distance")
 
 
 def _rows_sent(round_: Round) -> list[bool]:

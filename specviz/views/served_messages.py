@@ -6,6 +6,7 @@ Bounded whatever was read: of many requests the quantiles and the extremes.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
@@ -61,6 +62,7 @@ def figures_of(served: ServedRequests) -> Served:
     for request in counted:
         for (accepted, _), number in (request.outcomes or {}).items():
             accepted_in[accepted] += number
+    most = min(max(accepted_in, default=-1), MOST_POSITIONS)
     passes = [request.passes for request in requests if request.passes is not None]
     length, shares = (requests[0].length, requests[0].shares) if len(requests) == 1 else (None, None)
     rounded = [Position(share, None, None) for share in shares or ()]
@@ -76,9 +78,7 @@ def figures_of(served: ServedRequests) -> Served:
         lengths_known=len(known),
         alpha=counts.acceptance_rate,
         positions=tuple(rounded[:MOST_POSITIONS] or _positions(accepted_in, counts)),
-        tokens=tuple(
-            accepted_in[j] / accepted_in.total() for j in range(min(max(accepted_in, default=-1), MOST_POSITIONS) + 1)
-        ),
+        tokens=tuple(accepted_in[j] / accepted_in.total() for j in range(most + 1)),
     )
 
 
@@ -152,9 +152,7 @@ def _request_row(request: ServedRequest) -> dict[str, Any]:
 
 def _ordered(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
     """By tokens per pass, the least first; those without are left out."""
-    return sorted(
-        (request for request in requests if request.tokens_per_pass), key=lambda request: request.tokens_per_pass or 0.0
-    )
+    return sorted((request for request in requests if request.tokens_per_pass), key=attrgetter("tokens_per_pass"))
 
 
 def _rank(share: float, ordered: Sequence[ServedRequest]) -> int:
@@ -173,6 +171,7 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     signs = signs_of(served.requests, speedups, cost, served.plain)
     figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
+    of_requests = f"{figures.lengths_known} of {len(served.requests)} requests:"
     lines = [
         f"{len(served.requests) - summaries} requests, {of_many}{_number(figures.passes)} target passes that verified "
         f"a draft; {served.without} entries without metrics",
@@ -180,14 +179,10 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         f"response tokens per pass, if nothing else:   {_number(figures.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(figures.acceptance_share)}",
         f"requests at once: least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
-        f"α, accepted / judged, {figures.lengths_known} of {len(served.requests)} requests:".ljust(45)
-        + _number(figures.alpha),
+        f"α, accepted / judged, {of_requests:23}{_number(figures.alpha)}",
         "",
         "position   of all passes   of those reached",
-        *(
-            f"{n:8}   {position.share:13.3f}   {_number(position.conditional):>16}"
-            for n, position in enumerate(figures.positions, 1)
-        ),
+        *(f"{n:8}   {row.share:13.3f}   {_number(row.conditional):>16}" for n, row in enumerate(figures.positions, 1)),
         "",
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),

@@ -6,7 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
-from specviz.records.runs import Round
+from specviz.records.runs import DraftedToken, Round
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
@@ -88,17 +88,13 @@ def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float)
 
 
 def _differing(by_token: Round, by_block: Round) -> dict[str, Any]:
+    def drafted(token: DraftedToken) -> dict[str, Any]:
+        ratio = min(1.0, token.p / token.q) if token.p is not None and token.q else None
+        return {"text": token.text, "u": token.u, "ratio": ratio, "h": token.accept_prob}
+
     return {
         "index": by_token.index,
-        "drafted": [
-            {
-                "text": token.text,
-                "u": token.u,
-                "ratio": min(1.0, token.p / token.q) if token.p is not None and token.q else None,
-                "h": token.accept_prob,
-            }
-            for token in by_block.drafted
-        ],
+        "drafted": list(map(drafted, by_block.drafted)),
         "kept": [by_token.accepted, by_block.accepted],
         "next": [{"text": round_.next.text, "kind": round_.next.kind} for round_ in (by_token, by_block)],
     }

@@ -197,7 +197,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
 @pytest.mark.parametrize(("language", "window", "given"), [("de", PHONE, BARE), ("en", {}, BARE), ("en", {}, TREE)])
 def test_the_page_says_what_is_not_known(shown, language, window, given):
     page = shown(language, window, **given)
-    told = {"en": ("not known", "how it was drawn"), "de": ("nicht bekannt", "wie es gezogen wurde")}[language]
+    told = {"en": ("not recorded", "how it was drawn"), "de": ("nicht aufgezeichnet", "wie es gezogen wurde")}[language]
     if given is TREE:
         unfold(page, 0)
     chip(page, 0, given["tokens"][0].index(7 if given is TREE else 5)).click()
