@@ -189,7 +189,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
-        ms=float(f"{1000 * curve.one:.2f}"),
+        ms=float(f"{1000 * curve.one_token:.2f}"),
         context=times.context,
         ratios=ratios or "T(1) = 1",
     )
@@ -198,7 +198,10 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
-    share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
+    share, what = (
+        share_of(pair, curve.one_token, measured_memory(pair.device)),
+        Sentence("share of the memory's bandwidth"),
+    )
     if isinstance(share, SpecvizError):
         yield Finding("skipped", what, share)
     else:

@@ -31,7 +31,7 @@ class Continuation:
 
     @property
     def room(self) -> int:
-        """How many draft tokens could be kept: the round adds one more, and nothing past the end is."""
+        """How many draft tokens could be accepted: the round adds one more, and nothing goes past the end."""
         return self.left - 1
 
     def extend(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:

@@ -114,10 +114,10 @@ class Drafter(ABC):
         draft."""
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
-        """Learns what became of the last draft; caches rewind to what was kept.
+        """Learns what became of the last draft; caches rewind to the accepted tokens.
 
         committed: how many tokens were committed before the draft. features: [tokens read, width] as in `prefill`, of
-        every newly kept token: those that the target had not read before, then the kept draft tokens.
+        every newly committed token that the target has read: its unread text, then the accepted draft tokens.
         """
 
     def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027

@@ -22,7 +22,7 @@ class Children:
     tokens: Tensor  # [m] int64
     places: list[int]  # [m] the row of each token's parent
     sure: list[float]  # [m] the drafter's probability for each, given its parent
-    chances: list[float]  # [m] roughly how likely each is to be kept, given its parent
+    chances: list[float]  # [m] roughly how likely each is to be accepted, given its parent
     probs: Tensor | None  # [m, vocab] what each was drawn from; None for top choices
 
 
@@ -32,7 +32,7 @@ class TopChoices:
     warper: Warper | None = None  # shapes the distributions that tokens are drawn from
     temperature: float | None = 0.0  # at which they are drawn from whole rows, if nothing else shapes these
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
         return first_largest(row), None
 
@@ -59,7 +59,7 @@ class Draws:
         self.warper = warper
         self.temperature = warper.temperature_alone
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """The token [1] drawn from a row of logits [1, vocab], and the distribution it was drawn from."""
         probs = self.warper.probabilities(row)
         return draw(probs, u), probs
@@ -69,8 +69,8 @@ class Draws:
 
         That keeps the output exact: the number of siblings may depend on earlier draws, but not on their own. Each
         sibling is drawn from the row without its elders, renormalised, and judged by that q. A drawn token's chance of
-        being kept depends little on its q (if the models agree, a rare draw passes as often as a common one) and much
-        on its turn: a sibling counts only if its elders are refused.
+        acceptance depends little on its q (if the models agree, a rare draw passes as often as a common one) and much
+        on its turn: a sibling counts only if its elders are rejected.
         """
         probs = self.warper.probabilities(rows)
         dealt = turns(weights, branches, probs.count_nonzero(-1).tolist())
@@ -107,7 +107,7 @@ Chooser = TopChoices | Draws
 def turns(
     weights: Sequence[float], branches: int, limits: Sequence[int] | None = None
 ) -> list[tuple[list[int], float]]:
-    """The rows that draw a sibling in each turn, and its chance of being kept. limits: how many each row can draw."""
+    """The rows that draw a sibling in each turn, and its chance of acceptance. limits: how many each row can draw."""
     shares = deal(weights, branches, limits or [branches] * len(weights))
     return [
         ([place for place, share in enumerate(shares) if share > turn], ACCEPTED * (1 - ACCEPTED) ** turn)

@@ -33,7 +33,7 @@ class Growing:
     warper: Warper | None  # shapes the distributions that tokens are drawn from; None takes the likeliest
     branches: int  # tokens of each level; 1 makes chains
 
-    def begun(self, depth: int, device: torch.device) -> Grown:
+    def start(self, depth: int, device: torch.device) -> Grown:
         """A draft of `depth` levels, of which there is none yet."""
         return Grown(self, depth, device)
 
@@ -60,7 +60,7 @@ class Grown:
         self.logits.append(rows)
         u = uniforms[first : first + width]
         if width == 1:
-            self.levels.append(GrownLevel(self._one(rows, u), first, None, None))
+            self.levels.append(GrownLevel(self._next_of_chain(rows, u), first, None, None))
         else:
             warper = self.growing.warper
             tokens, places = self._likeliest(rows) if warper is None else self._drawn(warper.probabilities(rows), u)
@@ -74,7 +74,7 @@ class Grown:
         n = len(tokens)
         grown = None
         if width > 1:
-            rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
+            rows, ancestors = map(torch.cat, zip(*[(level.rows, level.ancestors) for level in self.levels]))
             grown = GrownTree(rows, ancestors, tuple(self.widths))
         probs, warper = torch.cat(self.probs) if self.probs else None, self.growing.warper
         own_softmax = probs is not None and width == 1 and warper is not None and not warper.changes_logits
@@ -88,7 +88,7 @@ class Grown:
             grown=grown,
         )
 
-    def _one(self, row: Tensor, u: Tensor) -> Tensor:
+    def _next_of_chain(self, row: Tensor, u: Tensor) -> Tensor:
         if self.growing.warper is None:
             return first_largest(row)
         self.probs.append(self.growing.warper.probabilities(row))
@@ -116,8 +116,8 @@ class Grown:
             mass = left.index_select(0, places)
             total = mass.sum(-1, keepdim=True)
             q = torch.where(total > 0, mass / total, 0.0)
-            begun = sum(map(len, tokens))
-            tokens.append(draw(q, u[begun : begun + len(served)].unsqueeze(-1)))
+            drawn = sum(map(len, tokens))
+            tokens.append(draw(q, u[drawn : drawn + len(served)].unsqueeze(-1)))
             self.probs.append(q)
             parents.append(places)
             left.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
@@ -127,6 +127,6 @@ class Grown:
     def _ancestors(self, first: int, places: Tensor) -> Tensor:
         width = self.growing.branches
         numbers = torch.arange(self.depth * width, device=self.device)
-        own = numbers[first : first + width].unsqueeze(-1) == numbers
+        itself = numbers[first : first + width].unsqueeze(-1) == numbers
         before = self.levels[-1].ancestors if first else None
-        return own if before is None else before.index_select(0, places) | own
+        return itself if before is None else before.index_select(0, places) | itself

@@ -54,7 +54,7 @@ class SelfDrafting(Stepwise):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.model):
             return None
-        return DraftAhead(**self._in_common(self.model, deepest), unread=1, shares=True)
+        return DraftAhead(**self._ahead_arguments(self.model, deepest), unread=1, shares=True)
 
 
 class EarlyExit(SelfDrafting):
@@ -105,8 +105,8 @@ class QuantisedSelf(SelfDrafting):
 
     def __init__(self, context: DraftContext):
         self.bits = context.params.bits or BITS[0]
-        made = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
-        super().__init__(context, made.model, layer_count(made.model), made.passes)
+        quantised = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
+        super().__init__(context, quantised.model, layer_count(quantised.model), quantised.passes)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class Stepwise(Drafter):
 
     @property
     def sure(self) -> Tensor | None:
-        """[k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen.
-        Then drafting stops before a level that is too unlikely, and not after an unsure one."""
+        """[k] how likely the token of each of the last rows is to be accepted, where that is foreseen; drafting
+        then stops before a level that is too unlikely, and not after an unsure one."""
         return None
 
     def source(self, depth: int) -> str:
@@ -94,16 +94,16 @@ class Stepwise(Drafter):
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
-        stopped, whole = None, len(first) > 1
+        stopped, at_once = None, len(first) > 1
         for depth, u in enumerate(uniforms[:budget].unbind()):
-            if depth and not whole:
+            if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], chain(depth)))
                 if (stopped := self._too_unsure()) is not None:
                     break
             else:
                 row = first[depth : depth + 1]
             rows.append(fit_width(row, self.vocab_size).float())
-            token, drawn_from = self.chooser.one(rows[-1], u)
+            token, drawn_from = self.chooser.choose(rows[-1], u)
             tokens.append(token)
             if drawn_from is not None:
                 probs.append(drawn_from)
@@ -127,9 +127,9 @@ class Stepwise(Drafter):
         """True if `reader` can make this drafter's drafts by itself."""
         return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
 
-    def as_draft(self, made: Made, uniforms: Tensor) -> Draft:
+    def as_draft(self, drafted: Made, uniforms: Tensor) -> Draft:
         """The draft that was made in one call."""
-        return self._draft(made, uniforms, None)
+        return self._draft(drafted, uniforms, None)
 
     def grows_on(self, reader: CachedModel) -> bool:
         """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices.
@@ -139,22 +139,22 @@ class Stepwise(Drafter):
         settled = not self.confidence and not isinstance(self.chooser, Paths)
         return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.graphs is not None
 
-    def _in_common(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
+    def _ahead_arguments(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
         """What `DraftAhead` needs to know of every drafter that `grows_on` this reader."""
         growing = Growing(self.chooser.warper, self.width)
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
         return {"passes": reader.graphs, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
     def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
-        """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
+        """Level by level, `branches` tokens each, where they are likeliest to be reached and accepted."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
         parents: tuple[int, ...] = ()
         frontier, weights = [-1], [1.0]
-        stopped, whole = None, len(first) > 1
+        stopped, at_once = None, len(first) > 1
         for depth in range(budget):
-            if depth and not whole:
+            if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], parents, in_tree=True))
                 if (stopped := self._too_unsure()) is not None:
                     break
@@ -176,10 +176,10 @@ class Stepwise(Drafter):
         drawn = torch.cat(probs) if probs else None
         return self._draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, stopped)
 
-    def _draft(self, made: Made, uniforms: Tensor, stopped: float | None) -> Draft:
+    def _draft(self, drafted: Made, uniforms: Tensor, stopped: float | None) -> Draft:
         warper = self.chooser.warper
         own_softmax = warper is not None and not warper.changes_logits and self.width == 1
-        return replace(made.as_draft(uniforms, own_softmax, self._sources(made.parents)), confidence=stopped)
+        return replace(drafted.as_draft(uniforms, own_softmax, self._sources(drafted.parents)), confidence=stopped)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

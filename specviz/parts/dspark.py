@@ -1,5 +1,5 @@
 """DFlash's blocks, whose rows are corrected from left to right by the tokens before each: DSpark (arXiv
-2607.05147), which also foresees how likely a row's token is to be kept, Domino (arXiv 2605.29707) and DFlash2 (z-lab).
+2607.05147), which also foresees a row's chance of acceptance, Domino (arXiv 2605.29707) and DFlash2 (z-lab).
 
 In the layouts of DeepSpec, SpecForge, speculators and NVIDIA's Model Optimizer.
 """
@@ -28,8 +28,8 @@ _KINDS = ("vanilla", "gated", "rnn")
 class CorrectedHead(DFlashHead):
     """A block whose rows are corrected from left to right, with a memory of the tokens before.
 
-    A row is corrected before its token is drawn, so q is what that was drawn from. Where a part foresees how likely a
-    row's token is to be kept, `DraftParams.confidence` ends the draft before the first one that is too unlikely. That
+    A row is corrected before its token is drawn, so q is what that was drawn from. Where a part foresees a row's
+    chance of acceptance, `DraftParams.confidence` ends the draft before the first one that is too unlikely. That
     depends on the tokens before, never on this one: to drop a token for what it became would change the distribution of
     the text (App. A).
     """
@@ -149,7 +149,7 @@ class DominoHead(CorrectedHead):
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
-        self.kept = files.setting("pure_draft_prefix_len", default=0)
+        self.uncorrected = files.setting("pure_draft_prefix_len", default=0)
         self.__dict__["embeddings"] = target.get_input_embeddings()  # not as one of its modules
         self.memory_width, between = (files.needed(name) for name in ("gru_hidden_dim", "emb_dim"))
         d, vocab = self.config.hidden_size, self.config.vocab_size
@@ -160,7 +160,7 @@ class DominoHead(CorrectedHead):
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         read, gru = self.embeddings(tokens).to(memory), self.prefix_gru
         memory = torch.gru_cell(read, memory, gru.weight_ih_l0, gru.weight_hh_l0)
-        if depth < self.kept:
+        if depth < self.uncorrected:
             return super().corrected(depth, logits, tokens, hidden, memory)
         return logits + self.embed_proj(torch.cat([hidden.expand(len(tokens), -1), memory], -1)), memory
 
@@ -179,9 +179,9 @@ class _Mixing(nn.Module):
         """x: [1, slots, d]."""
         added = self.kernel_projection(x).unflatten(-1, (*self.base_kernel.shape[:2], -1))
         before, after = (self.base_kernel + added.repeat_interleave(self.group, -1)).unbind(2)
-        return self._mixed(inner(self._mixed(x, before)), after)
+        return self._mix(inner(self._mix(x, before)), after)
 
-    def _mixed(self, x: Tensor, kernels: Tensor) -> Tensor:
+    def _mix(self, x: Tensor, kernels: Tensor) -> Tensor:
         slots = x.shape[1]
         earlier = [functional.pad(x, (0, 0, back, 0))[:, :slots] for back in range(kernels.shape[2])]
         return (torch.stack(earlier, 2) * kernels).sum(2)

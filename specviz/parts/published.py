@@ -33,8 +33,8 @@ class PublishedPart(nn.Module, TrainedPart):
     #: What its weights are called in its files, by their own names.
     names: dict[str, str]
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         # A buffer: programs are compiled for its shape, not for its values.
         self.register_buffer("columns", None, persistent=False)
 
@@ -57,7 +57,7 @@ class PublishedPart(nn.Module, TrainedPart):
         """Of its weights, for which programs are compiled."""
         return [tuple(weight.shape) for weight in self.parameters()]
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {"format": self.method, "hidden_states": list(self.feature_layers)}
 
 
@@ -114,18 +114,18 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
     """
     config = target.config.get_text_config()
     for name, size in sizes.items():
-        own = getattr(config, name)
-        if size is not None and size != own:
-            raise another_target(files, name, size, own)
+        target_size = getattr(config, name)
+        if size is not None and size != target_size:
+            raise another_target(files, name, size, target_size)
 
 
-def another_target(files: PartFiles, name: str, size: object, own: object) -> SpecvizError:
+def another_target(files: PartFiles, name: str, size: object, target_size: object) -> SpecvizError:
     """Says that something has this size in a part's files, and its own in the target."""
     return files.complaint(
         "The part in {folder} was made for another target: {name} is {size} there and {own} here.",
         name=name,
         size=size,
-        own=own,
+        own=target_size,
     )
 
 
@@ -179,8 +179,8 @@ def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | No
             rows=rows,
             vocabulary=vocab_size,
         )
-    whole = rows == vocab_size and not offsets.any()
-    return None if whole else columns_of(files, offsets, vocab_size)
+    drafts_all = rows == vocab_size and not offsets.any()
+    return None if drafts_all else columns_of(files, offsets, vocab_size)
 
 
 def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:

@@ -74,7 +74,7 @@ class Reading(Protocol[Given]):
     """Passes over a text and its draft."""
 
     foresees: bool  # whether `sure` is wanted
-    #: [k] how likely the token of each of the last rows is to be kept, where a part foresees that.
+    #: [k] how likely the token of each of the last rows is to be accepted, where a part foresees that.
     sure: Tensor | None
 
     @property
@@ -100,7 +100,7 @@ class Reading(Protocol[Given]):
     def level(self, level: Given) -> Tensor:
         """Reads a level of the draft, each token with the state after its parent: its rows [k, any width]."""
 
-    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last
         `keep` rows, and states to go on from."""
 
@@ -146,15 +146,15 @@ class TrainedPart:
         """Its weights."""
         raise NotImplementedError
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Its size, and how its files are read where formats differ: plain values for the page and the trace."""
         return {}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
-        """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
+    def variants(self) -> dict[Sentence, TrainedPart]:
+        """The same weights read in neighbouring ways, by name: hidden states one layer off, and the like.
 
-        A part that is wired right keeps more tokens than any of them. Those that read hidden states which the target
-        does not have are left out by `specviz.bench.wiring`.
+        Of a part that is read correctly, more tokens are accepted than of any variant. `specviz.bench.wiring` leaves
+        out variants that read hidden states which the target does not have.
         """
         return shifted(self)
 
@@ -169,19 +169,19 @@ class TrainedPart:
             rows = reading.level((yield rows))
 
 
-def read_as(part: Reads, **otherwise: Any) -> Reads:
-    """Any part with these attributes; the weights are the same tensors."""
-    other = copy.copy(part)
-    vars(other).update(otherwise)
-    return other
+def variant(part: Reads, **changes: Any) -> Reads:
+    """A copy of the part with these attributes changed; the weights are the same tensors."""
+    changed = copy.copy(part)
+    vars(changed).update(changes)
+    return changed
 
 
 def shifted(part: TrainedPart) -> dict[Sentence, TrainedPart]:
-    """Any part, reading hidden states one layer off."""
+    """Copies of the part that read hidden states one layer off."""
     names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
     layers = part.feature_layers
     return {
-        name: read_as(part, feature_layers=tuple(layer + by for layer in layers))
+        name: variant(part, feature_layers=tuple(layer + by for layer in layers))
         for by, name in names.items()
         if layers
     }
@@ -249,8 +249,8 @@ class RunReading:
         count = len(masks)
         most = max(1, WIDEST - count)  # masks have to be at the end of a pass
         for tokens, read in zip(self.tokens.split(most), self.features.split(most)):
-            given = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
-            rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(given))
+            inputs = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
+            rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(inputs))
             self.reader.rewind(self.reader.length - count)
         self.held, self.states = self.reader.length, self._left
         return rows
@@ -270,7 +270,7 @@ class RunReading:
         self.states = after(self.states, self._left, level)
         return rows
 
-    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         reader = self.readers[head]
         rows = reader.forward(tokens, keep, inputs=states)
         reader.rewind(0)

@@ -76,16 +76,16 @@ class Warper:
         """The temperature, if nothing else changes the distribution; 0 if greedy."""
         if self.params.greedy:
             return 0.0
-        others = [one for one in self.filters if not isinstance(one, TemperatureLogitsWarper)]
-        return None if others else float(self.params.temperature)
+        unfiltered = all(isinstance(filter_, TemperatureLogitsWarper) for filter_ in self.filters)
+        return float(self.params.temperature) if unfiltered else None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """float32 probabilities [rows, vocab] from logits [rows, vocab] of any float type."""
         logits = logits.float()
         if self.params.greedy:
             return torch.zeros_like(logits).scatter_(-1, first_largest(logits).unsqueeze(-1), 1.0)
-        for one_filter in self.filters:
-            logits = one_filter(None, logits)
+        for filter_ in self.filters:
+            logits = filter_(None, logits)
         return logits.softmax(-1)
 
 
@@ -138,8 +138,8 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
     if on_cpu(probs):
-        found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-        return found.clamp_max_(probs.shape[-1] - 1), cumulative
+        tokens = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+        return tokens.clamp_max_(probs.shape[-1] - 1), cumulative
     return _first_above(cumulative, threshold, probs), cumulative
 
 

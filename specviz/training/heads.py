@@ -48,7 +48,7 @@ class Eagle3Recipe(ChainRecipe):
             hidden_size_of(target)  # refuses embeddings of another width
             tensors["lm_head.weight"] = target.get_output_embeddings().weight
         else:
-            tensors |= known_to(draft, tensors, vocab)
+            tensors |= weights_from(draft, tensors, vocab)
         settings = (
             layers
             | speculators_settings(target, "eagle3", "LlamaForCausalLMEagle3", _PROPOSED, layers)
@@ -89,19 +89,20 @@ def new_head(layers: dict[str, Any], fused: int) -> dict[str, Tensor]:
     return tensors | {"layers.0.mlp.down_proj.weight": torch.zeros(d, inner), "fc.weight": drawn(d, fused)}
 
 
-def known_to(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> dict[str, Tensor]:
+def weights_from(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> dict[str, Tensor]:
     """The weights of a one-layer draft model, as a head of its sizes has them in its `tensors`: attention reads the
     embedding as it did there, and the state besides, which is as large as embeddings are."""
-    own = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
+    weights = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
     for name in ("embed_tokens.weight", "lm_head.weight"):
         # Checkpoints with one tokenizer may be padded to different widths.
-        own[name] = functional.pad(own[name], (0, 0, 0, vocab - len(own[name])))
-    size = own["embed_tokens.weight"].square().mean().sqrt()
-    own["layers.0.hidden_norm.weight"] = size * tensors["layers.0.hidden_norm.weight"].to(size)
+        weights[name] = functional.pad(weights[name], (0, 0, 0, vocab - len(weights[name])))
+    size = weights["embed_tokens.weight"].square().mean().sqrt()
+    weights["layers.0.hidden_norm.weight"] = size * tensors["layers.0.hidden_norm.weight"].to(size)
     for name in ("q", "k", "v"):
         joined = f"layers.0.self_attn.{name}_proj.weight"
-        own[joined] = torch.cat([own[joined], tensors[joined][:, own[joined].shape[1] :].to(own[joined])], -1)
-    return own
+        embedding = weights[joined]
+        weights[joined] = torch.cat([embedding, tensors[joined][:, embedding.shape[1] :].to(embedding)], -1)
+    return weights
 
 
 #: How many tokens its configuration says that it drafts, as FastMTP's does.

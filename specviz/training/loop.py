@@ -16,7 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from specviz.records.errors import SpecvizError
-from specviz.training.data import BLOCK, Corpus, held_out_blocks
+from specviz.training.data import BLOCK_TOKENS, Corpus, held_out_blocks
 
 #: The quintic of Jordan et al.: five steps bring every singular value near 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -71,12 +71,12 @@ def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[to
     tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     tables |= {id(weight) for name, weight in module.named_parameters() if _OUTPUTS.search(name)}
-    matrices, others = [], []
-    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
-        (matrices if parameter.dim() > 1 and id(parameter) not in tables else others).append(parameter)
+    matrices, rest = [], []
+    for parameter in filter(lambda parameter: parameter.requires_grad, module.parameters()):
+        (matrices if parameter.dim() > 1 and id(parameter) not in tables else rest).append(parameter)
     optimisers: list[torch.optim.Optimizer] = [Muon(matrices, lr, dtype)] if matrices else []
-    if others:
-        optimisers.append(torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))
+    if rest:
+        optimisers.append(torch.optim.AdamW(rest, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))
     return optimisers
 
 
@@ -104,11 +104,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        """The scalar loss on blocks [rows, BLOCK] int64 on the device; any randomness depends on `step` alone."""
+        """The scalar loss on blocks [rows, BLOCK_TOKENS] int64 on the device; randomness depends on `step` alone."""
 
     @abstractmethod
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        """How good each predictor in the student is on blocks [rows, BLOCK]: name -> a loss [1] or `agreement` [3]."""
+        """How good each predictor in the student is on blocks [rows, BLOCK_TOKENS], by name: a loss [1] or `agreement` [3]."""
 
     @abstractmethod
     def save(self, folder: pathlib.Path) -> None:
@@ -129,7 +129,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        return max(1, self.tokens // (self.rows * BLOCK))
+        return max(1, self.tokens // (self.rows * BLOCK_TOKENS))
 
 
 def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:

@@ -48,7 +48,7 @@ Files = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Reading:
+class TargetOutputs:
     """The target's outputs for each token it reads."""
 
     features: Tensor  # [rows, n, layers · d], its hidden states, side by side
@@ -63,11 +63,11 @@ class FrozenTarget:
         self.feature_layers = feature_layers
 
     @torch.no_grad()
-    def read(self, ids: Tensor) -> Reading:
+    def read(self, ids: Tensor) -> TargetOutputs:
         """One pass over blocks [rows, n] int64."""
         output = self.model(input_ids=ids, output_hidden_states=True, use_cache=False)
         features = torch.cat([output.hidden_states[layer] for layer in self.feature_layers], -1)
-        return Reading(features, output.logits)
+        return TargetOutputs(features, output.logits)
 
     @torch.no_grad()
     def logits(self, ids: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ class PartRecipe(Recipe):
                 name=self.name,
                 method=self.part.method,
             )
-        with tempfile.TemporaryDirectory() as made:
+        with tempfile.TemporaryDirectory() as temporary:
             folder = start
             if not isinstance(start, pathlib.Path):
-                folder = pathlib.Path(made)
+                folder = pathlib.Path(temporary)
                 write_part(folder, *self.new(target, start))
             files = PartFiles.at(folder)
             student = load_part(self.part.kind, folder, target)
@@ -155,7 +155,7 @@ class PartRecipe(Recipe):
 
     def save(self, folder: pathlib.Path) -> None:
         weights = self.student.state_dict()
-        write_part(folder, self.settings, self.held | {self.student.names[own]: weights[own] for own in weights})
+        write_part(folder, self.settings, self.held | {self.student.names[name]: weights[name] for name in weights})
 
 
 class ChainRecipe(PartRecipe):
@@ -191,8 +191,8 @@ def seen_by_chains(n: int, step: int, device: torch.device) -> Tensor:
 
     Of the first step's rows those up to their own; of the later steps only their own.
     """
-    own = torch.eye(n, dtype=torch.bool, device=device)
-    return torch.cat([torch.ones_like(own).tril(), *[own] * step], -1)[None, None]
+    diagonal = torch.eye(n, dtype=torch.bool, device=device)
+    return torch.cat([torch.ones_like(diagonal).tril(), *[diagonal] * step], -1)[None, None]
 
 
 def write_part(folder: pathlib.Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -68,7 +68,7 @@ def test_what_rounds_have_shown_is_kept_for_each_way_to_draft():
     # A quicker machine, another text: the next run begins with what these have shown.
     known = next(iter(pair.passes.experience.values()))
     request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO, seed=9, drafting=DraftParams(branches=1)))
-    assert lengths.length_of(request).experience is known
+    assert lengths.depth_policy(request).history is known
 
 
 @pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("eagle", 3), ("prompt_lookup", None)])
@@ -109,7 +109,7 @@ def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branche
 
 def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = prepare(pair_of("llama"), RunSettings(PROMPT, num_draft_tokens=AUTO, sampling=GREEDY))
-    request = dataclasses.replace(request, longest=2)
+    request = dataclasses.replace(request, most_draft_tokens=2)
     assert request.num_draft_tokens == 2
     assert max(len(one.drafted) for one in specviz.decoding.engine.rounds(request)) == 2
 

@@ -309,8 +309,8 @@ def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
     part = pair.parts["parallel"]
     reading = {"format": name.split()[0], "hidden_states": list(layout.reads(3)), "block_size": layout.block}
     reading["depths"] = layout.block - (not layout.predicts_next)
-    assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
-    others = part.other_readings()
+    assert part.facts() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
+    others = part.variants()
     slots = f"each mask predicts the token {'at' if layout.predicts_next else 'after'} its position"
     meant = {
         "hidden states one layer lower": {"reads": lambda layers: [one - 1 for one in layout.reads(layers)]},

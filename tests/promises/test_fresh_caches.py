@@ -39,7 +39,7 @@ def made(monkeypatch):
 @pytest.fixture(autouse=True)
 def uneven(monkeypatch):
     """Plain steps come between the drafts, as where γ is chosen in each round."""
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
 
 
 def speculated(pair: ModelPair, drafter: str | None, branches: int, temperature: float = 1.0):
