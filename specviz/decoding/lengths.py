@@ -52,7 +52,7 @@ def _history(request: Request) -> History:
     """The history of rounds drafted like this, which this run continues."""
     histories, key = request.pair.passes.experience, _drafting_key(request)
     if key not in histories:
-        histories[key] = _expected(request)
+        histories[key] = _expected_history(request)
     return histories[key]
 
 
@@ -66,7 +66,7 @@ def learn(policy: DepthPolicy, request: Request, verdict: Verdict, seconds: Seco
     policy.observe(depth(verdict.draft.parents), len(verdict.path), times)
 
 
-def _expected(request: Request) -> History:
+def _expected_history(request: Request) -> History:
     """Before any round was timed: target passes as they were measured, and draft steps that take `STEP` of one."""
     depths = range(request.num_draft_tokens + 1)
     measured = request.pair.passes.seconds_by_width or {1: 1.0}

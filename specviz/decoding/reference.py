@@ -48,8 +48,8 @@ def speculate(
                 break
             accepted += 1
         # The next token comes from what q left uncovered there or, if none was rejected, from the target's last row.
-        left = (p[accepted] - q[accepted]).clamp(min=0) if accepted < len(drafted) else p[accepted]
-        next_token = draw(left if left.sum() > 0 else p[accepted], next_u)
+        uncovered = (p[accepted] - q[accepted]).clamp(min=0) if accepted < len(drafted) else p[accepted]
+        next_token = draw(uncovered if uncovered.sum() > 0 else p[accepted], next_u)
 
         # 4. Keep: the caches forget the rejected tokens; each holds at most the committed tokens less one.
         for cache in (p_cache, q_cache):

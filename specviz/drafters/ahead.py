@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specviz.drafters.growing import Growing, GrownLevel
+from specviz.drafters.growing import Growing, Grown, GrownLevel
 from specviz.parts.head_passes import HeadModel
-from specviz.parts.reading import Rows, TrainedPart, before
+from specviz.parts.reading import Rows, TrainedPart, parent_states
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
@@ -62,7 +62,7 @@ class DraftAhead:
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
         """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
-        levels, grown = self.levels(DeviceReading(self, text), depth), self.growing.start(depth, text.length.device)
+        levels, grown = self.levels(DeviceReading(self, text), depth), Grown(self.growing, depth, text.length.device)
         first = self._fit(next(levels))
         level = grown.add(first[:1], uniforms)
         for step in range(1, depth):
@@ -187,7 +187,7 @@ class DeviceReading:
     """The passes of one draft on a device (`specviz.parts.reading.Reading`)."""
 
     foresees = False  # no draft ends early there
-    sure: Tensor | None = None
+    forecast: Tensor | None = None
 
     def __init__(self, ahead: DraftAhead, text: DeviceText):
         self.ahead, self.on_device = ahead, text
@@ -230,9 +230,9 @@ class DeviceReading:
             return rows
         where = self.end + torch.arange(level.first, level.first + len(level.tokens), device=self.end.device)
         seen = branches_see(ahead.cells, self.end, level.ancestors)
-        inputs = ahead.inputs(before(self.states, level))
-        rows, more = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
-        self.states = torch.cat([self.states, more])
+        inputs = ahead.inputs(parent_states(self.states, level))
+        rows, new_states = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
+        self.states = torch.cat([self.states, new_states])
         return rows
 
     def _pass(

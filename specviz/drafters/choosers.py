@@ -21,7 +21,7 @@ class Children:
 
     tokens: Tensor  # [m] int64
     places: list[int]  # [m] the row of each token's parent
-    sure: list[float]  # [m] the drafter's probability for each, given its parent
+    confidences: list[float]  # [m] the drafter's probability for each, given its parent
     chances: list[float]  # [m] roughly how likely each is to be accepted, given its parent
     probs: Tensor | None  # [m, vocab] what each was drawn from; None for top choices
 
@@ -48,8 +48,8 @@ class TopChoices:
             for prob, token in zip(probs[place], ids[place])
         ]
         best = heapq.nlargest(branches, candidates, key=itemgetter(0))
-        _, places, tokens, sure = map(list, zip(*best))
-        return Children(to_device(tokens, rows.device), places, sure, chances=sure, probs=None)
+        _, places, tokens, confidences = map(list, zip(*best))
+        return Children(to_device(tokens, rows.device), places, confidences, chances=confidences, probs=None)
 
 
 class Draws:
@@ -73,19 +73,19 @@ class Draws:
         on its turn: a sibling counts only if its elders are rejected.
         """
         probs = self.warper.probabilities(rows)
-        dealt = turns(weights, branches, probs.count_nonzero(-1).tolist())
+        drawing_turns = turns(weights, branches, probs.count_nonzero(-1).tolist())
         tokens: list[Tensor] = []
         places: list[int] = []
         drawn_from: list[Tensor] = []
-        left = probs.clone()
-        for served, _ in dealt:
-            q = left[served]
+        remaining = probs.clone()
+        for drawing, _ in drawing_turns:
+            q = remaining[drawing]
             q.div_(q.sum(-1, keepdim=True))
-            tokens.append(draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1)))
-            places += served
+            tokens.append(draw(q, uniforms[len(places) : len(places) + len(drawing)].unsqueeze(-1)))
+            places += drawing
             drawn_from.append(q)
-            left[served, tokens[-1]] = 0
-        drawn, chances = torch.cat(tokens), [chance for served, chance in dealt for _ in served]
+            remaining[drawing, tokens[-1]] = 0
+        drawn, chances = torch.cat(tokens), [chance for drawing, chance in drawing_turns for _ in drawing]
         return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
 
@@ -97,8 +97,8 @@ class Paths(Draws):
         probs = self.warper.probabilities(rows).expand(branches, -1)
         tokens = draw(probs, uniforms[:branches].unsqueeze(-1))
         places = [0] * branches if len(rows) == 1 else list(range(branches))
-        sure = probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
-        return Children(tokens, places, sure, [1.0] * branches, probs)
+        confidences = probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
+        return Children(tokens, places, confidences, [1.0] * branches, probs)
 
 
 Chooser = TopChoices | Draws

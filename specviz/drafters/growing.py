@@ -33,14 +33,10 @@ class Growing:
     warper: Warper | None  # shapes the distributions that tokens are drawn from; None takes the likeliest
     branches: int  # tokens of each level; 1 makes chains
 
-    def start(self, depth: int, device: torch.device) -> Grown:
-        """A draft of `depth` levels, of which there is none yet."""
-        return Grown(self, depth, device)
-
 
 @dataclass
 class Grown:
-    """A draft in the making."""
+    """A draft of `depth` levels in the making."""
 
     growing: Growing
     depth: int
@@ -63,7 +59,7 @@ class Grown:
             self.levels.append(GrownLevel(self._next_of_chain(rows, u), first, None, None))
         else:
             warper = self.growing.warper
-            tokens, places = self._likeliest(rows) if warper is None else self._drawn(warper.probabilities(rows), u)
+            tokens, places = self._take_likeliest(rows) if warper is None else self._draw(warper.probabilities(rows), u)
             judging = places + (first - width + 1) if first else places
             self.levels.append(GrownLevel(tokens, first, judging, self._ancestors(first, places)))
         return self.levels[-1]
@@ -94,7 +90,7 @@ class Grown:
         self.probs.append(self.growing.warper.probabilities(row))
         return draw(self.probs[-1], u[0])
 
-    def _likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _take_likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As `TopChoices.children`."""
         self.widths.append(self.growing.branches)
         probs, ids = rows.softmax(-1).topk(self.growing.branches)
@@ -105,23 +101,23 @@ class Grown:
         self.weights = chances.index_select(0, best)
         return ids.flatten().index_select(0, best), best // self.growing.branches
 
-    def _drawn(self, left: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, remaining: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
-        dealt = turns(self.chances, self.growing.branches)
-        self.widths.append(len(dealt))
+        drawing_turns = turns(self.chances, self.growing.branches)
+        self.widths.append(len(drawing_turns))
         tokens: list[Tensor] = []
         parents: list[Tensor] = []
-        for served, _ in dealt:
-            places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in served])
-            mass = left.index_select(0, places)
+        for drawing, _ in drawing_turns:
+            places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in drawing])
+            mass = remaining.index_select(0, places)
             total = mass.sum(-1, keepdim=True)
             q = torch.where(total > 0, mass / total, 0.0)
             drawn = sum(map(len, tokens))
-            tokens.append(draw(q, u[drawn : drawn + len(served)].unsqueeze(-1)))
+            tokens.append(draw(q, u[drawn : drawn + len(drawing)].unsqueeze(-1)))
             self.probs.append(q)
             parents.append(places)
-            left.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
-        self.chances = [self.chances[place] * chance for served, chance in dealt for place in served]
+            remaining.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
+        self.chances = [self.chances[place] * chance for drawing, chance in drawing_turns for place in drawing]
         return torch.cat(tokens), torch.cat(parents)
 
     def _ancestors(self, first: int, places: Tensor) -> Tensor:

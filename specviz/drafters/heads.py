@@ -61,8 +61,8 @@ class HeadDrafter(Stepwise):
         return self.part.source(depth)
 
     @property
-    def sure(self) -> Tensor | None:
-        return self.reading.sure
+    def forecast(self) -> Tensor | None:
+        return self.reading.forecast
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.unread_features = [] if features is None else [features]

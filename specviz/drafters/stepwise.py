@@ -59,7 +59,7 @@ class Stepwise(Drafter):
         nothing to go on yet."""
 
     @property
-    def sure(self) -> Tensor | None:
+    def forecast(self) -> Tensor | None:
         """[k] how likely the token of each of the last rows is to be accepted, where that is foreseen; drafting
         then stops before a level that is too unlikely, and not after an unsure one."""
         return None
@@ -74,8 +74,8 @@ class Stepwise(Drafter):
         if levels is None:
             return Draft.copied((), uniforms.device)
         first = next(levels)
-        if (stopped := self._too_unsure()) is not None:
-            return replace(Draft.copied((), uniforms.device), confidence=stopped)
+        if (too_low := self._too_unsure()) is not None:
+            return replace(Draft.copied((), uniforms.device), confidence=too_low)
         if self.by_kernels and len(first) == budget and (choice := self.choice) is not None:
             rows = fit_width(first, self.vocab_size).float().contiguous()
             return self.as_draft(spread(rows, choice, uniforms), uniforms)
@@ -84,9 +84,9 @@ class Stepwise(Drafter):
 
     def _too_unsure(self) -> float | None:
         """What is foreseen of the next level, if that is too unlikely to be drafted."""
-        if self.sure is None or not self.confidence:
+        if self.forecast is None or not self.confidence:
             return None
-        foreseen = self.sure.max().item()
+        foreseen = self.forecast.max().item()
         return foreseen if foreseen < self.confidence else None
 
     def _chain(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
@@ -94,11 +94,11 @@ class Stepwise(Drafter):
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
-        stopped, at_once = None, len(first) > 1
+        too_low, at_once = None, len(first) > 1
         for depth, u in enumerate(uniforms[:budget].unbind()):
             if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], chain(depth)))
-                if (stopped := self._too_unsure()) is not None:
+                if (too_low := self._too_unsure()) is not None:
                     break
             else:
                 row = first[depth : depth + 1]
@@ -107,13 +107,13 @@ class Stepwise(Drafter):
             tokens.append(token)
             if drawn_from is not None:
                 probs.append(drawn_from)
-            if self.confidence and self.sure is None and depth < budget - 1:
-                sure = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
-                if sure < self.confidence:
-                    stopped = sure
+            if self.confidence and self.forecast is None and depth < budget - 1:
+                confidence = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
+                if confidence < self.confidence:
+                    too_low = confidence
                     break
         drawn = torch.cat(probs) if probs else None
-        return self._draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, stopped)
+        return self.as_draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, too_low)
 
     @property
     def choice(self) -> Choice | None:
@@ -126,10 +126,6 @@ class Stepwise(Drafter):
     def drafts_in_one_call(self, reader: CachedModel | RunReading) -> bool:
         """True if `reader` can make this drafter's drafts by itself."""
         return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
-
-    def as_draft(self, drafted: Made, uniforms: Tensor) -> Draft:
-        """The draft that was made in one call."""
-        return self._draft(drafted, uniforms, None)
 
     def grows_on(self, reader: CachedModel) -> bool:
         """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices.
@@ -152,11 +148,11 @@ class Stepwise(Drafter):
         probs: list[Tensor] = []
         parents: tuple[int, ...] = ()
         frontier, weights = [-1], [1.0]
-        stopped, at_once = None, len(first) > 1
+        too_low, at_once = None, len(first) > 1
         for depth in range(budget):
             if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], parents, in_tree=True))
-                if (stopped := self._too_unsure()) is not None:
+                if (too_low := self._too_unsure()) is not None:
                     break
             else:
                 row = first[depth : depth + 1].expand(len(frontier), -1)
@@ -170,16 +166,17 @@ class Stepwise(Drafter):
             start = len(parents)
             parents += tuple(frontier[place] for place in level.places)
             frontier = list(range(start, len(parents)))
-            if self.sure is None and depth < budget - 1 and max(level.sure) < self.confidence:
-                stopped = max(level.sure)
+            if self.forecast is None and depth < budget - 1 and max(level.confidences) < self.confidence:
+                too_low = max(level.confidences)
                 break
         drawn = torch.cat(probs) if probs else None
-        return self._draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, stopped)
+        return self.as_draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, too_low)
 
-    def _draft(self, drafted: Made, uniforms: Tensor, stopped: float | None) -> Draft:
+    def as_draft(self, drafted: Made, uniforms: Tensor, too_low: float | None = None) -> Draft:
+        """What was drafted, for a rule. too_low: the confidence that ended drafting early."""
         warper = self.chooser.warper
         own_softmax = warper is not None and not warper.changes_logits and self.width == 1
-        return replace(drafted.as_draft(uniforms, own_softmax, self._sources(drafted.parents)), confidence=stopped)
+        return replace(drafted.as_draft(uniforms, own_softmax, self._sources(drafted.parents)), confidence=too_low)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

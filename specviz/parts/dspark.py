@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specviz.parts.block_files import unknown_kind
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.reading import Reading, Rows, SomeLevel, after, before
+from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
 
 #: Corrected logits, and the memory after the tokens that corrected them.
@@ -45,12 +45,12 @@ class CorrectedHead(DFlashHead):
         memory = memories = self.first_memory(tokens, hidden)
         for slot in range(skipped, skipped + depth):
             with reading.span():
-                logits, more = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
-                reading.sure = self.foreseen(tokens, hidden[slot]) if reading.foresees else None
+                logits, new_memories = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
+                reading.forecast = self.acceptance_forecast(tokens, hidden[slot]) if reading.foresees else None
                 logits = self.for_target(logits)
             level = yield logits
-            memories = more if slot == skipped else after(memories, more, level)
-            tokens, memory = level.tokens, before(memories, level)
+            memories = new_memories if slot == skipped else with_level(memories, new_memories, level)
+            tokens, memory = level.tokens, parent_states(memories, level)
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
@@ -61,7 +61,7 @@ class CorrectedHead(DFlashHead):
         [k, width]. hidden: [d], the row's. depth: of its token in the draft, from 0."""
         return logits.expand(len(tokens), -1), memory
 
-    def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
+    def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
         """[k], an estimate of Σ min(p, q) of a row [d] after each of the tokens [k]; None if it foresees nothing."""
         return None
 
@@ -130,7 +130,7 @@ class DSparkHead(CorrectedHead):
         gain, memory = self.markov_head(tokens, hidden, memory)
         return logits + gain, memory
 
-    def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
+    def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
         if self.confidence_head is None:
             return None
         read, proj = hidden.expand(len(tokens), -1), self.confidence_head["proj"]
@@ -178,8 +178,8 @@ class _Mixing(nn.Module):
     def forward(self, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
         """x: [1, slots, d]."""
         added = self.kernel_projection(x).unflatten(-1, (*self.base_kernel.shape[:2], -1))
-        before, after = (self.base_kernel + added.repeat_interleave(self.group, -1)).unbind(2)
-        return self._mix(inner(self._mix(x, before)), after)
+        kernels_before, kernels_after = (self.base_kernel + added.repeat_interleave(self.group, -1)).unbind(2)
+        return self._mix(inner(self._mix(x, kernels_before)), kernels_after)
 
     def _mix(self, x: Tensor, kernels: Tensor) -> Tensor:
         slots = x.shape[1]
@@ -214,7 +214,7 @@ class DFlash2Head(CorrectedHead):
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         selector = self.candidate_selector
         likeliest, ids = logits.topk(min(self.candidates, len(logits)))
-        before = selector.predecessor_codebook[tokens] * selector.hidden_projection(hidden)
-        scores = likeliest + before @ selector.successor_codebook[ids].T
+        context = selector.predecessor_codebook[tokens] * selector.hidden_projection(hidden)
+        scores = likeliest + context @ selector.successor_codebook[ids].T
         out = logits.new_full((len(tokens), len(logits)), float("-inf"))
         return out.scatter(-1, ids.expand(len(tokens), -1), scores), memory

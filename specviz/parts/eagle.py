@@ -128,7 +128,7 @@ class Eagle3Head(PublishedHead):
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
-        files = files.named(_eagle3_name)
+        files = files.named(lambda name: re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model.")))
         width, vocab_size = (files.setting(name) for name in ("target_hidden_size", "vocab_size"))
         same_target(files, target, hidden_size=width, vocab_size=vocab_size)
         head = filled(lambda: cls(files, target), files, target, smaller_vocabulary(files, target))
@@ -168,10 +168,6 @@ class PEagleHead(Eagle3Head):
     def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         masks = reading.last.new_full((depth - 1,), self.mask_id)
         yield reading.text(masks, self.mask_hidden[0].expand(depth - 1, -1))
-
-
-def _eagle3_name(name: str) -> str:
-    return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
 
 
 #: The names of speculators, and of the norms, in SafeAILab's manner.

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
-from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, after, before, variant
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, parent_states, variant, with_level
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.roles import Role
@@ -226,8 +226,8 @@ class MlpSpeculator(PublishedPart):
         rows, states = reading.head_rows(reading.last, self.enter(reading.last_state), 1)
         for head in range(1, depth):
             level = yield rows
-            rows, more = reading.head_rows(level.tokens, before(states, level), len(level.tokens), head)
-            states = after(states, more, level)
+            rows, new_states = reading.head_rows(level.tokens, parent_states(states, level), len(level.tokens), head)
+            states = with_level(states, new_states, level)
         yield rows
 
     def facts(self) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class ReadingInTurn(RunReading):
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         rows = super().text(masks, features)
-        self._note(self._left)
+        self._note(self._last_states)
         return rows
 
     def level(self, level: HostLevel) -> Tensor:
@@ -248,8 +248,8 @@ class ReadingInTurn(RunReading):
         view = tree_view(parents, self.reader.length, len(tokens)) if in_tree else ()
         visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
         logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
-        self._note(self._left[: len(tokens)])
-        self.states = self._left[len(tokens) - 1 :]
+        self._note(self._last_states[: len(tokens)])
+        self.states = self._last_states[len(tokens) - 1 :]
         return logits
 
     def _note(self, states: Tensor) -> None:

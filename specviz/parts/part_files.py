@@ -155,8 +155,8 @@ class PartFiles:
                 with safe_open(file, "pt") as opened:
                     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
             # Onto a device without memory: of a file in torch's present form only the names and shapes are read.
-            held = torch.load(file, map_location="meta", weights_only=True)
-            return {name: tuple(tensor.shape) for name, tensor in _tensors_of(held).items()}
+            saved = torch.load(file, map_location="meta", weights_only=True)
+            return {name: tuple(tensor.shape) for name, tensor in _tensors_of(saved).items()}
 
     @contextlib.contextmanager
     def _explaining(self, file: pathlib.Path) -> Iterator[None]:
@@ -211,10 +211,10 @@ def settings_in(folder: pathlib.Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _tensors_of(held: Any) -> dict[str, Tensor]:
+def _tensors_of(saved: Any) -> dict[str, Tensor]:
     """The tensors in what torch saved: a dictionary of them, at times inside another one."""
-    if not isinstance(held, dict):
+    if not isinstance(saved, dict):
         return {}
-    tensors = {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    inner = (value for value in held.values() if isinstance(value, dict))
+    tensors = {name: value for name, value in saved.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    inner = (value for value in saved.values() if isinstance(value, dict))
     return tensors or next((nested for value in inner if (nested := _tensors_of(value))), {})

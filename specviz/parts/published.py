@@ -71,8 +71,8 @@ def filled(
     """
     with torch.device("meta"):
         # Whatever sizes a configuration promises, they take no memory yet.
-        wanted = make().state_dict()
-    for name, tensor in wanted.items():
+        expected = make().state_dict()
+    for name, tensor in expected.items():
         if name not in files.shapes:
             raise files.complaint("The weights in {folder} lack {tensor}, or some of its dimensions.", tensor=name)
         if files.shapes[name] != tensor.shape:
@@ -82,25 +82,25 @@ def filled(
                 found=list(files.shapes[name]),
                 wanted=list(tensor.shape),
             )
-    if unknown := sorted(files.shapes.keys() - wanted.keys() - MAPS):
+    if unknown := sorted(files.shapes.keys() - expected.keys() - MAPS):
         raise files.complaint(
             "The weights in {folder} contain {tensor}, which specviz does not know in this format and would leave out.",
             tensor=unknown[0],
         )
-    held = files.tensors()
-    for name, tensor in wanted.items():
-        if held[name].is_floating_point() != tensor.is_floating_point():
+    tensors = files.tensors()
+    for name, tensor in expected.items():
+        if tensors[name].is_floating_point() != tensor.is_floating_point():
             raise files.complaint(
                 "{tensor} in {folder} holds numbers of the type {found}, which specviz does not expect in a part.",
                 tensor=name,
-                found=str(held[name].dtype).removeprefix("torch."),
+                found=str(tensors[name].dtype).removeprefix("torch."),
             )
     with no_init_weights():
         part = make()
     # The tensors themselves: as the part's own they would be in memory twice.
-    part.load_state_dict({name: held[name] for name in wanted}, assign=True)
+    part.load_state_dict({name: tensors[name] for name in expected}, assign=True)
     part.columns = columns
-    part.names = {name: name if files.names is None else files.names[name] for name in wanted}
+    part.names = {name: name if files.names is None else files.names[name] for name in expected}
     for weight in part.parameters():
         # Not the frequencies of rotary positions, which half precision would spoil.
         weight.data = weight.data.to(target.dtype)

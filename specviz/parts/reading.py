@@ -38,15 +38,15 @@ class Level(Protocol):
         """[k] int64, the row that judges each: 0 follows the text, i + 1 draft token i. None in a chain."""
 
 
-def before(states: Tensor, level: Level) -> Tensor:
+def parent_states(states: Tensor, level: Level) -> Tensor:
     """[k, d], what a level's tokens go on from. states: [n, d], of the text's row, then of each draft token; in a chain
     only the last one counts."""
     return states[-1:] if level.rows is None else states.index_select(0, level.rows)
 
 
-def after(states: Tensor, more: Tensor, level: Level) -> Tensor:
+def with_level(states: Tensor, new_states: Tensor, level: Level) -> Tensor:
     """The states with those of a level's tokens, [k, d]."""
-    return more if level.rows is None else torch.cat([states, more])
+    return new_states if level.rows is None else torch.cat([states, new_states])
 
 
 class HostLevel(NamedTuple):
@@ -75,7 +75,7 @@ class Reading(Protocol[Given]):
 
     foresees: bool  # whether `sure` is wanted
     #: [k] how likely the token of each of the last rows is to be accepted, where a part foresees that.
-    sure: Tensor | None
+    forecast: Tensor | None
 
     @property
     def states(self) -> Tensor:
@@ -204,7 +204,7 @@ class RunReading:
         self.held = 0  # tokens of the text that it goes back to
         self.tokens = self.features = self.states = torch.empty(0)
         self.foresees = False
-        self.sure: Tensor | None = None
+        self.forecast: Tensor | None = None
 
     @property
     def shortest(self) -> int:
@@ -244,7 +244,7 @@ class RunReading:
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         if masks is None:
             rows = self.reader.forward(self.tokens, keep=1, inputs=self._fused(self.features))
-            self.held, self.states = self.reader.length, self._left[-1:]
+            self.held, self.states = self.reader.length, self._last_states[-1:]
             return rows
         count = len(masks)
         most = max(1, WIDEST - count)  # masks have to be at the end of a pass
@@ -252,11 +252,11 @@ class RunReading:
             inputs = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
             rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(inputs))
             self.reader.rewind(self.reader.length - count)
-        self.held, self.states = self.reader.length, self._left
+        self.held, self.states = self.reader.length, self._last_states
         return rows
 
     @property
-    def _left(self) -> Tensor:
+    def _last_states(self) -> Tensor:
         """The states that the last pass left; nothing of a part whose states are not read."""
         states = self.reader.features
         return self.states[:0] if states is None else states
@@ -266,8 +266,8 @@ class RunReading:
             return self.fuse(features)
 
     def level(self, level: HostLevel) -> Tensor:
-        rows = self.reader.extend(level.tokens, level.parents, before(self.states, level))
-        self.states = after(self.states, self._left, level)
+        rows = self.reader.extend(level.tokens, level.parents, parent_states(self.states, level))
+        self.states = with_level(self.states, self._last_states, level)
         return rows
 
     def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:

@@ -28,12 +28,12 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (p'); Chen et al. 2023, arXiv 2302.01318, (·)+.
     The difference sums to 0 only when p = q up to rounding; then p itself is the right distribution.
     """
-    left = (target_probs - draft_probs).clamp_min_(0)
-    total = left.sum(-1, keepdim=True)
+    uncovered = (target_probs - draft_probs).clamp_min_(0)
+    total = uncovered.sum(-1, keepdim=True)
     if on_cpu(total) and total.min().item() > 0:
         # `where` would take as long as everything else here.
-        return left.div_(total)
-    return torch.where(total > 0, left / total, target_probs)
+        return uncovered.div_(total)
+    return torch.where(total > 0, uncovered / total, target_probs)
 
 
 def points_at(row: Tensor, tokens: Tensor, rows: Tensor, like: Tensor) -> Tensor:
@@ -100,20 +100,20 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     ratio = (p.double() / q).cumprod(0)
     share = (ratio / ratio.cummax(0).values.clamp_min_(1)).float()
     scale = torch.nn.functional.pad(share[:-1], (1, 1), value=1.0)
-    left = target_probs * scale.unsqueeze(-1)
+    uncovered = target_probs * scale.unsqueeze(-1)
     if draft.probs is None:
-        left.scatter_(-1, column, 0.0)  # p·M_b − 1 is never positive
+        uncovered.scatter_(-1, column, 0.0)  # p·M_b − 1 is never positive
     else:
-        left[:n] -= draft.probs
-    total = left.clamp_min_(0).sum(-1)
+        uncovered[:n] -= draft.probs
+    total = uncovered.clamp_min_(0).sum(-1)
     inner, z = share[:-1], total[1:n]
     accept_prob = torch.cat([torch.where(inner < 1, z / (z + (1 - inner)), 1.0), share[-1:]])
 
     positions = torch.arange(1, n + 1, device=draft.tokens.device)
     row = ((uniforms.accept[:n] < accept_prob) * positions).amax(0, keepdim=True)
-    left, total = left.index_select(0, row)[0], total.index_select(0, row)
+    uncovered, total = uncovered.index_select(0, row)[0], total.index_select(0, row)
     # Nothing is left only where p_i = 1 and both models agree: then the target's row is right, as in `residual`.
-    next_probs = torch.where(total > 0, left / total, target_probs.index_select(0, row)[0])
+    next_probs = torch.where(total > 0, uncovered / total, target_probs.index_select(0, row)[0])
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(positions <= row, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
@@ -174,20 +174,20 @@ def _walk(
         children[parent + 1].append(token)
     ids, coin, ratio = torch.stack([draft.tokens.double(), coins.double(), (p / q).double()]).tolist()
     p_left, path = p.clone(), [-1]
-    left, untried = target_probs[0], children[0]
+    remaining, untried = target_probs[0], children[0]
     while untried:
         token, *untried = untried
         if coin[token] < ratio[token]:
             path.append(token)
-            left, untried = target_probs[token + 1], children[token + 1]
+            remaining, untried = target_probs[token + 1], children[token + 1]
             continue
-        left = residual(left, draft_probs[token])
+        remaining = residual(remaining, draft_probs[token])
         if untried:
             sibling = untried[0]
-            p_left[sibling] = left[int(ids[sibling])]
+            p_left[sibling] = remaining[int(ids[sibling])]
             ratio[sibling] = (p_left[sibling] / q[sibling]).item()
     at_a_leaf = not children[path[-1] + 1]
-    return p_left, path, left / left.sum() if at_a_leaf else left
+    return p_left, path, remaining / remaining.sum() if at_a_leaf else remaining
 
 
 def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
@@ -204,23 +204,23 @@ def verify_siblings_on_device(draft: Draft, rows: TargetRows, uniforms: Uniforms
     q = draft.probs.gather(-1, column).squeeze(-1)
     children, p_left, accepted = shape.children(), p.clone(), torch.zeros_like(p, dtype=torch.bool)
     # The row that the walk has come to, and the one whose tokens it tries: none, once all of a row's were rejected.
-    row = here = shape.rows.new_zeros(1)
-    left, none = target_probs[0], here.new_full((1,), n)
+    row = node = shape.rows.new_zeros(1)
+    remaining, none = target_probs[0], node.new_full((1,), n)
     for width in shape.widths:
-        moved = torch.zeros_like(row, dtype=torch.bool)
+        advanced = torch.zeros_like(row, dtype=torch.bool)
         for turn in range(width):
-            token = children.index_select(0, here)[:, turn]
-            tried, token = (token >= 0) & ~moved, token.clamp_min(0)
-            token_p, token_q = left.index_select(0, draft.tokens.index_select(0, token)), q.index_select(0, token)
+            token = children.index_select(0, node)[:, turn]
+            tried, token = (token >= 0) & ~advanced, token.clamp_min(0)
+            token_p, token_q = remaining.index_select(0, draft.tokens.index_select(0, token)), q.index_select(0, token)
             p_left.index_copy_(0, token, token_p.where(tried, p_left.index_select(0, token)))
             passed = tried & (token_q > 0) & (coins.index_select(0, token) < (token_p / token_q).double())
             accepted.index_copy_(0, token, accepted.index_select(0, token) | passed)
-            rest = residual(left, draft.probs.index_select(0, token)[0])
+            rest = residual(remaining, draft.probs.index_select(0, token)[0])
             next_row = target_probs.index_select(0, token + 1)[0]
-            left = torch.where(passed, next_row, torch.where(tried, rest, left))
-            row, moved = torch.where(passed, token + 1, row), moved | passed
-        here = row.where(moved, none)
-    next_probs = left / left.sum()
+            remaining = torch.where(passed, next_row, torch.where(tried, rest, remaining))
+            row, advanced = torch.where(passed, token + 1, row), advanced | passed
+        node = row.where(advanced, none)
+    next_probs = remaining / remaining.sum()
     accept_prob = torch.where(q > 0, p_left / q, 0.0).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(accepted, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
@@ -249,21 +249,21 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     column = draft.tokens.unsqueeze(-1)
     p = draft.shape.judging_cells(target_probs, column).squeeze(-1)
     q = draft.probs.gather(-1, column).squeeze(-1)
-    picked, alive = _pick(draft.tokens, p / q, paths)
+    picked, draws = _pick(draft.tokens, p / q, paths)
     places = to_device(picked, draft.tokens.device)
-    before = torch.nn.functional.pad(places + 1, (1, 0))  # the rows of the picked path
-    path_rows = target_probs.index_select(0, before)
-    drawn_from = _largest_of(draft.probs.index_select(0, places), path_rows[:-1], to_device(alive, places.device))
+    judging_rows = torch.nn.functional.pad(places + 1, (1, 0))  # the rows of the picked path
+    path_rows = target_probs.index_select(0, judging_rows)
+    drawn_from = _largest_of(draft.probs.index_select(0, places), path_rows[:-1], to_device(draws, places.device))
     path = Draft(draft.tokens.index_select(0, places), chain(len(picked)), drawn_from)
     coins = Uniforms(uniforms.draft, uniforms.accept.index_select(0, places), uniforms.next)
-    judged = verify_block(path, TargetRows(rows.logits.index_select(0, before), path_rows, None), coins)
+    judged = verify_block(path, TargetRows(rows.logits.index_select(0, judging_rows), path_rows, None), coins)
     assert judged.q is not None, "a block's tokens are drawn"
     return Decision(
         accepted=torch.zeros_like(p, dtype=torch.bool).index_copy(0, places, judged.accepted.bool()),
         p=p,
         q=q.index_copy(0, places, judged.q),
         accept_prob=torch.zeros_like(p).index_copy(0, places, judged.accept_prob),
-        row=before.index_select(0, judged.row),
+        row=judging_rows.index_select(0, judged.row),
         next_token=judged.next_token,
         next_probs=judged.next_probs,
         next_sums=judged.next_sums,
@@ -276,15 +276,15 @@ def _pick(tokens: Tensor, ratio: Tensor, paths: int) -> tuple[list[int], list[in
     """The picked path's tokens as indices into the draft, and for each the number of paths it was picked from. ratio:
     p/q of each token, [n] like `tokens`."""
     ids, promise = torch.stack([tokens.double(), ratio.double()]).tolist()
-    counts, alive = [], list(range(paths))
-    while alive[0] < len(ids):
+    counts, candidates = [], list(range(paths))
+    while candidates[0] < len(ids):
         # Equal ratios are ranked by id, as in `_largest_of`.
-        best = max(alive, key=lambda token: (promise[token], ids[token]))
-        counts.append(len(alive))
+        best = max(candidates, key=lambda token: (promise[token], ids[token]))
+        counts.append(len(candidates))
         # The next token of a path stands one level, `paths` tokens, further on.
-        alive = [token + paths for token in alive if ids[token] == ids[best]]
+        candidates = [token + paths for token in candidates if ids[token] == ids[best]]
     # Of equal paths, the first.
-    return list(range(alive[0] % paths, len(ids), paths)), counts
+    return list(range(candidates[0] % paths, len(ids), paths)), counts
 
 
 def _largest_of(draft_probs: Tensor, target_probs: Tensor, draws: Tensor) -> Tensor:

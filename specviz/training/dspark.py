@@ -23,7 +23,15 @@ from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.loop import distillation, overlap
-from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states, sizes_of
+from specviz.training.parts import (
+    FrozenTarget,
+    LogitPair,
+    PartContents,
+    PartRecipe,
+    layer_settings,
+    read_states,
+    sizes_of,
+)
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
 _LAYERS, _BLOCK, _RANK = 2, 8, 128
@@ -59,7 +67,7 @@ class DSparkRecipe(PartRecipe):
                 folder=start,
             )
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
         sizes = {"hidden_size": hidden_size_of(target)} if draft is None else sizes_of(draft, self.part.method)
         settings = _settings(target, sizes)
@@ -70,7 +78,7 @@ class DSparkRecipe(PartRecipe):
             tensors |= _weights_from(draft, target, settings)
         return settings, tensors
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
         return ((logits, wanted) for logits, wanted, _ in self.rows(ids, step))
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
@@ -97,7 +105,7 @@ class DSparkRecipe(PartRecipe):
             if memory is None:
                 memory = row.new_zeros(len(row), head.memory_width)
             logits, memory = head.corrected(depth, unembed(row), before, row, memory)
-            yield logits, text.logits[:, places].flatten(0, 1), head.foreseen(before, row)
+            yield logits, text.logits[:, places].flatten(0, 1), head.acceptance_forecast(before, row)
 
     def _hidden(self, ids: Tensor, slots: Tensor, features: Tensor) -> Tensor:
         """The hidden states [rows, blocks · slots, d] of blocks at the places `slots` [blocks, slots]."""

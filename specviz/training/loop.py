@@ -108,7 +108,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        """How good each predictor in the student is on blocks [rows, BLOCK_TOKENS], by name: a loss [1] or `agreement` [3]."""
+        """How good each predictor is on blocks [rows, BLOCK_TOKENS], by its name: a loss [1] or `agreement` [3]."""
 
     @abstractmethod
     def save(self, folder: pathlib.Path) -> None:
@@ -139,37 +139,37 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
     """
     optimisers = make_optimisers(recipe.student, schedule.lr, recipe.dtype)
     file = schedule.folder / f"{recipe.name}.checkpoint.pt"
-    done = _resume(recipe, optimisers, schedule, file)
+    steps_done = _resume(recipe, optimisers, schedule, file)
     if schedule.compiled:
         recipe.student.compile(dynamic=False)
-    if done == 0:
+    if steps_done == 0:
         print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
-    bar = tqdm(total=schedule.steps, initial=done, desc=recipe.name, unit="step", smoothing=0.05)
-    while done < min(schedule.steps, stop_after or schedule.steps):
-        ids = corpus.batch(schedule.rows, schedule.seed, done).to(recipe.device)
-        loss = _step(recipe, optimisers, ids, done, schedule)
-        done += 1
+    bar = tqdm(total=schedule.steps, initial=steps_done, desc=recipe.name, unit="step", smoothing=0.05)
+    while steps_done < min(schedule.steps, stop_after or schedule.steps):
+        ids = corpus.batch(schedule.rows, schedule.seed, steps_done).to(recipe.device)
+        loss = _step(recipe, optimisers, ids, steps_done, schedule)
+        steps_done += 1
         bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         bar.update()
-        if done % schedule.every == 0 or done == stop_after:
-            _write_checkpoint(recipe, optimisers, schedule, done, file)
-            bar.write(_in_lines(f"step {done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+        if steps_done % schedule.every == 0 or steps_done == stop_after:
+            _write_checkpoint(recipe, optimisers, schedule, steps_done, file)
+            bar.write(_in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar.close()
-    if done == schedule.steps:
+    if steps_done == schedule.steps:
         recipe.save(out)
         print(_in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus, _BLOCKS_AT_END)))
         file.unlink(missing_ok=True)
 
 
-def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, done: int, schedule: Schedule) -> float:
+def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, step: int, schedule: Schedule) -> float:
     recipe.student.train()
     with torch.autocast(recipe.device.type, recipe.dtype, enabled=recipe.dtype != torch.float32):
-        loss = recipe.loss(ids, done)
+        loss = recipe.loss(ids, step)
     loss.backward()
     nn.utils.clip_grad_norm_(recipe.student.parameters(), _LARGEST_GRADIENT)
     for optimiser in optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = optimiser.defaults["lr"] * learning_rate_factor(done, schedule.steps)
+            group["lr"] = optimiser.defaults["lr"] * learning_rate_factor(step, schedule.steps)
         optimiser.step()
         optimiser.zero_grad()
     return loss.item()
@@ -203,12 +203,12 @@ def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
 
 
 def _write_checkpoint(
-    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, done: int, file: pathlib.Path
+    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, steps_done: int, file: pathlib.Path
 ) -> None:
     """Saves everything the rest of the run depends on, in one step, so that an interrupted write costs nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     state = {
-        "done": done,
+        "done": steps_done,
         "run": _identity(schedule),
         "student": recipe.student.state_dict(),
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],

@@ -41,10 +41,10 @@ _POSITIONS = 2**17
 _SHARD = "9MB"
 
 #: The student's and the target's logits at one depth, [rows, n, vocab] each.
-Both = tuple[Tensor, Tensor]
+LogitPair = tuple[Tensor, Tensor]
 
 #: A part's config.json and its tensors by their names in the files.
-Files = tuple[dict[str, Any], dict[str, Tensor]]
+PartContents = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PartRecipe(Recipe):
         self.target = FrozenTarget(target, self.student.feature_layers)
 
     @abstractmethod
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
         """A part for this target that has learnt nothing yet, or what this draft model knows. Tensors without a weight
         in the part, such as ``d2t``, are kept as they are.
 
@@ -137,13 +137,13 @@ class PartRecipe(Recipe):
         """
 
     @abstractmethod
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
         """The student's and the target's logits at each depth, of blocks [rows, n] int64. step: of the training; None
         to measure."""
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
         """What is learnt from at each depth."""
-        return (distillation(*both) for both in self.drafts(ids, step))
+        return (distillation(*logits) for logits in self.drafts(ids, step))
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         terms = list(self.terms(ids, step))
@@ -151,7 +151,7 @@ class PartRecipe(Recipe):
         return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        return {f"{self.depth} {k}": agreement(*both) for k, both in enumerate(self.drafts(ids, None), start=1)}
+        return {f"{self.depth} {k}": agreement(*logits) for k, logits in enumerate(self.drafts(ids, None), start=1)}
 
     def save(self, folder: pathlib.Path) -> None:
         weights = self.student.state_dict()
@@ -165,10 +165,10 @@ class ChainRecipe(PartRecipe):
     part: ClassVar[type[PublishedHead]]
     depth = "step"
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
         return self.chains(ids, _MEASURED if step is None else _UNROLLED)
 
-    def chains(self, ids: Tensor, steps: int) -> Iterator[Both]:
+    def chains(self, ids: Tensor, steps: int) -> Iterator[LogitPair]:
         """Both logits at every draft step, for chains from n rows.
 
         The chain from row t reads the target's features up to t and continues on the head's own states, as in drafting;
