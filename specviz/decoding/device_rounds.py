@@ -94,15 +94,15 @@ class DeviceRounds(HostRounds):
         return sum(launched.round.depth + 1 for launched in self.launched)
 
     def _may_begin(self, text: Continuation) -> bool:
-        """True if a next round is certain, and what it may draft."""
+        """True if there will be another round for certain, and its depth does not depend on those under way."""
         if not self.launched:
             return True
         certain = text.room - self._under_way >= self.setup.deepest
         return self.waiting is None and len(self.launched) < LEAD and certain
 
     def _try_launch(self, text: Continuation, choice: LengthChoice) -> bool:
-        """Launches the next round; False if that has to wait, or is for the host to make."""
-        depth = min(self.setup.deepest, self.request.depth(choice.depth, text.room))
+        """Launches the next round; False if it has to wait, or the host has to make it."""
+        depth = min(self.setup.deepest, self.request.allowed_depth(choice.depth, text.room))
         if depth and self.policy.drafts_chain and self.request.branches > 1:
             return False
         if not self.launched:
@@ -113,7 +113,7 @@ class DeviceRounds(HostRounds):
         return recorded is not None
 
     def _recording(self, text: Continuation, depth: int) -> RecordedRound | None:
-        """The round that drafts so deep, if it can be launched after those under way."""
+        """The recorded round of this depth, if it can be launched after those under way."""
         length = len(text.committed) + self._under_way
         if depth and (length + depth > self.setup.drafting.limit + 1 or self.unread > self.setup.drafting.unread):
             return None
@@ -124,7 +124,7 @@ class DeviceRounds(HostRounds):
     # Off the clock: nothing is under way.
 
     def _prepare(self, text: Continuation, depth: int) -> None:
-        """Puts the text on the device, and has a round recorded that drafts so deep, where that is worth it."""
+        """Puts the text on the device, and records a round of this depth where that is worth it."""
         cache = self.setup.target.whole_rounds
         if self._recording(text, depth) is not None or len(text.committed) < 2 or cache is None:
             return

@@ -140,7 +140,7 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
 
 
 def _leading(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest of each row, [..., TOP], fewer if there are no more tokens, and their ids."""
+    """Each row's likeliest probabilities, [..., TOP] (fewer in a smaller vocabulary), and their ids."""
     return rows.topk(min(TOP, rows.shape[-1]))
 
 

@@ -36,7 +36,7 @@ class HostRounds:
     def _make(self, text: Continuation, began: float, choice: LengthChoice) -> JudgedRound:
         """Makes a round at once. began: on the host's clock."""
         self.decoder.drafter.narrow(1 if self.policy.drafts_chain else self.request.branches)
-        verdict = self.decoder.round(text.committed, self.request.depth(choice.depth, text.room))
+        verdict = self.decoder.round(text.committed, self.request.allowed_depth(choice.depth, text.room))
         return JudgedRound(verdict, choice, partial(self._seconds, began))
 
     def _seconds(self, began: float, prefill: float) -> Seconds:

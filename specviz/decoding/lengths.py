@@ -7,12 +7,12 @@ from specviz.decoding.request import Request
 from specviz.passes.devices import agreed
 from specviz.passes.static_passes import kind_of
 from specviz.records.runs import Seconds
-from specviz.rules.draft import Verdict, depth
+from specviz.rules.draft import Verdict, draft_depth
 from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE
 from specviz.theory.draft_length import AdaptiveDepth, DepthPolicy, FixedDepth, History
 from specviz.theory.roofline import pass_seconds
 
-#: The time of a draft step that is assumed before the first one, as a share of a target pass: a small model's.
+#: The time of a draft step assumed before any is timed, as a share of a target pass: that of a small model.
 STEP = 1 / 8
 
 #: How many sampled runs have their depths remembered.
@@ -22,15 +22,15 @@ MOST_RUNS = 128
 def depth_policy(request: Request) -> DepthPolicy:
     """Decides how deep each round of a request drafts.
 
-    What is learned stays with the pair's passes, for later runs. So do the lengths of sampled runs, whose texts depend
-    on them: a run that is made once more, perhaps with a coin set by hand, begins with the same ones.
+    Histories stay with the pair's passes, for later runs. So do the depths of sampled runs, whose texts depend on them:
+    a run that is repeated, perhaps with a coin set by hand, begins with the same depths.
     """
     if not request.chooses_length:
         return FixedDepth(request.num_draft_tokens)
     settings, passes = request.settings, request.pair.passes
     history, chains = _history(request), None
     if request.branches > 1 and request.drafter.narrows:
-        rule = {TREE: TOKEN, MULTI_PATH: BLOCK}.get(request.rule, request.rule)  # what it is to a chain
+        rule = {TREE: TOKEN, MULTI_PATH: BLOCK}.get(request.rule, request.rule)  # the same rule for chains
         chains = _history(replace(request, branches=1, rule=rule))
     if settings.sampling.greedy:
         return AdaptiveDepth(history, None, chains, request.depths)
@@ -42,14 +42,14 @@ def depth_policy(request: Request) -> DepthPolicy:
 
 
 def _drafting_key(request: Request) -> tuple[Hashable, ...]:
-    """How a request drafts."""
+    """Requests with the same key share a history."""
     settings = request.settings
     drafting = settings.drafter, replace(settings.drafting, branches=request.branches), request.num_draft_tokens
     return *drafting, settings.sampling, request.rule.name, kind_of(request.passes)
 
 
 def _history(request: Request) -> History:
-    """The history of rounds drafted like this, which this run continues."""
+    """The history of rounds that were drafted like the request's; this run continues it."""
     histories, key = request.pair.passes.experience, _drafting_key(request)
     if key not in histories:
         histories[key] = _expected_history(request)
@@ -57,17 +57,17 @@ def _history(request: Request) -> History:
 
 
 def learn(policy: DepthPolicy, request: Request, verdict: Verdict, seconds: Seconds) -> None:
-    """Tells what became of a round. Processes that share the target all go by the leader's clock."""
+    """Tells the policy what became of a round. Processes that share the target all use the leader's clock."""
     times: tuple[float, float] | None = None
     # The first draft reads the whole prompt, where later ones read new tokens.
     if request.chooses_length and not seconds.prefill:
         target = request.pair.target
         times = agreed(seconds.draft, target), agreed(seconds.total - seconds.draft, target)
-    policy.observe(depth(verdict.draft.parents), len(verdict.path), times)
+    policy.observe(draft_depth(verdict.draft.parents), len(verdict.path), times)
 
 
 def _expected_history(request: Request) -> History:
-    """Before any round was timed: target passes as they were measured, and draft steps that take `STEP` of one."""
+    """Assumed before any round is timed: target passes as measured, and draft steps that take `STEP` of a pass."""
     depths = range(request.num_draft_tokens + 1)
     measured = request.pair.passes.seconds_by_width or {1: 1.0}
     target = pass_seconds(measured, [1 + request.drafter.largest_draft(depth, request.branches) for depth in depths])

@@ -17,7 +17,7 @@ from specviz.rules.draft import Draft, GrownTree, Rule, TargetRows, TreeShape, U
 from specviz.rules.sampling import Warper
 from specviz.rules.transfer import Layout, packed
 
-#: A recording begins with runs that are no rounds, each of which moves the text's end.
+#: A recording begins with trial runs, each of which moves the text's end.
 _RUNS = 4
 
 
@@ -61,7 +61,7 @@ class RoundSetup:
         return 2 + (0 if self.ahead is None else max(self.tokens(self.deepest), self.ahead.unread))
 
     def reserve(self, length: int) -> None:
-        """Makes room for a text of so many tokens, and for the runs that a recording begins with."""
+        """Makes room for a text of this length, and for the trial runs of a recording."""
         beyond = 0 if self.ahead is None else self.ahead.beyond
         for passes in self.passes:
             passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + beyond)
@@ -169,7 +169,7 @@ class RecordedRound:
         return numbers[: self.depth + 1].scatter(0, places, numbers)[: self.depth]
 
     def _move(self, path: Tensor) -> None:
-        """Moves what was read of the accepted tokens to where the text goes on."""
+        """Moves what was read of the accepted tokens to the text's end."""
         move(self.recordings.rows, self.text.length, path)
         self.setup.drafting.keep(self.text.length, path)
         if self.text.features is not None:

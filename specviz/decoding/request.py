@@ -60,7 +60,7 @@ class Request:
         depths = RECORDED_DEPTHS if kind_of(self.passes) == "graphs" else range(most + 1)
         return tuple(depth for depth in depths if depth <= min(most, self.most_draft_tokens))
 
-    def depth(self, chosen: int, room: int) -> int:
+    def allowed_depth(self, chosen: int, room: int) -> int:
         """How deep a round drafts for which `chosen` was chosen, and after which `room` draft tokens fit."""
         if not self.chooses_length:
             return min(chosen, room)

@@ -88,7 +88,7 @@ class DraftAhead:
         return ()
 
     def note_read(self, text: DeviceText) -> None:
-        """Takes down how far it has read, before the text goes on; models find what is unread by themselves. Drafting
+        """Notes how far it has read, before the text grows; models find what is unread by themselves. Drafting
         itself changes nothing that drafting begins with, so a draft can be made twice."""
 
     def read_after(self, length: int, accepted: int, depth: int) -> int:
@@ -96,8 +96,8 @@ class DraftAhead:
         return length + min(accepted, depth - 1)
 
     def keep(self, start: Tensor, path: Tensor) -> None:
-        """Moves what it has read of a tree's accepted tokens to where the text goes on. start: [1] int64; path:
-        [depth] int64, the accepted tokens, then any."""
+        """Moves what it has read of a tree's accepted tokens to the text's end. start: [1] int64; path: [depth]
+        int64, the accepted tokens, then any."""
         if not self.shares:
             move(self.rows, start, path)
 
@@ -258,7 +258,7 @@ def branches_see(cells: Tensor, end: Tensor, ancestors: Tensor) -> Tensor:
 
 
 def move(rows: Sequence[Tensor], start: Tensor, path: Tensor) -> None:
-    """Copies rows from where a draft's tokens are to where a text goes on. start: [1] int64, the place of its first
+    """Copies rows from the places of a draft's tokens to the text's end. start: [1] int64, the place of its first
     token; path: [depth] int64, tokens of the draft."""
     places = start + torch.arange(len(path), device=path.device)
     for tensor in rows:

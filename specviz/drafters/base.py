@@ -104,7 +104,7 @@ class Drafter(ABC):
         (`feature_layers` side by side); None unless requested."""
 
     def narrow(self, branches: int) -> None:  # noqa: B027, most have one width
-        """The next draft has so many tokens at each depth: 1, or as many as the run's."""
+        """Sets how many tokens the next draft has at each depth: 1, or the run's `branches`."""
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:

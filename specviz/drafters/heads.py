@@ -77,7 +77,7 @@ class HeadDrafter(Stepwise):
         return self.reading.part.levels(self.reading, depth) if self._begin(committed) else None
 
     def _begin(self, committed: Sequence[int]) -> bool:
-        """Hands the part what it has yet to read; False if there is nothing to go on yet."""
+        """Hands the part what it has yet to read; False while the text is too short to draft from."""
         if not self.unread_features or len(committed) < self.reading.shortest:
             return False
         # Only now: to join them after every plain step would copy all of them each time.

@@ -55,8 +55,8 @@ class Stepwise(Drafter):
 
     @abstractmethod
     def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None if there is
-        nothing to go on yet."""
+        """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None while the
+        text is too short to draft from."""
 
     @property
     def forecast(self) -> Tensor | None:

@@ -51,8 +51,7 @@ class Sight:
     from_first_slot: bool = False  # all slots see the same `window` tokens before the block, and the block itself
 
     def seen(self, slots: Tensor, room: int) -> Tensor:
-        """What slots at these places [n] int64 see of so many places, those after the block being empty: [n, room]
-        bool."""
+        """[n, room] bool: which of `room` places the block's `slots` [n] int64 see; those after the block are empty."""
         places, cells = slots.unsqueeze(-1), torch.arange(room, device=slots.device)
         seen = cells <= (places if self.causal else places[-1:].expand_as(places))
         if self.from_first_slot:
@@ -155,7 +154,7 @@ def _from_speculators(files: PartFiles) -> bool:
 
 
 def _predicts_next(files: PartFiles, method: str) -> bool:
-    """Whether a slot predicts the token after its place: those of DSpark do by default, and the others' do not."""
+    """Whether a slot predicts the token after its place: by default only those of DSpark do."""
     if files.setting("dspark_bonus_anchor"):
         return False
     return bool(files.setting("sample_from_anchor", "shift_label", default=method == "DSpark"))

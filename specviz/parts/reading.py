@@ -39,8 +39,8 @@ class Level(Protocol):
 
 
 def parent_states(states: Tensor, level: Level) -> Tensor:
-    """[k, d], what a level's tokens go on from. states: [n, d], of the text's row, then of each draft token; in a chain
-    only the last one counts."""
+    """[k, d], the states that a level's tokens continue. states: [n, d], of the text's row and each draft token; in a
+    chain only the last one counts."""
     return states[-1:] if level.rows is None else states.index_select(0, level.rows)
 
 
@@ -79,7 +79,7 @@ class Reading(Protocol[Given]):
 
     @property
     def states(self) -> Tensor:
-        """What the passes left to go on from, [n, d]: the states of the rows that `text` gave, then of the tokens of
+        """The states to continue, [n, d]: the states of the rows that `text` gave, then of the tokens of
         each `level`; in a chain of the last one alone."""
 
     @property
@@ -102,7 +102,7 @@ class Reading(Protocol[Given]):
 
     def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last
-        `keep` rows, and states to go on from."""
+        `keep` rows, and the states to continue."""
 
     def span(self) -> AbstractContextManager[object]:
         """A context whose work counts as time in the part."""
@@ -216,7 +216,7 @@ class RunReading:
         return len(committed) - 1 - self.reader.length if self.part.reads_text else 1
 
     def begin(self, committed: Sequence[int], features: Tensor) -> None:
-        """Goes on with this text. features: [n, width], the target's hidden states, the last for its last token."""
+        """Continues with this text. features: [n, width], the target's hidden states, the last for its last token."""
         unread = self.unread(committed)
         self.tokens = to_device(committed[len(committed) - unread :], features.device)
         self.features = features[-unread:]
@@ -226,7 +226,7 @@ class RunReading:
         self.reader.rewind(self.held)
 
     def go_on(self, read: int) -> None:
-        """Goes on after rounds that were drafted on the device, which has read so many places."""
+        """Continues after rounds that were drafted on the device, which has read `read` places."""
         if self.part.reads_text:
             self.reader.length = self.held = read
 

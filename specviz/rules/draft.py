@@ -27,7 +27,7 @@ def chain(length: int) -> tuple[int, ...]:
     return tuple(range(-1, length - 1))
 
 
-def depth(parents: Sequence[int]) -> int:
+def draft_depth(parents: Sequence[int]) -> int:
     """How many levels a draft with these parents has; 0 if it is empty."""
     levels: list[int] = []
     for parent in parents:
@@ -298,7 +298,7 @@ class TreeShape:
     @property
     def widths(self) -> tuple[int, ...]:
         """By level, the most siblings that there may be."""
-        return (max(map(self.parents.count, self.parents)),) * depth(self.parents)
+        return (max(map(self.parents.count, self.parents)),) * draft_depth(self.parents)
 
     def children(self) -> Tensor:
         """[n + 1, most siblings] int64: by row, the tokens that it judges, in the order in which they are tried; −1

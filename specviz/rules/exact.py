@@ -233,9 +233,9 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     """Picks one of K paths and judges it by block verification. The paths are drawn independently, without regard to
     each other, and stand in the draft level by level; equal beginnings stand there once for each path.
 
-    The pick goes down from the root: of the m paths that share what is picked so far, those go on whose next token has
-    the largest p/q. So the picked token is the largest of m draws in that order; with F(x) the drafter's mass of all
-    tokens up to x in it, x is picked with probability q'(x) = F(x)^m − (F(x) − q(x))^m. Block verification is lossless
+    The pick goes down from the root: of the m paths that share what is picked so far, those continue whose next token
+    has the largest p/q. So the picked token is the largest of m draws in that order; with F(x) the drafter's mass of
+    all tokens up to x in it, x is picked with probability q'(x) = F(x)^m − (F(x) − q(x))^m. Block verification is lossless
     for whatever distribution a path is drawn from, here q'; m is part of the path, and the same under target and
     drafter. Where K = 1, q' = q. Thomas & Pal 2026, arXiv 2602.16961 (GBV).
 

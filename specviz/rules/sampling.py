@@ -20,13 +20,13 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 from specviz.rules.transfer import on_cpu
 
-#: Rows that are searched in parts, into how many of these at the most, and into how many for it to pay.
+#: The width from which rows are searched in parts; the most parts, and the fewest that pay.
 _WIDE, _PARTS, _FEWEST_PARTS = 16_384, 256, 16
 
 
 def require_numbers(largest: float, drafted: bool = False) -> None:
     """Raises SpecvizError (field ``dtype``) if the largest of the target's logits or probabilities is not a number: the
-    text would go on and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity.
+    text would continue without meaning. A NaN counts as the largest; a token may be ruled out by minus infinity.
 
     drafted: they are the drafter's. The text would be right, but the draft's figures would be wrong.
     """

@@ -13,11 +13,11 @@ from itertools import accumulate
 
 from specviz.records.runs import LengthChoice
 
-#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and
-#: slow to change, so that a few unlucky drafts do not end drafting.
+#: The acceptance rate assumed at first, and for how many judgements it counts: optimistic, and slow to change, so that
+#: a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 10
 
-#: The expected share of rejected tokens with an accepted sibling, while nothing is known.
+#: The expected share of rejected tokens with an accepted sibling, assumed at first.
 RESCUED = 0.5
 
 #: How many judgements at a depth outweigh those at all depths together.
@@ -26,12 +26,12 @@ OUTWEIGHED = 4
 #: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
 FADING = 1 - 1 / 64
 
-#: How many plain steps rounds may have lost to plain decoding before drafting stops, and how many of these are forgiven
-#: in each further round.
+#: How many plain steps rounds may lag plain decoding before drafting stops, and the share of a lag that is forgiven in
+#: each further round.
 STAKE, FORGIVEN = 2.0, 1 / 128
 
-#: How many of a depth's times count, and how many of them outweigh what the times of all depths say of it: with fewer,
-#: one time in a busy moment would end the use of a depth.
+#: How many of a depth's times count, and how many times of all depths weigh as much: with fewer, a single time in a
+#: busy moment would end the use of a depth.
 TIMES, TIMES_OUTWEIGHED = 9, 8
 
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.

@@ -14,12 +14,12 @@ from specviz.records.words import Bytes, Sentence
 #: A pass over K tokens is "about as fast as one" while it takes less than this many times as long.
 ABOUT_ONE = 1.5
 
-#: How many times as far as passes were timed they are taken to go on alike: beyond every tree.
+#: Times are extrapolated to this many times the range of the timed widths: beyond every tree.
 _FURTHER = 64
 
 
 def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[float]:
-    """T(K) for each width, interpolated linearly; passes wider than the widest one that was timed go on as those did.
+    """T(K) for each width, interpolated linearly; extrapolated beyond the widest pass that was timed.
 
     measured: K -> seconds, for two widths or more.
     """

@@ -18,7 +18,7 @@ from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams, SetCoin, read_coins
-from specviz.rules.draft import depth
+from specviz.rules.draft import draft_depth
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 GREEDY = SamplingParams(temperature=0)
@@ -40,7 +40,7 @@ def known_costs(monkeypatch):
     """Every level of a draft takes a quarter of a plain step."""
 
     def learn(length, request, verdict, seconds):
-        deep = depth(verdict.draft.parents)
+        deep = draft_depth(verdict.draft.parents)
         length.observe(deep, len(verdict.path), (0.25 * deep, 1.0))
 
     monkeypatch.setattr(engine, "learn", learn)
@@ -96,7 +96,7 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
 def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branches, seed):
     def learn(length, request, verdict, seconds):
         drafted = verdict.draft.parents
-        length.observe(depth(drafted), len(verdict.path), (0.01 * depth(drafted), 1 + row * len(drafted)))
+        length.observe(draft_depth(drafted), len(verdict.path), (0.01 * depth(drafted), 1 + row * len(drafted)))
 
     monkeypatch.setattr(engine, "learn", learn)
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
