@@ -235,9 +235,9 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
 
     The pick goes down from the root: of the m paths that share what is picked so far, those continue whose next token
     has the largest p/q. So the picked token is the largest of m draws in that order; with F(x) the drafter's mass of
-    all tokens up to x in it, x is picked with probability q'(x) = F(x)^m − (F(x) − q(x))^m. Block verification is lossless
-    for whatever distribution a path is drawn from, here q'; m is part of the path, and the same under target and
-    drafter. Where K = 1, q' = q. Thomas & Pal 2026, arXiv 2602.16961 (GBV).
+    all tokens up to x in it, x is picked with probability q'(x) = F(x)^m − (F(x) − q(x))^m. Block verification is
+    lossless for whatever distribution a path is drawn from, here q'; m is part of the path, and the same under target
+    and drafter. Where K = 1, q' = q. Thomas & Pal 2026, arXiv 2602.16961 (GBV).
 
     The coin of position i is that of the picked path's i-th token; all other tokens are not judged.
     """

@@ -24,9 +24,9 @@ from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.loop import distillation, overlap
 from specviz.training.parts import (
+    Checkpoint,
     FrozenTarget,
     LogitPair,
-    PartContents,
     PartRecipe,
     layer_settings,
     read_states,
@@ -67,7 +67,7 @@ class DSparkRecipe(PartRecipe):
                 folder=start,
             )
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
         sizes = {"hidden_size": hidden_size_of(target)} if draft is None else sizes_of(draft, self.part.method)
         settings = _settings(target, sizes)

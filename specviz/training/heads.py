@@ -21,8 +21,8 @@ from specviz.parts.mtp import MtpFile, last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.training.parts import (
     ChainRecipe,
+    Checkpoint,
     LogitPair,
-    PartContents,
     PartRecipe,
     layer_settings,
     read_states,
@@ -40,7 +40,7 @@ class Eagle3Recipe(ChainRecipe):
 
     name, part, grows = "eagle", Eagle3Head, True
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         layers = layer_settings(target, 1, **({} if draft is None else sizes_of(draft, self.part.method, 1)))
         states, width = read_states(target), target.config.get_text_config().hidden_size
         tensors, vocab = new_head(layers, len(states) * width), layers["vocab_size"]
@@ -119,7 +119,7 @@ class MtpRecipe(ChainRecipe):
     name: ClassVar[str] = "mtp"
     part: ClassVar[type[MtpFile]] = MtpFile
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """A layer that gives the state back, and so says what the target said; 4 MB where that is 384 wide.
 
         Whatever the target's family, it is a layer of Qwen 3: of those without experts or recurrence, the only one that
@@ -160,7 +160,7 @@ class MedusaRecipe(PartRecipe):
     part: ClassVar[type[PublishedMedusa]] = PublishedMedusa
     depth: ClassVar[str] = "head"
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """Heads whose blocks add nothing yet: each says what the target's own row says (§2.2.1)."""
         d, vocab = hidden_size_of(target), logit_width(target)
         tensors = {"lm_heads.0.weight": target.get_output_embeddings().weight.detach().clone()}

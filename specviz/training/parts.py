@@ -44,7 +44,7 @@ _SHARD = "9MB"
 LogitPair = tuple[Tensor, Tensor]
 
 #: A part's config.json and its tensors by their names in the files.
-PartContents = tuple[dict[str, Any], dict[str, Tensor]]
+Checkpoint = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PartRecipe(Recipe):
         self.target = FrozenTarget(target, self.student.feature_layers)
 
     @abstractmethod
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> PartContents:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """A part for this target that has learnt nothing yet, or what this draft model knows. Tensors without a weight
         in the part, such as ``d2t``, are kept as they are.
 

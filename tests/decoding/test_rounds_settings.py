@@ -96,7 +96,7 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
 def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branches, seed):
     def learn(length, request, verdict, seconds):
         drafted = verdict.draft.parents
-        length.observe(draft_depth(drafted), len(verdict.path), (0.01 * depth(drafted), 1 + row * len(drafted)))
+        length.observe(draft_depth(drafted), len(verdict.path), (0.01 * draft_depth(drafted), 1 + row * len(drafted)))
 
     monkeypatch.setattr(engine, "learn", learn)
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
