@@ -198,10 +198,8 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
-    share, what = (
-        share_of(pair, curve.one_token, measured_memory(pair.device)),
-        Sentence("share of the memory's bandwidth"),
-    )
+    what = Sentence("share of the memory's bandwidth")
+    share = share_of(pair, curve.one_token, measured_memory(pair.device))
     if isinstance(share, SpecvizError):
         yield Finding("skipped", what, share)
     else:

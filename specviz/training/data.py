@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from specviz.records.errors import SpecvizError
 
 #: Tokens per block: one row of a batch.
-BLOCK_TOKENS = 256
+BLOCK_SIZE = 256
 
 #: The share of a text that is held out by default, and the most tokens that this may be.
 _HELD_OUT_SHARE, _HELD_OUT_MOST = 0.05, 100_000
@@ -48,13 +48,13 @@ class Corpus:
 
     texts: tuple[Text, ...]
     weights: tuple[float, ...]  # one per text, summing to 1
-    continuations: Tensor | None = None  # [n, BLOCK_TOKENS] int32, blocks that the target wrote
+    continuations: Tensor | None = None  # [n, BLOCK_SIZE] int32, blocks that the target wrote
 
     def batch(self, rows: int, seed: int, step: int) -> Tensor:
-        """The blocks of this step, [rows, BLOCK_TOKENS] int64; they depend on `seed` and `step` alone."""
+        """The blocks of this step, [rows, BLOCK_SIZE] int64; they depend on `seed` and `step` alone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         continued = 0 if self.continuations is None else rows // 2
-        blocks = [self._cut(generator, BLOCK_TOKENS) for _ in range(rows - continued)]
+        blocks = [self._cut(generator, BLOCK_SIZE) for _ in range(rows - continued)]
         if continued:
             chosen = torch.randint(len(self.continuations), (continued,), generator=generator)
             blocks.extend(self.continuations[chosen].long())
@@ -72,8 +72,8 @@ class Corpus:
 
 
 def held_out_blocks(text: Text, most: int) -> Tensor:
-    """At most `most` blocks, [n, BLOCK_TOKENS] int64, evenly spread over the held-out tail without overlap."""
-    blocks = text.held_out[: len(text.held_out) // BLOCK_TOKENS * BLOCK_TOKENS].view(-1, BLOCK_TOKENS)
+    """At most `most` blocks, [n, BLOCK_SIZE] int64, evenly spread over the held-out tail without overlap."""
+    blocks = text.held_out[: len(text.held_out) // BLOCK_SIZE * BLOCK_SIZE].view(-1, BLOCK_SIZE)
     count = min(most, len(blocks))
     return blocks[torch.arange(count) * len(blocks) // count]
 
@@ -142,15 +142,15 @@ def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
 
 def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
     if held_out is None:
-        held_out = max(BLOCK_TOKENS, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
-    if held_out < BLOCK_TOKENS or len(ids) - held_out < BLOCK_TOKENS:
+        held_out = max(BLOCK_SIZE, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
+    if held_out < BLOCK_SIZE or len(ids) - held_out < BLOCK_SIZE:
         raise SpecvizError(
             "{name} has only {tokens} tokens: with {held_out} held out, this is too few for one block of {block} "
             "to learn from and another to measure on.",
             "text",
             name=name,
             tokens=f"{len(ids):,}",
-            block=BLOCK_TOKENS,
+            block=BLOCK_SIZE,
             held_out=f"{held_out:,}",
         )
     return Text(name, ids[:-held_out], ids[-held_out:])
@@ -171,14 +171,14 @@ def with_target_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file:
 
 
 def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path, seed: int = 0) -> Tensor:
-    """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK_TOKENS] int32 on the CPU.
+    """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK_SIZE] int32 on the CPU.
 
     A third of the batches each at temperatures 0, 0.7 and 1: drafters meet greedy text, with its loops, too.
     tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice.
     """
-    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_TOKENS, dtype=torch.int32)
+    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
     rows = _ROWS[target.device.type]
-    wanted = -(-tokens // (BLOCK_TOKENS * rows))
+    wanted = -(-tokens // (BLOCK_SIZE * rows))
     missing = range(len(blocks) // rows, wanted)
     for index in tqdm(missing, desc="the target writes", unit="batch", disable=not missing):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
@@ -191,11 +191,11 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
 
 @torch.inference_mode()
 def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int) -> Tensor:
-    """The prompts [n, k] continued to blocks [n, BLOCK_TOKENS], int32 on the CPU; end tokens do not stop them."""
+    """The prompts [n, k] continued to blocks [n, BLOCK_SIZE], int32 on the CPU; end tokens do not stop them."""
     generator = torch.Generator(target.device).manual_seed(seed)
     unread = written = prompts.to(target.device)
     cache = DynamicCache(config=target.config)
-    while written.shape[1] < BLOCK_TOKENS:
+    while written.shape[1] < BLOCK_SIZE:
         output = target(input_ids=unread, cache=cache, use_cache=True, logits_to_keep=1)
         logits = output.logits[:, -1].float()
         if temperature:

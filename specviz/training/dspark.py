@@ -23,15 +23,7 @@ from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.loop import distillation, overlap
-from specviz.training.parts import (
-    Checkpoint,
-    FrozenTarget,
-    LogitPair,
-    PartRecipe,
-    layer_settings,
-    read_states,
-    sizes_of,
-)
+from specviz.training.parts import Checkpoint, FrozenTarget, Logits, PartRecipe, layer_settings, read_states, sizes_of
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
 _LAYERS, _BLOCK, _RANK = 2, 8, 128
@@ -78,7 +70,7 @@ class DSparkRecipe(PartRecipe):
             tensors |= _weights_from(draft, target, settings)
         return settings, tensors
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         return ((logits, wanted) for logits, wanted, _ in self.rows(ids, step))
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:

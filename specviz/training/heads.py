@@ -22,7 +22,7 @@ from specviz.parts.published import hidden_size_of, logit_width
 from specviz.training.parts import (
     ChainRecipe,
     Checkpoint,
-    LogitPair,
+    Logits,
     PartRecipe,
     layer_settings,
     read_states,
@@ -181,7 +181,7 @@ class MedusaRecipe(PartRecipe):
         }
         return settings, tensors
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         """At the n rows where all heads have a label."""
         text, heads = self.target.read(ids), self.student.num_heads
         n = ids.shape[1] - heads

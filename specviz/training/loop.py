@@ -16,7 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from specviz.records.errors import SpecvizError
-from specviz.training.data import BLOCK_TOKENS, Corpus, held_out_blocks
+from specviz.training.data import BLOCK_SIZE, Corpus, held_out_blocks
 
 #: The quintic of Jordan et al.: five steps bring every singular value near 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -104,11 +104,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        """The scalar loss on blocks [rows, BLOCK_TOKENS] int64 on the device; randomness depends on `step` alone."""
+        """The scalar loss on blocks [rows, BLOCK_SIZE] int64 on the device; randomness depends on `step` alone."""
 
     @abstractmethod
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        """How good each predictor is on blocks [rows, BLOCK_TOKENS], by its name: a loss [1] or `agreement` [3]."""
+        """How good each predictor is on blocks [rows, BLOCK_SIZE], by its name: a loss [1] or `agreement` [3]."""
 
     @abstractmethod
     def save(self, folder: pathlib.Path) -> None:
@@ -129,7 +129,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        return max(1, self.tokens // (self.rows * BLOCK_TOKENS))
+        return max(1, self.tokens // (self.rows * BLOCK_SIZE))
 
 
 def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:

@@ -41,7 +41,7 @@ _POSITIONS = 2**17
 _SHARD = "9MB"
 
 #: The student's and the target's logits at one depth, [rows, n, vocab] each.
-LogitPair = tuple[Tensor, Tensor]
+Logits = tuple[Tensor, Tensor]
 
 #: A part's config.json and its tensors by their names in the files.
 Checkpoint = tuple[dict[str, Any], dict[str, Tensor]]
@@ -137,7 +137,7 @@ class PartRecipe(Recipe):
         """
 
     @abstractmethod
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         """The student's and the target's logits at each depth, of blocks [rows, n] int64. step: of the training; None
         to measure."""
 
@@ -165,10 +165,10 @@ class ChainRecipe(PartRecipe):
     part: ClassVar[type[PublishedHead]]
     depth = "step"
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[LogitPair]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         return self.chains(ids, _MEASURED if step is None else _UNROLLED)
 
-    def chains(self, ids: Tensor, steps: int) -> Iterator[LogitPair]:
+    def chains(self, ids: Tensor, steps: int) -> Iterator[Logits]:
         """Both logits at every draft step, for chains from n rows.
 
         The chain from row t reads the target's features up to t and continues on the head's own states, as in drafting;
