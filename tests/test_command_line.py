@@ -272,6 +272,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),
+        ("bench --vary speed=1,2", "--vary: There is no setting 'speed' to vary"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from specviz.bench.duel import duel
 from specviz.bench.machine import load_average
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
@@ -20,7 +21,6 @@ from specviz.records.links import settings_of_run
 from specviz.records.recordings import RECORDINGS, Recording
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
-from specviz.ui.race_tab import duel
 
 #: Processes that want a core; with more, times are not those of the machine.
 IDLE = 0.5

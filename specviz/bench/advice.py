@@ -1,139 +1,25 @@
-"""Figures of each way to draft on some prompts, by domain; which of them pays; how servers do the same. No torch."""
+"""Which way to draft pays on some prompts, and how servers do the same. Loads no torch."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.contestants import PLAIN, Contestant, Figures, TimedRun, figures_of
-from specviz.records.metrics import tally
-from specviz.theory.statistics import Ratio, alike, over_prompts
+from specviz.bench.contest import ALL, Row
+from specviz.theory.statistics import Ratio, alike
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Servers
-
-#: The name of all prompts together, where they belong to several domains.
-ALL = "all"
-
-#: A line of a report that was made before everything was measured.
-INTERRUPTED = "Interrupted: only the measurements so far."
-
-#: With fewer prompts the turns' own interval is wider than a bootstrap's over so small a sample.
-FEWEST = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRow(Figures):
-    """One contestant on the prompts of one domain; from `FEWEST` prompts on, the speedup's interval is over prompts."""
-
-    domain: str
-    contestant: Contestant
-    prompts: int
-    tokens_a_pass: Ratio
-    kept_at: tuple[Ratio, ...]  # by draft position: kept given that it was reached
-
-
-@dataclass(slots=True)
-class WorkReport:
-    """The values of the JSON file of a benchmark on prompts of one's own, as far as it has come."""
-
-    machine: dict[str, str | int | float | None]
-    pair: dict[str, str | int | None]
-    temperature: float
-    prompts: int
-    rows: list[WorkRow] = field(default_factory=list)
-    failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
-    interrupted: bool = False  # it was ended before it was over
-    schema: str = "specviz.work/1"
-
-
-@dataclass
-class Work:
-    """The measurements so far, prompt by prompt."""
-
-    contestants: Sequence[Contestant]  # plain decoding first
-    domains: Sequence[str]  # of each prompt
-    failed: Mapping[str, object] = field(default_factory=dict)  # contestants that failed so far, by title, and why
-    runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
-
-    def add(self, run: TimedRun) -> None:
-        """A run on a prompt, by whose number its group begins (`on_each_prompt`)."""
-        self.runs.setdefault(self.contestants[run.number], []).append(run)
-
-    def rows(self) -> list[WorkRow]:
-        """Every contestant but plain decoding and those that failed, as far as it was measured, on all prompts and on
-        each domain."""
-        names = list(dict.fromkeys(self.domains))
-        asked = [(ALL, range(len(self.domains)))]
-        if len(names) > 1:
-            # A domain named like the rows of all prompts is part of those.
-            names = [name for name in names if name != ALL]
-            asked += [(name, [i for i, domain in enumerate(self.domains) if domain == name]) for name in names]
-        able = [one for one in self.contestants[1:] if one.title not in self.failed]
-        made = ((domain, one, prompts) for domain, prompts in asked for one in able)
-        return [row for domain, one, prompts in made if (row := self._row(domain, one, set(prompts))) is not None]
-
-    def _row(self, domain: str, contestant: Contestant, prompts: set[int]) -> WorkRow | None:
-        own = [run for run in self.runs.get(contestant, ()) if _prompt(run) in prompts]
-        turns = {(run.group, run.repeat) for run in own}
-        plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if (run.group, run.repeat) in turns]
-        if not own or not plain:
-            return None
-        figures, met = figures_of(own, plain), {_prompt(run) for run in own}
-        if len(met) >= FEWEST:
-            ratio = _over_prompts(own, plain, met)
-            figures = replace(figures, speedup_measured=ratio.value, speedup_interval=(ratio.low, ratio.high))
-        length, *kept = _acceptance(own, met)
-        return WorkRow(
-            domain=domain,
-            contestant=contestant,
-            prompts=len(met),
-            tokens_a_pass=length,
-            kept_at=tuple(kept),
-            **asdict(figures),
-        )
-
-
-def _prompt(run: TimedRun) -> int:
-    return run.group[0]
-
-
-def _over_prompts(own: Sequence[TimedRun], plain: Sequence[TimedRun], prompts: set[int]) -> Ratio:
-    """The speedup with its interval over prompts."""
-
-    def spent(runs: Sequence[TimedRun], prompt: int) -> tuple[float, float]:
-        met = [run for run in runs if _prompt(run) == prompt]
-        return sum(len(run.token_ids) for run in met), sum(run.seconds for run in met)
-
-    sums = [(*spent(own, prompt), *spent(plain, prompt)) for prompt in sorted(prompts)]
-    return over_prompts(sums, lambda s: s[:, 0] / s[:, 1] / (s[:, 2] / s[:, 3]))
-
-
-def _acceptance(own: Sequence[TimedRun], prompts: set[int]) -> Iterator[Ratio]:
-    """Tokens a pass; then, position by position, how many were kept of those that were reached."""
-    counts = [tally(one for run in own if _prompt(run) == prompt for one in run.rounds) for prompt in sorted(prompts)]
-    yield over_prompts([(one.accepted, one.rounds) for one in counts], lambda s: 1 + s[:, 0] / s[:, 1])
-    for place in range(max((len(one.judged_at) for one in counts), default=0)):
-        sums = [(_at(one.accepted_at, place), _at(one.judged_at, place)) for one in counts]
-        if any(judged for _, judged in sums):
-            yield over_prompts(sums, lambda s: s[:, 0] / s[:, 1])
-
-
-def _at(counts: Sequence[int], place: int) -> int:
-    return counts[place] if place < len(counts) else 0
-
-
-# Advice
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One way to draft, and its figures against plain decoding."""
 
-    row: WorkRow  # on all prompts
+    row: Row  # on all prompts
     draft: str | None = None  # the draft model that it needs, as it was named
     translated: bool = False  # whether that has another tokenizer
     servers: Servers | None = None  # see `servers_of`; None: those of the drafter's own class
@@ -141,35 +27,40 @@ class Offer:
     @property
     def mode(self) -> str:
         """The drafter's name."""
-        return self.row.contestant.mode
+        return self.row.mode
 
     @property
     def num_draft_tokens(self) -> int:
-        return self.row.contestant.num_draft_tokens
+        gamma = self.row.num_draft_tokens
+        assert isinstance(gamma, int), "advice is about chains of fixed lengths"
+        return gamma
+
+    @property
+    def ratio(self) -> Ratio:
+        """Its measured speedup."""
+        assert self.row.ratio is not None, "it was measured, see `offers_of`"
+        return self.row.ratio
 
     @property
     def outcome(self) -> str:
         """``plain`` where it is no faster than plain decoding, ``pays`` where its whole interval is, else
         ``unclear``."""
-        ratio = self.row.ratio
-        if ratio.value <= 1:
+        if self.ratio.value <= 1:
             return "plain"
-        return "pays" if ratio.low is not None and ratio.low > 1 else "unclear"
+        return "pays" if (self.ratio.low or 0.0) > 1 else "unclear"
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
-    return sorted(offers, key=lambda one: -(one.row.ratio.low or 0.0))
+    return sorted(offers, key=lambda one: -(one.ratio.low or 0.0))
 
 
-def offers_of(
-    rows: Sequence[WorkRow], draft: str | None, translated: bool, servers: Mapping[str, Servers]
-) -> list[Offer]:
+def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers: Mapping[str, Servers]) -> list[Offer]:
     """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated, servers: see
     `Offer`; servers by the drafters' names."""
     models = {"draft_model": (draft, translated)}
     return [
-        Offer(row, *models.get(row.contestant.mode, (None, False)), servers.get(row.contestant.mode))
+        Offer(row, *models.get(row.mode, (None, False)), servers.get(row.mode))
         for row in rows
         if row.domain == ALL and row.ratio is not None
     ]
@@ -178,7 +69,7 @@ def offers_of(
 def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     """The γ of the best offer's drafter that cannot be told apart from its own, in ascending order."""
     same = [one for one in offers if (one.mode, one.draft) == (best.mode, best.draft)]
-    return sorted(one.num_draft_tokens for one in same if alike(one.row.ratio, best.row.ratio))
+    return sorted(one.num_draft_tokens for one in same if alike(one.ratio, best.ratio))
 
 
 @dataclass(frozen=True, slots=True)

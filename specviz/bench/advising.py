@@ -3,22 +3,20 @@
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
 
-import functools
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.advice import ALL, Work, WorkRow
-from specviz.bench.contestants import Contestant, TimedRun
-from specviz.bench.lanes import Failures, request_of
-from specviz.bench.turns import WARM_UP_TOKENS, Lane, Plan, lane_of, on_each_prompt, runs_in_turn
+from specviz.bench.contest import Contest, runs_in_turn
+from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
+from specviz.bench.lanes import Failures, contested, entered
+from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence
 
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
-SECONDS, HEAT = 60.0, 0.5
+SECONDS, FIRST_SHARE = 60.0, 0.5
 
 #: New tokens of each run: the most, if there is time, and the fewest, since the first ones say little.
 MOST_TOKENS, LEAST_TOKENS = 128, 24
@@ -33,61 +31,62 @@ FINALISTS, REPEATS = 3, 4
 ONLY_GAMMA = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How far the measuring is, and its figures so far."""
+def contest_of(requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant]) -> Contest:
+    """The contest that hears `advise` or `measure_all`. requests: plain decoding of each prompt, checked. domains: of
+    each. contestants: plain decoding first."""
+    return Contest([entered(contestant, requests[0]) for contestant in contestants], domains)
 
-    contestant: Contestant | None  # which is running; None before any is
-    fraction: float  # done
-    seconds_left: float
-    rows: tuple[WorkRow, ...] = ()  # of all contestants measured, the final's in the place of the heat's
-    failed: tuple[tuple[str, SpecvizError | Sentence], ...] = ()  # those that failed so far, by title, and why
+
+def require_chains(contestants: Sequence[Contestant]) -> None:
+    """Raises SpecvizError (field ``target``) where nothing competes with plain decoding."""
+    if len(contestants) < 2:
+        raise SpecvizError("This pair has nothing that could draft.", "target")
 
 
 def advise(
-    requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant], seconds: float = SECONDS
-) -> Iterator[Course | None]:
-    """Measures and reports how far it is; after each run with the figures so far. None in between, where it can be
-    ended.
-
-    requests: plain decoding of each prompt, checked. domains: of each. contestants: plain decoding first.
-    """
+    requests: Sequence[Request], contestants: Sequence[Contestant], seconds: float = SECONDS
+) -> Iterator[Event | None]:
+    """Measures; its progress is that of the whole advice. None in between, where it can be ended. As `contest_of`."""
     began, failures = time.perf_counter(), Failures()
+    contest = contest_of(requests, [""] * len(requests), contestants)
     each, reading = yield from _pace(requests)
-    _, *others = contestants
     tokens, worth = requests[0].settings.max_new_tokens, seconds / each
-    heat = _fitting(others, tokens, len(requests), HEAT * worth, reading)
-    rest = (1 - HEAT) * worth
-    yield Course(None, 0.0, each * (heat.cost() + rest))
-    work = yield from _measured(heat, requests, domains, contestants[0], failures, each, after=rest)
-    ranked = sorted((row for row in work.rows() if row.domain == ALL), key=lambda row: -row.speedup_measured)
+    first = _fitting(dict(enumerate(contestants[1:], start=1)), tokens, len(requests), FIRST_SHARE * worth, reading)
+    whole = first.cost() + (1 - FIRST_SHARE) * worth
+    for event in _measured(first, requests, contestants[0], failures, each, whole):
+        contest.heard(event)
+        yield event
+    speeds = {
+        number: row.speedup_measured for number, row in enumerate(contest.rows(over=True)) if row.speedup_measured
+    }
+    fastest = sorted(speeds, key=lambda number: -speeds[number])[:FINALISTS]
     rest = (seconds - (time.perf_counter() - began)) / each
-    final = _fitting([row.contestant for row in ranked[:FINALISTS]], tokens, len(requests), rest, reading)
-    if not ranked or final.cost() > rest:
-        return  # where many are slower than plain decoding, the heat takes longer than planned
-    final = replace(final, repeats=min(REPEATS, int(rest / final.cost())))
-    yield from _measured(final, requests, domains, contestants[0], failures, each, heat.cost(), earlier=work)
+    final = _fitting({number: contestants[number] for number in fastest}, tokens, len(requests), rest, reading)
+    if not fastest or final.cost() > rest:
+        return  # where many are slower than plain decoding, the first stage takes longer than planned
+    final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
+    before = first.cost()
+    yield from _measured(final, requests, contestants[0], failures, each, before + final.cost(), before)
 
 
-def work_on(
-    requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant]
-) -> Iterator[Course | None]:
-    """All contestants on all prompts, once each, however long it takes; reported as by `advise`."""
+def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
+    """All contestants on all prompts, once each, however long it takes; told as by `advise`."""
     each, reading = yield from _pace(requests)
-    whole = _Heat(contestants[1:], requests[0].settings.max_new_tokens, range(len(requests)), reading)
-    yield Course(None, 0.0, each * whole.cost())
-    yield from _measured(whole, requests, domains, contestants[0], Failures(), each)
+    others = dict(enumerate(contestants[1:], start=1))
+    whole = _Stage(others, requests[0].settings.max_new_tokens, range(len(requests)), reading)
+    yield from _measured(whole, requests, contestants[0], Failures(), each, whole.cost())
 
 
 @dataclass(frozen=True)
-class _Heat:
+class _Stage:
     """Which contestants run how far on which prompts."""
 
-    others: Sequence[Contestant]
+    others: Mapping[int, Contestant]  # all but plain decoding, by number
     tokens: int
     prompts: Sequence[int]
     reading: float  # time of reading a prompt, see `_pace`
     repeats: int = 1
+    place: int = 0  # 1: the final
 
     @property
     def runs(self) -> int:
@@ -100,67 +99,50 @@ class _Heat:
         return self.runs * (self.tokens + self.reading + warming / self.repeats)
 
 
-def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Heat:
-    """A heat that fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
+def _fitting(others: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
+    """A stage that fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
     runs, around = runs_in_turn(1 + len(others)), WARM_UP_TOKENS + 2 * reading
-    if worth < runs * (LEAST_TOKENS + around) and any(one.num_draft_tokens == ONLY_GAMMA for one in others):
-        others = [one for one in others if one.num_draft_tokens == ONLY_GAMMA]
-        runs = runs_in_turn(1 + len(others))
+    usual = {number: each for number, each in others.items() if each.num_draft_tokens == ONLY_GAMMA}
+    if usual and worth < runs * (LEAST_TOKENS + around):
+        others, runs = usual, runs_in_turn(1 + len(usual))
     most = min(tokens, MOST_TOKENS)
     # Several prompts rather than one long text: they differ more from each other than parts of a text do.
     met = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
     length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * met) - around)))
-    return _Heat(others, length, [round(place * prompts / met) for place in range(met)], reading)
+    return _Stage(others, length, [round(place * prompts / met) for place in range(met)], reading)
 
 
 def _measured(
-    heat: _Heat,
+    stage: _Stage,
     requests: Sequence[Request],
-    domains: Sequence[str],
     plain: Contestant,
     failures: Failures,
     token_seconds: float,
+    whole: float,
     before: float = 0.0,
-    after: float = 0.0,
-    earlier: Work | None = None,
-) -> Generator[Course | None, None, Work]:
-    """One heat. before, after: the time of earlier and later measuring, in tokens of plain decoding. earlier:
-    an earlier heat, for the rows that this one does not measure again. Returns its work."""
-    work = Work((plain, *heat.others), [domains[number] for number in heat.prompts], failures.reasons)
+) -> Iterator[Event | None]:
+    """One stage. whole, before: the time of all measuring and of that before this one, in tokens of plain decoding."""
+    numbers, runs, cost = [0, *stage.others], 0, stage.cost()
 
-    def lanes(request: Request) -> list[Lane]:
-        settings = replace(request.settings, max_new_tokens=min(heat.tokens, request.settings.max_new_tokens))
-        short = replace(request, settings=settings)
-        return [
-            failures.caught(one, functools.partial(lambda one: lane_of(request_of(one, short)), one))
-            for one in work.contestants
-        ]
+    def progress(event: Progress) -> Progress:
+        done = before + cost * runs / stage.runs
+        left = max(0.0, whole - done) * token_seconds
+        return replace(event, number=numbers[event.number], fraction=min(1.0, done / whole), seconds_left=left)
 
-    runs, cost = 0, heat.cost()
-    whole = before + cost + after
-    own = (lanes(requests[number]) for number in heat.prompts)
-    for one in on_each_prompt(own, Plan(heat.tokens, heat.repeats)):
-        if one is None:
-            yield None
-            continue
-        if over := isinstance(one, TimedRun):
-            work.add(one)
+    def short(request: Request) -> Request:
+        settings = request.settings
+        return replace(request, settings=replace(settings, max_new_tokens=min(stage.tokens, settings.max_new_tokens)))
+
+    yield progress(Progress(0, warming=True))
+    prompts, amount = (short(requests[number]) for number in stage.prompts), Amount(stage.tokens, stage.repeats)
+    for event in contested(prompts, [plain, *stage.others.values()], amount, failures):
+        if isinstance(event, TimedRun):
             runs += 1
-        done = before + cost * runs / heat.runs
-        yield Course(
-            contestant=work.contestants[one.number],
-            fraction=min(1.0, done / whole),
-            seconds_left=max(0.0, whole - done) * token_seconds,
-            rows=tuple(_together(work, earlier)) if over else (),
-            failed=tuple(failures.reasons.items()),
-        )
-    return work
-
-
-def _together(work: Work, earlier: Work | None) -> list[WorkRow]:
-    rows = work.rows()
-    met = {(row.domain, row.contestant) for row in rows}
-    return rows + [row for row in (earlier.rows() if earlier else ()) if (row.domain, row.contestant) not in met]
+            prompt = stage.prompts[event.prompt]
+            yield replace(event, number=numbers[event.number], prompt=prompt, stage=stage.place)
+            yield progress(Progress(event.number))
+        else:
+            yield progress(event) if isinstance(event, Progress) else event
 
 
 def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, float]]:
@@ -178,9 +160,3 @@ def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, flo
     each = min(taken)
     longer = sum(len(request.prompt.ids) for request in requests) / len(requests) / len(first.prompt.ids)
     return each, longer * (taken[0] / each - 1)
-
-
-def require_chains(contestants: Sequence[Contestant]) -> None:
-    """Raises SpecvizError (field ``target``) where nothing competes with plain decoding."""
-    if len(contestants) < 2:
-        raise SpecvizError("This pair has nothing that could draft.", "target")

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, figures_of
+from specviz.bench.contest import Contest, Row
+from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Report
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
-from specviz.bench.lanes import Failures, lane, plain_request, refusal_of, request_of, written
+from specviz.bench.lanes import Failures, contested, drafting, entered, plain_request, refusal_of, written
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
-from specviz.bench.report import MEMORY_FIELDS, BenchReport, BenchRow, Values
-from specviz.bench.turns import Plan, runs_by_number
+from specviz.bench.report import MEMORY_FIELDS, BenchReport
+from specviz.bench.turns import Amount
+from specviz.bench.vary import OF_CONTESTANTS, OF_TASKS, Values, each_of
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
 from specviz.drafters.base import Drafter
@@ -29,14 +31,13 @@ from specviz.models.memory_share import memory_share
 from specviz.models.pair import ModelPair
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.metrics import tally
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
-from specviz.records.settings import AUTO, BITS, RunSettings
+from specviz.records.settings import AUTO, BITS, DRAFTING, RunSettings
 
 
 @dataclass(frozen=True, slots=True)
-class BenchPlan:
-    """How much is measured."""
+class BenchSize:
+    """Which settings are measured, and how much of each."""
 
     presets: Sequence[Preset] = PRESETS
     #: Draft lengths of chains. 5 fills the rows that our kernels read at once without AVX-512, see `few_rows.cpp`.
@@ -50,10 +51,16 @@ class BenchPlan:
     budget: float | None = None  # seconds of one setting's turns after which no further repeat begins
 
 
-FULL = BenchPlan()
+#: What is varied of a text that all decode, by flat names; a temperature among them.
+Task = dict[str, Any]
+
+#: The fields of `SamplingParams` but the temperature.
+SAMPLING = ("top_k", "top_p", "min_p")
+
+FULL = BenchSize()
 #: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
-HEAT = BenchPlan(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
-QUICK = BenchPlan(
+ADVICE = BenchSize(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
+QUICK = BenchSize(
     gammas=(4,),
     copied_gammas=(4,),
     tree_branches=(3,),
@@ -63,10 +70,10 @@ QUICK = BenchPlan(
 )
 
 
-def planned(
+def size_of(
     quick: bool, only: Sequence[str], names: Sequence[str], chat: bool = False, max_new_tokens: int | None = None
-) -> BenchPlan:
-    """The plan for these names; none named means all. chat: on prompts for models that answer.
+) -> BenchSize:
+    """The size for these names; none named means all. chat: on prompts for models that answer.
 
     Raises SpecvizError (field ``only`` or ``preset``) for a drafter or a preset that does not exist.
     """
@@ -78,14 +85,14 @@ def planned(
                 name=quoted(name),
                 names=", ".join(DRAFTERS),
             )
-    plan = QUICK if quick else FULL
+    size = QUICK if quick else FULL
     if process_count() > 1:
         # Processes that share a model must make the same passes, and each has a clock of its own.
-        plan = replace(plan, budget=None)
+        size = replace(size, budget=None)
     known = CHAT_PRESETS if chat else PRESETS
     presets = [preset_named(name, known) for name in names] or (known[:1] if quick else known)
-    plan = replace(plan, presets=presets)
-    return plan if max_new_tokens is None else replace(plan, max_new_tokens=max_new_tokens)
+    size = replace(size, presets=presets)
+    return size if max_new_tokens is None else replace(size, max_new_tokens=max_new_tokens)
 
 
 def preset_named(name: str, known: Sequence[Preset]) -> Preset:
@@ -97,120 +104,137 @@ def preset_named(name: str, known: Sequence[Preset]) -> Preset:
     raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=quoted(name), names=names)
 
 
-def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator[Contestant]:
+def entrants(pair: ModelPair, size: BenchSize, names: Sequence[str]) -> Iterator[Contestant]:
     """Plain decoding and every drafter named, able to run or not; then transformers."""
-    yield Contestant(PLAIN)
+    yield Contestant.of(PLAIN)
     for name in names:
         drafter = drafter_class(pair, name)
-        # A drafter that makes trees by default makes chains only with one branch.
-        chain = 1 if "tree" in drafter.measured_as and drafter.default_branches > 1 else None
-        for gamma in _gammas(pair, plan, drafter):
-            yield Contestant(name, gamma, branches=chain)
-        yield Contestant(name, AUTO, branches=chain)
+        made = functools.partial(drafting, pair, name)
+        chain = _chain(drafter)
+        yield from chains(pair, size, [name])
+        yield made(num_draft_tokens=AUTO, branches=chain)
         if "block" in drafter.measured_as:
-            for gamma in plan.gammas:
-                yield Contestant(name, gamma, branches=chain, rule="block")
+            for gamma in size.gammas:
+                yield made(num_draft_tokens=gamma, branches=chain, rule="block")
         if "bits" in drafter.measured_as:
-            for gamma in plan.gammas:
-                yield Contestant(name, gamma, bits=BITS[-1])
+            for gamma in size.gammas:
+                yield made(num_draft_tokens=gamma, bits=BITS[-1])
         if "tree" in drafter.measured_as:
-            for branches in plan.tree_branches:
-                yield Contestant(name, plan.tree_gamma, branches=branches)
-            yield Contestant(name, AUTO, branches=plan.tree_branches[-1])
+            for branches in size.tree_branches:
+                yield made(num_draft_tokens=size.tree_gamma, branches=branches)
+            yield made(num_draft_tokens=AUTO, branches=size.tree_branches[-1])
     assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
     yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
     if yardsticks:
-        yield Contestant(PLAIN, engine="transformers")
-    for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
-        yield Contestant(name, gamma, engine="transformers")
+        yield Contestant.of(PLAIN, engine="transformers")
+    for name, gamma in itertools.product(yardsticks, size.yardstick_gammas):
+        yield Contestant.of(name, gamma, engine="transformers")
 
 
-def chains(pair: ModelPair, plan: BenchPlan) -> list[Contestant]:
-    """Those of them that servers offer too, able to run or not: chains of a fixed length by each drafter's defaults."""
-    return [
-        one
-        for one in entrants(pair, plan, DRAFTERS)
-        if one == Contestant(one.mode, one.num_draft_tokens, one.branches)
-        and isinstance(one.num_draft_tokens, int)
-        and one.branches in (None, 1)
-    ]
+def chains(
+    pair: ModelPair, size: BenchSize, names: Sequence[str] = DRAFTERS, base: RunSettings = DEFAULTS
+) -> Iterator[Contestant]:
+    """What servers offer too: chains of fixed lengths by each drafter, able to run or not. base: the drafters' further
+    parameters."""
+    for name in names:
+        drafter = drafter_class(pair, name)
+        for gamma in _gammas(pair, size, drafter):
+            yield drafting(pair, name, base, num_draft_tokens=gamma, branches=_chain(drafter), rule="auto")
+
+
+def _chain(drafter: type[Drafter]) -> int | None:
+    """The branches with which it makes chains: a drafter that makes trees by default does so only with one branch."""
+    return 1 if "tree" in drafter.measured_as and drafter.default_branches > 1 else None
+
+
+def varied(pair: ModelPair, only: Sequence[str], vary: Values) -> Iterator[Contestant]:
+    """Plain decoding, and the drafters that read these settings, by their defaults with all combinations of the values.
+
+    only: their names; empty means all. Raises SpecvizError (field ``vary``) for one that does not read them.
+    """
+    yield Contestant.of(PLAIN)
+    for name in only or DRAFTERS:
+        unread = [setting for setting in vary if setting in DRAFTING and setting not in drafter_class(pair, name).reads]
+        if unread and only:
+            raise SpecvizError("{drafter} does not read {names}.", "vary", drafter=name, names=", ".join(unread))
+        for values in each_of(vary, OF_CONTESTANTS) if not unread else ():
+            yield drafting(pair, name, **values)
 
 
 def takes_part(contestant: Contestant, temperature: float) -> bool:
     """Greedy drafts are compared with the target's choice, whatever the rule."""
-    return temperature > 0 or contestant.rule == "auto"
+    return temperature > 0 or contestant.settings.rule == "auto"
 
 
-def _gammas(pair: ModelPair, plan: BenchPlan, drafter: type[Drafter]) -> Sequence[int]:
+def _gammas(pair: ModelPair, size: BenchSize, drafter: type[Drafter]) -> Sequence[int]:
     """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
     if drafter.copies:
-        return plan.copied_gammas
-    return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
+        return size.copied_gammas
+    return [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
 
 
 @dataclass
 class Benchmark:
-    """A plan and its measurements so far, of which `report` makes a report at any time."""
+    """What is measured, and the measurements so far, of which `report` makes a report at any time."""
 
     pair: ModelPair
-    plan: BenchPlan
+    size: BenchSize
     contestants: Sequence[Contestant]
-    temperatures: Sequence[float]
+    tasks: Sequence[Task]  # temperatures, and whatever else of a text is varied, by flat names
     asked: dict[str, Any]  # how it was ordered, for the record
     left_out: list[dict[str, str]]
     machine: Facts
     failures: Failures
     equality: list[Agreement] = field(default_factory=list)
-    rows: list[BenchRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     @classmethod
     def of(
         cls,
         pair: ModelPair,
         quick: bool = False,
-        say: Say = lambda line: None,
+        say: Report = lambda line: None,
         only: Sequence[str] = (),
         temperatures: Sequence[float] = (0.0, 1.0),
         presets: Sequence[str] = (),
         chat: bool | None = None,
         max_new_tokens: int | None = None,
+        vary: Values | None = None,
     ) -> Benchmark:
         """say: receives a line of progress a setting.
 
-        only: names of the drafters to measure; presets: names of the prompts; empty means all of the plan's. chat: on
-        prompts for models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by
-        default the plan's. A drafter that this pair cannot run is left out, and the report says why. Raises
-        SpecvizError for one that was named (field ``only`` if there is no such drafter), for a preset that does not
-        exist (field ``preset``), and for a temperature out of range.
+        only: names of the drafters to measure; presets: names of the prompts; empty means all. chat: on prompts for
+        models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by default the
+        size's. vary: the values of some settings, see `read_vary`; then each drafter is measured by its defaults with
+        these alone. A drafter that this pair cannot run is left out, and the report says why. Raises SpecvizError for
+        one that was named (field ``only`` if there is no such drafter), for a preset that does not exist (field
+        ``preset``), and for a temperature out of range.
         """
-        plan = planned(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
-        contestants, refused = able(pair, entrants(pair, plan, only or DRAFTERS))
+        size = size_of(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
+        vary = vary or {}
+        contestants, refused = able(pair, varied(pair, only, vary) if vary else entrants(pair, size, only or DRAFTERS))
         for mode, error in refused:
             if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
                 raise error
             say(f"left out, {mode}: {error}")
         left_out = [{"mode": mode, "reason": error.message} for mode, error in refused]
-        asked = {"quick": quick, "only": list(only)}
-        return cls(pair, plan, contestants, temperatures, asked, left_out, describe_machine(pair), Failures(say))
+        asked = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
+        tasks = list(each_of({"temperature": temperatures, **vary}, OF_TASKS))
+        return cls(pair, size, contestants, tasks, asked, left_out, describe_machine(pair), Failures(say))
 
     def run(self) -> None:
         """Measures all of it. A contestant that fails, or whose text is wrong, is not measured any further, and the
         report says why; plain decoding has to be right."""
-        say, plan = self.failures.say, self.plan
-        for temperature in self.temperatures:
-            count = len(self._present(temperature))
-            say(f"temperature {temperature:g}: {count} contestants once" + ", equal texts" * (temperature == 0))
-            self._compare_texts(temperature)
-            for preset in plan.presets:
-                count = len(self._present(temperature))
-                say(f"{preset.name}, temperature {temperature:g}: {count} contestants, {plan.repeats} times")
-                self._measure_setting(plain_request(self.pair, preset, temperature, plan.max_new_tokens), preset.name)
+        for task in self.tasks:
+            self._compare_texts(task)
+            for preset in self.size.presets:
+                self._measure(task, preset)
         self.machine["load_average_end"] = load_average()
 
     def report(self, interrupted: bool = False) -> BenchReport:
         """The measurements so far. interrupted: there will be no more."""
         made = min((row.repeats for row in self.rows), default=0)
-        sizes = {"max_new_tokens": self.plan.max_new_tokens, "repeats": self.plan.repeats, "repeats_made": made}
+        sizes = {"max_new_tokens": self.size.max_new_tokens, "repeats": self.size.repeats, "repeats_made": made}
         return BenchReport(
             machine=self.machine,
             pair=asdict(self.pair.info()),
@@ -223,48 +247,63 @@ class Benchmark:
             equality=self.equality,
         )
 
-    def _present(self, temperature: float) -> list[Contestant]:
-        """The contestants that are measured at this temperature."""
+    def _present(self, task: Task) -> list[Contestant]:
+        """The contestants that are measured at this temperature, named after whatever else is varied."""
+        label = " ".join(f"{name}={value}" for name, value in task.items() if name != "temperature")
+        named = (replace(contestant, label=label) for contestant in self.contestants)
         failed = self.failures.reasons
-        return [one for one in self.contestants if takes_part(one, temperature) and one.title not in failed]
+        return [each for each in named if takes_part(each, task["temperature"]) and each.title not in failed]
 
-    def _compare_texts(self, temperature: float) -> None:
+    def _plain(self, task: Task, preset: Preset) -> Request:
+        """Plain decoding of a preset."""
+        tokens = task.get("max_new_tokens", self.size.max_new_tokens)
+        plain = plain_request(self.pair, preset, task["temperature"], tokens, task.get("seed", 0))
+        sampling = replace(plain.settings.sampling, **{name: task[name] for name in task if name in SAMPLING})
+        return plain.but(replace(plain.settings, sampling=sampling))
+
+    def _compare_texts(self, task: Task) -> None:
         """At temperature 0 compares all texts of each preset; above it, only warms up the other engines."""
-        for preset in self.plan.presets if temperature == 0 else self.plan.presets[:1]:
-            plain = plain_request(self.pair, preset, temperature, self.plan.max_new_tokens)
-            due = plain_run(plain) if temperature == 0 else None
-            for one in self._present(temperature):
+        greedy, present = task["temperature"] == 0, self._present(task)
+        self.failures.say(
+            f"temperature {task['temperature']:g}: {len(present)} contestants once" + ", equal texts" * greedy
+        )
+        for preset in self.size.presets if greedy else self.size.presets[:1]:
+            plain = self._plain(task, preset)
+            due = plain_run(plain) if greedy else None
+            for one in self._present(task):
                 with self.failures.of(one.title):
                     if due is not None:
                         self.equality.append(agreement(one, written(one, plain), due, plain, preset.name))
                     elif one.engine != "specviz":
                         written(one, plain)
 
-    def _measure_setting(self, plain: Request, preset: str) -> None:
-        """Adds one row a contestant, plain decoding among them; if it is interrupted, rows of the runs so far."""
-        temperature = plain.settings.sampling.temperature
-        present, failed = self._present(temperature), self.failures.reasons
+    def _measure(self, task: Task, preset: Preset) -> None:
+        """Adds a row for each contestant, plain decoding among them; if it is interrupted, rows of the runs so far."""
+        plain, present = self._plain(task, preset), self._present(task)
+        repeats, budget = self.size.repeats, math.inf if self.size.budget is None else self.size.budget
+        where = f"{preset.name}, temperature {task['temperature']:g}"
+        self.failures.say(f"{where}: {len(present)} contestants, {repeats} times")
         for engine in ("specviz", "transformers"):
             # The library's runs cannot stand still, so they take turns among themselves, whole runs at a time.
-            own = [one for one in present if one.engine == engine]
-            if not own or own[0].mode != PLAIN:
+            rivals, rows = [], []
+            for contestant in present:
+                if contestant.engine == engine:
+                    with self.failures.of(contestant.title):
+                        rows.append(entered(contestant, plain, preset.name))
+                        rivals.append(contestant)
+            if not rivals or rivals[0].mode != PLAIN:
                 continue
-            made: list[list[TimedRun]] = [[] for _ in own]
+            contest = Contest(rows, failed=self.failures.reasons)
             try:
-                self._take_turns(own, plain, made)
+                amount = Amount(plain.settings.max_new_tokens, repeats, budget)
+                for event in contested([plain], rivals, amount, self.failures):
+                    contest.heard(event)
             finally:
-                for one, runs in zip(own, made):
-                    if runs and made[0] and one.title not in failed:
-                        with self.failures.of(one.title):
-                            self.rows.append(_row(one, runs, made[0], plain, preset))
-
-    def _take_turns(self, contestants: Sequence[Contestant], plain: Request, made: Sequence[list[TimedRun]]) -> None:
-        budget = math.inf if self.plan.budget is None else self.plan.budget
-        lanes = [self.failures.caught(one, functools.partial(lane, one, plain)) for one in contestants]
-        runs_by_number(lanes, Plan(plain.settings.max_new_tokens, self.plan.repeats, budget), made)
+                peak = peak_mb(self.pair.device)
+                self.rows += [replace(row, peak_mb=peak) for row in contest.rows() if row.repeats]
 
 
-def _memory(pair: ModelPair) -> Values | None:
+def _memory(pair: ModelPair) -> dict[str, Any] | None:
     """How near the target's passes come to the memory's bandwidth; figures that are not known are None."""
     share = memory_share(pair)
     if share is None:
@@ -275,14 +314,16 @@ def _memory(pair: ModelPair) -> Values | None:
     return dict(zip(MEMORY_FIELDS, figures, strict=True)) | {"sentence": str(share.sentence)}
 
 
-def advised_chains(pair: ModelPair) -> list[Contestant]:
-    """The contestants of advice that this pair can run."""
-    return able(pair, iter(chains(pair, HEAT)))[0]
+def advised_chains(pair: ModelPair, base: RunSettings = DEFAULTS) -> list[Contestant]:
+    """The contestants of advice that this pair can run. base: the drafters' further parameters."""
+    return able(pair, chains(pair, ADVICE, base=base))[0]
 
 
 def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
     """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
-    able, refused, shortest = [], {}, prepare(pair, RunSettings((0,), None, max_new_tokens=1))
+    able: list[Contestant] = []
+    refused: dict[tuple[str, str], tuple[str, SpecvizError]] = {}
+    shortest = prepare(pair, RunSettings((0,), None, max_new_tokens=1))
     for contestant in contestants:
         error = refusal_of(contestant, shortest) if contestant.engine == "specviz" else None
         if isinstance(error, SpecvizError):
@@ -290,33 +331,3 @@ def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Conte
         else:
             able.append(contestant)  # any other error occurs again when it is measured, and is reported there
     return able, list(refused.values())
-
-
-def _row(
-    contestant: Contestant, own: Sequence[TimedRun], base: Sequence[TimedRun], plain: Request, preset: str
-) -> BenchRow:
-    figures = figures_of(own, () if contestant.mode == PLAIN else base)
-    row = BenchRow(
-        title=contestant.title,
-        engine=contestant.engine,
-        mode=contestant.mode,
-        num_draft_tokens=contestant.num_draft_tokens,
-        temperature=plain.settings.sampling.temperature,
-        preset=preset,
-        tokens=sum(len(run.token_ids) for run in own),
-        peak_mb=peak_mb(plain.pair.device),
-        repeats=len(own),
-        busy=busy(own),
-        **asdict(figures),
-    )
-    if contestant.engine != "specviz":
-        return row
-    counts = tally(one for run in own for one in run.rounds)
-    taken = 1e6 * counts.seconds / counts.rounds
-    row = replace(row, rounds=counts.rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
-    if contestant.mode == PLAIN:
-        return row
-    request = request_of(contestant, plain)
-    settings = request.drafter.settings(plain.pair, request.settings.drafting)
-    own_settings = {name: settings.get(name) for name in ("exit_layer", "bits")}
-    return replace(row, rule=request.rule.name, branches=request.branches, **own_settings)

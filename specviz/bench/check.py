@@ -9,12 +9,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from specviz.bench.contestants import PLAIN, Contestant, Figures, busy, figures_of
+from specviz.bench.contest import Contest, Row
+from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
-from specviz.bench.lanes import lane, plain_request, reason_of
+from specviz.bench.lanes import contested, entered, plain_request, reason_of
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
-from specviz.bench.turns import Plan, runs_by_number
+from specviz.bench.turns import Amount
 from specviz.bench.wiring import wiring
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
@@ -148,7 +149,8 @@ def named(request: Request) -> Sentence:
 
 def trees(pair: ModelPair) -> Iterator[Finding]:
     """Whether the models read a small tree as they read its branches alone."""
-    for role, model, name in (("target", pair.target, pair.target_name), ("draft", pair.draft, pair.draft_name)):
+    parts = ("target", pair.target, pair.target_name), ("draft", pair.draft, pair.draft_name or "")
+    for role, model, name in parts:
         if model is None:
             continue
         what = Sentence("trees, {role}", role=role)
@@ -186,6 +188,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target, and how near T(1) comes to what memory allows."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
+    assert curve is not None and curve.one is not None, "all is measured"
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
@@ -193,7 +196,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
         context=times.context,
         ratios=ratios or "T(1) = 1",
     )
-    if curve.ratio(GAMMA + 1) is None or curve.about_one > GAMMA:
+    if curve.ratio(GAMMA + 1) is None or (curve.about_one or 0) > GAMMA:
         yield Finding("right", Sentence("a target pass"), seen)
     else:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
@@ -209,23 +212,27 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
     plain = plain_request(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    fast = Contestant(usual(pair, preparing=False), GAMMA)
-    plan = Plan(plain.settings.max_new_tokens, RACE_REPEATS, seconds, whole=False)
-    base, own = runs_by_number([lane(Contestant(PLAIN), plain), lane(fast, plain)], plan)
-    what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=fast.mode, n=GAMMA)
-    yield _raced(what, figures_of(own, base), busy((*base, *own)))
+    both = [Contestant.of(PLAIN), Contestant.of(usual(pair, preparing=False), GAMMA)]
+    contest = Contest([entered(contestant, plain) for contestant in both])
+    amount = Amount(plain.settings.max_new_tokens, RACE_REPEATS, seconds, whole=False)
+    for event in contested([plain], both, amount):
+        contest.heard(event)
+    row = contest.row(1)
+    what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=row.mode, n=GAMMA)
+    reason = contest.failed.get(row.title)
+    yield _raced(what, row, contest.busy) if reason is None else Finding("wrong", what, reason)
 
 
-def _raced(what: Sentence, figures: Figures, disturbed: bool) -> Finding:
+def _raced(what: Sentence, row: Row, disturbed: bool) -> Finding:
     """The verdict on a race: it pays only if all of its interval does."""
-    low, high = figures.speedup_interval or (0.0, math.inf)
+    low, high = row.speedup_interval or (0.0, math.inf)
     seen = Sentence(
         "{speedup}× plain decoding ({low} to {high}, 90 %): {speed} tokens a second, {length} tokens a pass",
-        speedup=float(f"{figures.speedup_measured:.2f}"),
+        speedup=float(f"{row.speedup_measured:.2f}"),
         low=float(f"{low:.2f}"),
         high=float(f"{high:.2f}"),
-        speed=f"{figures.tokens_per_second:.0f}",
-        length=float(f"{figures.acceptance_length:.2f}"),
+        speed=f"{row.tokens_per_second:.0f}",
+        length=float(f"{row.acceptance_length:.2f}"),
     )
     if low > 1:
         return Finding("right", what, seen)

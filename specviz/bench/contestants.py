@@ -5,58 +5,87 @@ and a speedup is the ratio of their times over the same parts of a text. All of 
 process borders.
 """
 
+from __future__ import annotations
+
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round
-from specviz.records.settings import PLAIN, DraftParams, RunSettings
+from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, RunSettings
 from specviz.records.stopwatch import BUSY
+from specviz.records.words import Sentence
 from specviz.theory.formulas import expected_tokens
 from specviz.theory.statistics import Ratio, TurnPair, ratio_of
 
+#: The settings of a run that nobody has changed.
+DEFAULTS = RunSettings("")
+
+#: The drafters' parameters that a title names by name and value.
+OTHERS = tuple(name for name in DRAFTING if name != "branches")
+
 #: Receives lines of progress while something is measured.
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One way to decode. Hashable: results are kept by contestant."""
+    """One way to decode: an engine, and the settings of a run. What it decodes is the contest's to say (`on`)."""
 
-    mode: str  # "plain" or a drafter's name
-    num_draft_tokens: int | str | None = None  # γ, or `AUTO`; None for plain decoding
-    branches: int | None = None  # see `DraftParams`; None is the drafter's default
-    rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
-    exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
-    bits: int | None = None  # the same
+    settings: RunSettings
     engine: str = "specviz"  # or "transformers": see `specviz.bench.lanes`
+    label: str = ""  # what its title says of the text, where several are decoded
 
-    def applied(self, settings: RunSettings) -> RunSettings:
-        """The settings of a run in which this contestant decodes; coins set by hand are another run's."""
-        return replace(
-            settings,
-            drafter=None if self.mode == PLAIN else self.mode,
-            num_draft_tokens=self.num_draft_tokens or 1,
-            drafting=DraftParams(self.branches, exit_layer=self.exit_layer, bits=self.bits),
-            rule=self.rule,
-            coins="",
-        )
+    @classmethod
+    def of(
+        cls,
+        mode: str,
+        num_draft_tokens: int | str | None = None,
+        *,
+        engine: str = "specviz",
+        base: RunSettings = DEFAULTS,
+        **settings: Any,
+    ) -> Contestant:
+        """A drafter's name or ``plain``, its γ, and further settings by their flat names; the others are those of
+        `base`, but for coins set by hand, which are another run's."""
+        if num_draft_tokens is not None:
+            settings["num_draft_tokens"] = num_draft_tokens
+        return cls(RunSettings.of(base.flat() | {"drafter": mode, "coins": ""} | settings), engine)
+
+    def on(self, task: RunSettings) -> RunSettings:
+        """The settings of its run on another prompt, whose sampling, length and seed are those of `task`."""
+        mine = {
+            name: getattr(self.settings, name) for name in ("drafter", "num_draft_tokens", "drafting", "rule", "coins")
+        }
+        return replace(task, **mine)
+
+    @property
+    def mode(self) -> str:
+        """``plain`` or a drafter's name."""
+        return self.settings.drafter or PLAIN
+
+    @property
+    def num_draft_tokens(self) -> int | str | None:
+        """γ, or `AUTO`; None for plain decoding."""
+        return None if self.settings.drafter is None else self.settings.num_draft_tokens
 
     @property
     def title(self) -> str:
-        """A short name without the defaults: ``draft_model γ=4 ×3`` has three branches."""
-        parts = [
-            self.engine if self.engine != "specviz" else "",
-            self.mode,
-            f"γ={self.num_draft_tokens}" if self.num_draft_tokens is not None else "",
-            "" if self.branches is None else "chain" if self.branches == 1 else f"×{self.branches}",
-            f"layer {self.exit_layer}" if self.exit_layer is not None else "",
-            f"{self.bits} bits" if self.bits is not None else "",
-            self.rule if self.rule != "auto" else "",
-        ]
-        return " ".join(part for part in parts if part)
+        """A short name that says how it differs from the defaults: ``draft_model γ=4 ×3`` has three branches."""
+        parts = ["" if self.engine == "specviz" else self.engine, self.mode]
+        if self.settings.drafter is not None:
+            values, branches = asdict(self.settings.drafting), self.settings.drafting.branches
+            parts += [
+                f"γ={self.num_draft_tokens}",
+                "" if branches is None else "chain" if branches == 1 else f"×{branches}",
+                *(f"{name}={values[name]}" for name in OTHERS if values[name] != SETTINGS[name].default),
+                "" if self.settings.rule == "auto" else self.settings.rule,
+            ]
+        return " ".join(filter(None, (*parts, self.label)))
 
 
 # Turns and runs
@@ -72,6 +101,7 @@ class Progress:
     tokens: int = 0  # new ones so far
     warming: bool = False  # only to warm it up
     fraction: float = 0.0  # done: of all repeats, or of the time available, whichever is further
+    seconds_left: float | None = None  # about; None where nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +119,19 @@ class TimedRun:
     """One contestant's run, made in turns with the others'."""
 
     number: int  # as in `Progress`
-    group: Hashable  # the runs that took turns: one run of plain decoding in each group
+    group: int  # those that took turns: plain decoding makes a run in each group
     repeat: int
     turns: tuple[Turn, ...]
     token_ids: tuple[int, ...]  # new ones
     rounds: tuple[Round, ...]  # empty where they are not the engine's
     finished: bool  # came to its own end
+    prompt: int = 0  # which of the contest's
+    stage: int = 0  # 1: of a final, whose runs take the place of the contestant's earlier ones
+
+    @property
+    def meeting(self) -> Hashable:
+        """The same for all runs that took turns with each other."""
+        return self.stage, self.prompt, self.group, self.repeat
 
     @property
     def seconds(self) -> float:
@@ -104,6 +141,18 @@ class TimedRun:
     def speed(self) -> float:
         """Tokens per second of wall time, reading the prompt included."""
         return len(self.token_ids) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A contestant that failed, by its title, and why; the others go on."""
+
+    title: str
+    reason: SpecvizError | Sentence
+
+
+#: What is heard of a contest while it goes on; None in between, where it can be ended.
+Event = Progress | TimedRun | Failed
 
 
 def busy(runs: Sequence[TimedRun]) -> bool:
@@ -126,9 +175,9 @@ def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | No
 def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
     """Place by place. A round may produce more than a part, and the next turn then nothing: the other contestant's turn
     there counts all the same, or reading the prompt would weigh more in its time."""
-    counterpart = {(run.group, run.repeat): run for run in plain}
+    counterpart = {run.meeting: run for run in plain}
     for run in own:
-        base = counterpart.get((run.group, run.repeat))
+        base = counterpart.get(run.meeting)
         if base is not None:
             ours, theirs = ({turn.place: turn for turn in each.turns} for each in (run, base))
             ends = max(ours, default=-1), max(theirs, default=-1)
@@ -146,8 +195,8 @@ def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> I
 class Figures:
     """The figures of a contestant's repeats, compared with plain decoding in turn; None where one does not apply."""
 
-    tokens_per_second: float  # by wall time, reading the prompt included; the median over repeats
-    spread: tuple[float, float]  # slowest and fastest repeat
+    tokens_per_second: float | None = None  # by wall time, reading the prompt included; the median over repeats
+    spread: tuple[float, float] | None = None  # slowest and fastest repeat
     speedup_measured: float | None = None  # ratio to plain decoding, all turns together (`speedup_of`)
     speedup_interval: tuple[float, float] | None = None  # its 90 % interval; None where there are too few turns
     acceptance_rate: float | None = None  # α: accepted / judged draft tokens
@@ -195,19 +244,21 @@ def figures_of(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figur
         tokens_per_second=statistics.median(speeds),
         spread=(min(speeds), max(speeds)),
         speedup_measured=None if ratio is None else ratio.value,
-        speedup_interval=None if ratio is None or ratio.low is None else (ratio.low, ratio.high),
+        speedup_interval=None if ratio is None else ratio.interval,
     )
     if not all(run.rounds for run in own):
         return found
-    counts, base = (tally(one for run in runs for one in run.rounds) for runs in (own, plain))
+    counts, base = (tally(round_ for run in runs for round_ in run.rounds) for runs in (own, plain))
     alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, base)
-    known = not (cost is None or alpha is None or counts.drafted_trees)
+    formula = None
+    if cost is not None and alpha is not None and not counts.drafted_trees:
+        formula = formula_speedup(alpha, cost, counts.rounds_by_depth)
     return replace(
         found,
         acceptance_rate=alpha,
         acceptance_length=counts.acceptance_length,
         cost_coefficient=cost,
-        speedup_formula=formula_speedup(alpha, cost, counts.rounds_by_depth) if known else None,
+        speedup_formula=formula,
         overhead_share=counts.overhead_share,
         phase_share={
             "draft": counts.draft_seconds / counts.seconds,

@@ -11,27 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.lanes import Failures, Unwatched, plain_request, reason_of, refusal_of, request_of, written
+from specviz.bench.lanes import Failures, plain_request, reason_of, refusal_of, request_of, written
+from specviz.bench.two_texts import parting
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
 from specviz.decoding.request import Request
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
-from specviz.passes.cached_model import reader
 from specviz.passes.static_passes import BLOCK, WIDEST
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import NEAR_TIE, first_difference, margin
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import Sentence
 
 #: Draft tokens a round, of every text that is checked.
 GAMMA = 4
+
+#: Branches of the trees among them.
+BRANCHES = 3
 
 #: The most tokens, and the least, of each greedy text that is checked.
 TEXT_TOKENS, LEAST_TEXT = 48, 16
@@ -71,59 +72,39 @@ def plain_run(plain: Request) -> Run:
 def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Request, preset: str) -> Agreement:
     """The verdict on a contestant's greedy text. due: plain decoding of the request `plain`, on the preset named.
 
-    Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding.
+    Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding; in
+    float32 any is.
     """
-    place = first_difference(due.token_ids, tokens)
-    known = {"title": contestant.title, "engine": contestant.engine, "mode": contestant.mode}
-    known |= {"preset": preset, "tokens": len(tokens)}
-    if place is None:
-        return Agreement(**known)
-    apart = margin(due, place)
-    if due.pair.dtype == "float32" or place >= len(tokens) or apart is None or apart > NEAR_TIE:
+    known = {"title": contestant.title, "preset": preset}
+    start = plain.prompt.ids
+    found = parting(plain.pair, [*start, *due.token_ids], [*start, *tokens], len(start), later=len(tokens))
+    compared = Agreement(contestant.title, contestant.engine, contestant.mode, preset, len(tokens))
+    if found is None:
+        return compared
+    mine = found.sides[1]
+    if found.dtype == "float32" or not all(side.token for side in found.sides) or mine.gap > found.tolerance:
+        got, expected = (repr(side.token) if side.token else "∅" for side in reversed(found.sides))
         raise SpecvizError(
             "{title} is wrong on {preset}: greedy token {place} is {got}, but plain decoding's is {due}, and the "
             "target's best two are {margin} apart in log probability ({dtype}); nothing was timed there.",
             "only",
-            title=contestant.title,
-            preset=preset,
-            place=place + 1,
-            got=_named(plain.pair, tokens, place),
-            due=_named(plain.pair, due.token_ids, place),
-            margin="?" if apart is None else f"{apart:.2g}",
-            dtype=due.pair.dtype,
+            **known,
+            place=found.place,
+            got=got,
+            due=expected,
+            margin=f"{found.margin:.2g}",
+            dtype=found.dtype,
         )
-    gaps = gaps_of(plain.pair, plain.prompt.ids, tokens)[place:]
-    if max(gaps) > NEAR_TIE:
+    if mine.later is not None:
         raise SpecvizError(
             "{title} is wrong on {preset}: greedy token {place} lies {gap} below the target's best in log "
             "probability, more than rounding explains; nothing was timed there.",
             "only",
-            title=contestant.title,
-            preset=preset,
-            place=place + gaps.index(max(gaps)) + 1,
-            gap=f"{max(gaps):.2f}",
+            **known,
+            place=found.place + mine.later[0],
+            gap=f"{mine.later[1]:.2f}",
         )
-    return Agreement(**known, place=place, margin=apart, largest_gap=max(gaps))
-
-
-def _named(pair: ModelPair, tokens: Sequence[int], place: int) -> str:
-    """A token's text in quotes, or ∅ after the text's end."""
-    return repr(pair.texts.chip(tokens[place])) if place < len(tokens) else "∅"
-
-
-@torch.inference_mode()
-def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-    """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
-    target = reader(pair.target, Unwatched(pair.device))
-    target.prefill(before)
-    return target.forward(target.unread([*before, *tokens[:-1]]), keep=len(tokens)).float()
-
-
-def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-    """How far each token lies below the target's best one, in log probability."""
-    rows = rows_of(pair, before, tokens)
-    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
-    return (rows.amax(-1) - chosen).tolist()
+    return replace(compared, place=found.place - 1, margin=found.margin, largest_gap=mine.largest)
 
 
 # Checking a pair
@@ -193,16 +174,16 @@ def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, 
 
 def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
     """Every way to write plain decoding's text; each drafter with its defaults, and as a tree too where it can."""
-    yield Contestant(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
+    yield Contestant.of(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
     for name in DRAFTERS:
-        usual = Contestant(name, GAMMA)
+        usual = Contestant.of(name, GAMMA)
         yield usual, Sentence("greedy text, {drafter}", drafter=name)
-        tree = replace(usual, branches=3)
+        tree = Contestant.of(name, GAMMA, branches=BRANCHES)
         # Not every drafter makes trees, and not every model reads them.
         if refusal_of(usual, plain) is None and refusal_of(tree, plain) is None:
             request = request_of(usual, plain)
             if "branches" in request.drafter.reads and request.branches == 1:
-                yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
+                yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=BRANCHES)
 
 
 def _token_seconds(plain: Request) -> tuple[float, float]:
@@ -211,7 +192,7 @@ def _token_seconds(plain: Request) -> tuple[float, float]:
     for engine in ("specviz", "transformers"):
         began = time.perf_counter()
         with Failures().of(engine):  # the comparison of its text will report it
-            written(Contestant(PLAIN, engine=engine), few)
+            written(Contestant.of(PLAIN, engine=engine), few)
         taken.append((time.perf_counter() - began) / few.settings.max_new_tokens)
     return taken[0], taken[1]
 
@@ -230,13 +211,12 @@ def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentenc
         config = model.config.get_text_config()
         for length in _windows(model):
             found[length] = Sentence("texts across {n} tokens, an attention window", n=length)
-        for name in ("floor_scale", "index_topk"):
-            if length := getattr(config, name, None):
-                found[length] = Sentence("texts across {n} tokens, where attention changes", n=length)
+        for switch in filter(None, (getattr(config, name, None) for name in ("floor_scale", "index_topk"))):
+            found[switch] = Sentence("texts across {n} tokens, where attention changes", n=switch)
         rope = getattr(config, "rope_parameters", None) or {}
         for kind in (rope, *(kind for kind in rope.values() if isinstance(kind, dict))):
-            if length := kind.get("original_max_position_embeddings"):
-                found[length] = Sentence("texts across {n} tokens, the context before it was extended", n=length)
+            if original := kind.get("original_max_position_embeddings"):
+                found[original] = Sentence("texts across {n} tokens, the context before it was extended", n=original)
     if pair.passes.fast:
         length = (prompt_length // BLOCK + 1) * BLOCK
         found[length] = Sentence("texts across {n} tokens, where buffers grow", n=length)
@@ -260,9 +240,9 @@ def lengths(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     # No end token: nothing ends before it has crossed the length.
     usual = plain_request(replace(pair, eos_ids=frozenset()), PRESETS[0], 0.0, NEW)
     ways = [
-        Contestant(PLAIN),
-        Contestant(PLAIN, engine="transformers"),
-        *(Contestant(name, GAMMA) for name in DRAFTERS),
+        Contestant.of(PLAIN),
+        Contestant.of(PLAIN, engine="transformers"),
+        *(Contestant.of(name, GAMMA) for name in DRAFTERS),
     ]
     ways = [one for one in ways if refusal_of(one, usual) is None]
     timed = min(TIMED, (pair.context_length or TIMED * 2) // 2)

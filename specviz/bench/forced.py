@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.bench.contestants import Contestant, Forced, TimedRun, figures_of
 from specviz.bench.lanes import plain_request, request_of
-from specviz.bench.turns import Plan, lane_of, take_turns
+from specviz.bench.turns import Amount, Steps, engine_lane, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import PendingRound
 from specviz.drafters.base import DraftContext, Drafter
@@ -53,21 +53,22 @@ def measure_forced(
     check_alpha(alpha)
     SETTINGS["num_draft_tokens"].check("num_draft_tokens", num_draft_tokens)
     _check_draft(pair)
-    plain, known = plain_request(pair, PRESETS[0], 0.0, tokens), []
-    for one in pending_rounds(plain):
-        known += one.emitted
+    plain = plain_request(pair, PRESETS[0], 0.0, tokens)
+    known: list[int] = []
+    for round_ in pending_rounds(plain):
+        known += round_.emitted
         yield None
-    drafts = request_of(Contestant(DraftModel.name, num_draft_tokens), plain)
-    lane = lane_of(drafts, lambda repeat: oracle(known, alpha, seed=repeat))
+    drafts = request_of(Contestant.of(DraftModel.name, num_draft_tokens), plain)
+    lane = engine_lane(drafts, lambda repeat: oracle(known, alpha, seed=repeat))
     asked = replace(lane, start=lambda repeat: _as_asked(lane.start(repeat), known, num_draft_tokens))
     found = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
     made: dict[int, list[TimedRun]] = {0: [], 1: []}
-    for one in take_turns([lane_of(plain), asked], Plan(tokens, repeats, budget, with_prompt=False)):
-        if not isinstance(one, TimedRun):
+    for event in take_turns([engine_lane(plain), asked], Amount(tokens, repeats, budget, with_prompt=False)):
+        if not isinstance(event, TimedRun):
             yield None
             continue
-        made[one.number].append(one)
-        if one.number:
+        made[event.number].append(event)
+        if event.number:
             done = len(made[1])
             figures = figures_of(made[1], made[0])
             found = replace(found, repeats=done, figures=figures, fraction=done / repeats)
@@ -84,17 +85,18 @@ def _check_draft(pair: ModelPair) -> None:
         )
 
 
-def _as_asked(steps: Iterator[PendingRound], known: Sequence[int], gamma: int) -> Iterator[PendingRound]:
+def _as_asked(steps: Steps, known: Sequence[int], gamma: int) -> Steps:
     """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
     place = 0
-    for one in steps:
-        followed = tuple(known[place : place + len(one.emitted)]) == one.emitted
-        asked = followed and len(one.verdict.draft.parents) >= gamma
+    for round_ in steps:
+        assert isinstance(round_, PendingRound)
+        followed = tuple(known[place : place + len(round_.emitted)]) == round_.emitted
+        asked = followed and len(round_.verdict.draft.parents) >= gamma
         if asked or not place:
-            yield one
+            yield round_
         if not asked:
             return
-        place += len(one.emitted)
+        place += len(round_.emitted)
 
 
 # The oracle

@@ -1,24 +1,27 @@
-"""How a contestant decodes a prompt, to take turns: by the engine or by transformers' `generate`."""
+"""How contestants decode prompts in turn, each by the engine or by transformers' `generate`; who fails ends alone."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 import transformers
 
-from specviz.bench.contestants import PLAIN, Contestant, Say
-from specviz.bench.turns import Emits, Lane, lane_of
+from specviz.bench.contest import Row
+from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Event, Failed, Progress, Report
+from specviz.bench.turns import Amount, Lane, Steps, engine_lane, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
-from specviz.passes.devices import Stopwatch
 from specviz.passes.positions import position_limit
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.prompts import Preset
-from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.settings import DRAFTING, SETTINGS, DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Sentence
 
 
@@ -36,7 +39,7 @@ def plain_request(pair: ModelPair, preset: Preset, temperature: float, max_new_t
 
 def request_of(contestant: Contestant, plain: Request) -> Request:
     """The engine's checked request for a contestant. Raises SpecvizError where the pair cannot run it."""
-    return plain.but(contestant.applied(plain.settings))
+    return plain.but(contestant.on(plain.settings))
 
 
 def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
@@ -48,24 +51,65 @@ def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
     return None
 
 
+def drafting(pair: ModelPair, mode: str, base: RunSettings = DEFAULTS, **settings: Any) -> Contestant:
+    """A drafter as a contestant: of `base` it has what the drafter reads, and these settings in place of others."""
+    unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).reads}
+    return Contestant.of(mode, base=base, **unread | settings)
+
+
+def entered(contestant: Contestant, plain: Request, preset: str = "") -> Row:
+    """Its row, still without figures: how it decodes the prompt of `plain`, defaults filled in.
+
+    Raises SpecvizError where the pair cannot decode in this way.
+    """
+    row = Row(
+        title=contestant.title,
+        engine=contestant.engine,
+        mode=contestant.mode,
+        num_draft_tokens=contestant.num_draft_tokens,
+        temperature=plain.settings.sampling.temperature,
+        preset=preset,
+    )
+    settings = contestant.on(plain.settings).flat() | dict.fromkeys(("rule", *DRAFTING))
+    settings |= {"num_draft_tokens": contestant.num_draft_tokens}
+    del settings["prompt"]
+    if contestant.engine != "specviz" or contestant.mode == PLAIN:
+        return replace(row, settings=settings)
+    request = request_of(contestant, plain)
+    pair, drafter, asked = request.pair, request.drafter, request.settings.drafting
+    filled = asdict(asked) | drafter.settings(pair, asked)
+    known = {name: filled[name] for name in DRAFTING if name in drafter.reads}
+    known |= {"rule": request.rule.name, "branches": request.branches}
+    return replace(
+        row,
+        settings=settings | known,
+        rule=request.rule.name,
+        branches=request.branches,
+        exit_layer=known.get("exit_layer"),
+        bits=known.get("bits"),
+        lossless=request.rule.lossless,
+        usual_branches=request.branches == drafter.branches(pair, DraftParams()),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Block:
+class WholeText:
     """All new tokens of a run at once: other engines do not hand them over one by one."""
 
     emitted: Sequence[int]
 
 
-def lane(contestant: Contestant, plain: Request) -> Lane:
+def lane_of(contestant: Contestant, plain: Request) -> Lane:
     """A contestant on the prompt of `plain`; any engine but ours must have written the text once before.
 
     Raises SpecvizError where the pair cannot run it.
     """
     if contestant.engine == "specviz":
-        return lane_of(request_of(contestant, plain))
+        return engine_lane(request_of(contestant, plain))
 
-    def start(repeat: int) -> Iterator[Block]:
+    def start(repeat: int) -> Steps:
         settings = replace(plain.settings, seed=plain.settings.seed + repeat)
-        yield Block(written(contestant, replace(plain, settings=settings)))
+        yield WholeText(written(contestant, replace(plain, settings=settings)))
 
     return Lane(start, divisible=False, warm=True)
 
@@ -91,7 +135,7 @@ def reason_of(error: Exception) -> SpecvizError | Sentence:
 class Failures:
     """The contestants that failed, by title, and why: the others go on. One that failed is not measured again."""
 
-    say: Say = lambda line: None  # receives a line for each
+    say: Report = lambda line: None  # receives a line for each
     reasons: dict[str, SpecvizError | Sentence] = field(default_factory=dict)
 
     @contextlib.contextmanager
@@ -107,16 +151,35 @@ class Failures:
 
     def caught(self, contestant: Contestant, make: Callable[[], Lane]) -> Lane:
         """The contestant's lane; an error in making or running it ends its own run and none of the others."""
-        title, lane = contestant.title, Lane(lambda repeat: iter(()))
+        title, lane = contestant.title, None
         with self.of(title):
             lane = make()
 
-        def start(repeat: int) -> Iterator[Emits]:
+        def start(repeat: int) -> Steps:
             with self.of(title):
-                if title not in self.reasons:
+                if lane is not None and title not in self.reasons:
                     yield from lane.start(repeat)
 
-        return replace(lane, start=start)
+        return Lane(start) if lane is None else replace(lane, start=start)
+
+
+def contested(
+    prompts: Iterable[Request], contestants: Sequence[Contestant], amount: Amount, failures: Failures | None = None
+) -> Iterator[Event | None]:
+    """All contestants, plain decoding first, on each prompt in turn: what a `Contest` hears, and None in between, where
+    it can be ended.
+
+    prompts: plain decoding of each, checked. failures: those of earlier contests, which are not measured again.
+    """
+    failures = Failures() if failures is None else failures
+    known = len(failures.reasons)
+    for number, plain in enumerate(prompts):
+        lanes = [failures.caught(each, functools.partial(lane_of, each, plain)) for each in contestants]
+        for event in take_turns(lanes, amount):
+            for title, reason in [*failures.reasons.items()][known:]:
+                yield Failed(title, reason)
+            known = len(failures.reasons)
+            yield event if event is None or isinstance(event, Progress) else replace(event, prompt=number)
 
 
 # transformers
@@ -144,7 +207,7 @@ def _by_transformers(contestant: Contestant, plain: Request) -> list[int]:
 
 
 @contextlib.contextmanager
-def _without_defaults(pair: ModelPair, num_draft_tokens: int | None) -> Iterator[None]:
+def _without_defaults(pair: ModelPair, num_draft_tokens: int | str | None) -> Iterator[None]:
     """Sets the models' own generation settings aside, which fill in whatever a call leaves open."""
     models = [model for model in (pair.target, pair.draft) if model is not None]
     kept = [model.generation_config for model in models]
@@ -160,10 +223,3 @@ def _without_defaults(pair: ModelPair, num_draft_tokens: int | None) -> Iterator
     finally:
         for model, config in zip(models, kept):
             model.generation_config = config
-
-
-class Unwatched(Stopwatch):
-    """A stopwatch that takes no times."""
-
-    def span(self) -> contextlib.nullcontext:
-        return contextlib.nullcontext()

@@ -11,19 +11,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import pandas as pd
-
-from specviz.bench.advice import INTERRUPTED, WorkReport
-from specviz.bench.contestants import PLAIN, Figures
+from specviz.bench.contest import INTERRUPTED, Row
+from specviz.bench.contestants import PLAIN
 from specviz.bench.equal_texts import Agreement
 from specviz.bench.machine import Facts
 from specviz.records.prompts import STORIES
+from specviz.records.tables import aligned
 from specviz.theory.statistics import Ratio
 
 SCHEMA = "specviz.bench/1"
 
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"
+
+#: The fields of a row that say who it is, once more together in a report on prompts of one's own.
+CONTESTANT = ("mode", "num_draft_tokens", "branches", "rule", "exit_layer", "bits", "engine")
 
 #: A row that follows from others, as in the file.
 Values = dict[str, Any]
@@ -32,34 +34,9 @@ Values = dict[str, Any]
 MEMORY_FIELDS = ("weight_bytes", "one_token_seconds", "bandwidth", "share")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRow(Figures):
-    """One contestant on one preset at one temperature; None where a figure does not apply.
-
-    The measured speedup is against the same engine's plain row.
-    """
-
-    title: str
-    engine: str  # these three as in `Contestant`
-    mode: str
-    num_draft_tokens: int | str | None
-    temperature: float
-    preset: str
-    tokens: int  # of all repeats
-    rule: str | None = None  # these four as they were in the run, defaults filled in
-    branches: int | None = None
-    exit_layer: int | None = None
-    bits: int | None = None
-    rounds: int | None = None  # of all repeats
-    peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
-    repeats: int  # that were made
-    busy: bool = False  # something else wanted the processor meanwhile, so the interval is wider
-    round_microseconds: float | None = None  # of a round, mean
-    outside_microseconds: float | None = None  # of its part outside the models' forward passes
-
-    @property
-    def group(self) -> str:
-        return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
+def group_of(row: Row) -> str:
+    """The presets with which it is taken together."""
+    return STORY_GROUP if any(row.preset == story.name for story in STORIES) else row.preset
 
 
 @dataclass(slots=True)
@@ -69,7 +46,7 @@ class BenchReport:
     machine: Facts
     pair: dict[str, str | int | None]
     settings: dict[str, int | float | bool | list[str]]
-    rows: list[BenchRow]
+    rows: list[Row]
     memory: Values | None = None  # `MEMORY_FIELDS` and their sentence, or why they are None; None if nothing was timed
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
     failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
@@ -88,25 +65,40 @@ class BenchReport:
         self.findings = [*_best(self.summary), *_formula(self.rows)]
 
 
-def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:
-    """Writes a report's values to a file, if one is named."""
-    if path:
-        path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
+@dataclass(slots=True)
+class PromptsReport:
+    """The values of the JSON file of a benchmark on prompts of one's own, as far as it has come."""
+
+    machine: Facts
+    pair: dict[str, str | int | None]
+    temperature: float
+    prompts: int
+    rows: list[Row] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
+    interrupted: bool = False  # it was ended before it was over
+    schema: str = "specviz.work/1"
+
+
+def save(report: BenchReport | PromptsReport, path: pathlib.Path) -> None:
+    """Writes a report's values to a file."""
+    values = asdict(report)
+    if isinstance(report, PromptsReport):
+        for row in values["rows"]:
+            row["contestant"] = {name: row[name] for name in CONTESTANT}
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 # Groups of presets
 
 #: The fields of a summary that are those of its rows.
-SHARED = (
-    *("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer", "bits"),
-)
+SHARED = (*("temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer", "bits"),)
 
 
-def summaries(rows: Sequence[BenchRow]) -> list[Values]:
+def summaries(rows: Sequence[Row]) -> list[Values]:
     """Each contestant over the story presets together and over each other preset, by temperature."""
-    members: dict[tuple[float, str, str], list[BenchRow]] = {}
+    members: dict[tuple[float, str, str], list[Row]] = {}
     for row in rows:
-        members.setdefault((row.temperature, row.group, row.title), []).append(row)
+        members.setdefault((row.temperature, group_of(row), row.title), []).append(row)
     # A contestant of transformers is titled like ours, with the library's name before it.
     return [
         _summary(found, members.get((temperature, group, f"transformers {title}"), ()))
@@ -114,34 +106,40 @@ def summaries(rows: Sequence[BenchRow]) -> list[Values]:
     ]
 
 
-def _summary(rows: Sequence[BenchRow], counterpart: Sequence[BenchRow]) -> Values:
+def _summary(rows: Sequence[Row], counterpart: Sequence[Row]) -> Values:
     """Speeds are those of equally long texts: harmonic means over presets.
 
     The speedup is the geometric mean over presets, each of which was measured in turn with plain decoding, and its
     interval is made of theirs; None of plain decoding itself. counterpart: rows of the same way in transformers.
     """
-    ratios = [row.ratio for row in rows if rows[0].mode != PLAIN]
-    mean = statistics.geometric_mean([one.value for one in ratios]) if ratios and None not in ratios else None
+    ratios = [row.ratio for row in rows if row.mode != PLAIN and row.ratio is not None]
+    mean = statistics.geometric_mean([ratio.value for ratio in ratios]) if len(ratios) == len(rows) else None
+    accepted = sum((row.acceptance_length or 0.0) * (row.rounds or 0) for row in rows)
     rounds, speed = sum(row.rounds or 0 for row in rows), _speed(rows)
-    return {name: getattr(rows[0], name) for name in SHARED} | {
-        "tokens_per_second": speed,
-        "speedup_measured": mean,
-        "speedup_interval": None if mean is None else _interval(mean, ratios),
-        "acceptance_length": sum(row.acceptance_length * row.rounds for row in rows) / rounds if rounds else None,
-        "against_transformers": speed / _speed(counterpart) if counterpart else None,
-    }
+    return (
+        {"group": group_of(rows[0])}
+        | {name: getattr(rows[0], name) for name in SHARED}
+        | {
+            "tokens_per_second": speed,
+            "speedup_measured": mean,
+            "speedup_interval": None if mean is None else _interval(mean, ratios),
+            "acceptance_length": accepted / rounds if rounds else None,
+            "against_transformers": speed / _speed(counterpart) if counterpart else None,
+        }
+    )
 
 
 def _interval(mean: float, ratios: Sequence[Ratio]) -> tuple[float, float] | None:
     """Of the geometric mean of ratios that were measured independently."""
-    if any(one.low is None for one in ratios):
+    reaches = [math.log(ratio.high / ratio.value) for ratio in ratios if ratio.high is not None]
+    if len(reaches) < len(ratios):
         return None
-    reach = math.exp(math.hypot(*(math.log(one.high / one.value) for one in ratios)) / len(ratios))
+    reach = math.exp(math.hypot(*reaches) / len(ratios))
     return mean / reach, mean * reach
 
 
-def _speed(rows: Sequence[BenchRow]) -> float:
-    return statistics.harmonic_mean([row.tokens_per_second for row in rows])
+def _speed(rows: Sequence[Row]) -> float:
+    return statistics.harmonic_mean([row.tokens_per_second or 0.0 for row in rows])
 
 
 # Sentences
@@ -160,32 +158,30 @@ def _best(groups: Sequence[Values]) -> Iterator[str]:
         )
 
 
-def _formula(rows: Sequence[BenchRow]) -> Iterator[str]:
+def _formula(rows: Sequence[Row]) -> Iterator[str]:
     """Chains' measured speedups over the formula's (Leviathan et al. 2023, Thm 3.8) for their α and c, which leaves out
     reading the prompt, the engine's work between passes, and that a wide target pass takes longer than one token's.
 
     Of those judged token by token: α is that rule's, another one keeps more or less of the same drafts.
     """
 
-    def ratio(row: BenchRow) -> float:
-        return row.speedup_measured / row.speedup_formula
-
-    by_mode: dict[tuple[float, str], list[BenchRow]] = {}
+    by_mode: dict[tuple[float, str], list[tuple[float, Row]]] = {}
     for row in rows:
         if row.speedup_formula and row.speedup_measured and row.rule == "token":
-            by_mode.setdefault((row.temperature, row.mode), []).append(row)
+            share = row.speedup_measured / row.speedup_formula
+            by_mode.setdefault((row.temperature, row.mode), []).append((share, row))
     for (temperature, mode), found in by_mode.items():
-        least = min(found, key=ratio)
+        least, row = min(found, key=operator.itemgetter(0))
         yield (
             f"Measured / formula at temperature {temperature:g}, chains of {mode}: median "
-            f"{statistics.median(map(ratio, found)):.2f}, least {ratio(least):.2f} ({least.title} on {least.preset})."
+            f"{statistics.median(share for share, _ in found):.2f}, least {least:.2f} ({row.title} on {row.preset})."
         )
 
 
 def busy(machine: Facts) -> str | None:
     """A sentence where others were using the machine when the benchmark began."""
     load, cores = machine.get("load_average_start"), machine.get("cores")
-    if load is None or cores is None or load <= cores:
+    if not isinstance(load, float) or not isinstance(cores, int) or load <= cores:
         return None
     return (
         f"The machine was busy at the start: a load of {load:g} on {cores} cores. Trust ratios and their "
@@ -193,7 +189,7 @@ def busy(machine: Facts) -> str | None:
     )
 
 
-def unsteady(rows: Sequence[BenchRow], settings: Values, interrupted: bool = False) -> str | None:
+def unsteady(rows: Sequence[Row], settings: Values, interrupted: bool = False) -> str | None:
     """Disturbances of the benchmark: others wanted the processor, time ran short, or it was ended."""
     disturbed, parts = sum(row.busy for row in rows), []
     if disturbed:
@@ -223,6 +219,7 @@ CELLS: dict[str, tuple[str, str]] = {
     "speedup_formula": ("formula", "{:.2f}"),
     "acceptance_rate": ("α", "{:.2f}"),
     "acceptance_length": ("len", "{:.2f}"),
+    "drafted_per_round": ("drafted", "{:.1f}"),
     "cost_coefficient": ("c", "{:.2f}"),
     "phase_share.draft": ("draft", "{:.0%}"),
     "phase_share.verify": ("verify", "{:.0%}"),
@@ -233,7 +230,7 @@ CELLS: dict[str, tuple[str, str]] = {
 
 ROW_FIELDS = (
     *("tokens_per_second", "spread", "speedup_measured", "speedup_interval", "speedup_formula"),
-    *("acceptance_rate", "acceptance_length", "cost_coefficient"),
+    *("drafted_per_round", "acceptance_rate", "acceptance_length", "cost_coefficient"),
     *("phase_share.draft", "phase_share.verify", "phase_share.rest", "overhead_share"),
 )
 SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", "against_transformers")
@@ -256,19 +253,26 @@ def bench_text(report: BenchReport) -> str:
     return "\n\n".join(filter(None, ("\n".join(part) for part in parts)))
 
 
-def _table(entries: Iterable[dict[str, Any]], left: Sequence[str], fields: Sequence[str]) -> list[str]:
+def _table(entries: Iterable[Values], left: Sequence[str], fields: Sequence[str]) -> list[str]:
     """The lines of a table.
 
     entries: its rows; a field of a field is named ``phase_share.draft``. left: fields at the left, each printed once
-    for the rows that share it. fields: the others.
+    for the rows that share it and those before it. fields: the others.
     """
-    frame = pd.json_normalize(list(entries))
-    shown = frame.assign(**{name: frame[name].map(CELLS[name][1].format) for name in left}).set_index([*left])
-    shown = shown.rename_axis([CELLS[name][0] for name in left]).reindex(columns=fields)
-    # None becomes NaN, which na_rep replaces.
-    headings, formatters = [CELLS[name][0] for name in shown], [CELLS[name][1].format for name in shown]
-    text = shown.mask(shown.isna()).to_string(header=headings, formatters=formatters, na_rep="–")
-    return [line.rstrip() for line in text.splitlines()]
+    table, shown = [[CELLS[name][0] for name in (*left, *fields)]], [""] * len(left)
+    for entry in entries:
+        cells = [_cell(entry, name) for name in (*left, *fields)]
+        same = next((place for place, cell in enumerate(shown) if cells[place] != cell), len(left))
+        shown = cells[: len(left)]
+        table.append([*[""] * same, *cells[same:]])
+    return aligned(table, len(left)).splitlines()
+
+
+def _cell(entry: Values, name: str) -> str:
+    value: Any = entry
+    for part in name.split("."):
+        value = None if value is None else value.get(part)
+    return "–" if value is None else CELLS[name][1].format(value)
 
 
 def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]:
@@ -283,11 +287,11 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
     )
     parted: dict[tuple[str, int, float], list[Agreement]] = {}
     for one in agreements:
-        if not one.identical:
+        if one.place is not None and one.margin is not None:
             parted.setdefault((one.preset, one.place, one.margin), []).append(one)
     for (preset, place, margin), found in parted.items():
         yield (
             f"  On {preset} token {place + 1} differs, where the target's best two lie {margin:.3f} apart in log "
             f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
-            f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
+            f"token is the target's best to within {max(one.largest_gap or 0.0 for one in found):.3f}."
         )

@@ -9,10 +9,11 @@ acceptance, `check` and `bench` all measure here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from specviz.bench.contest import groups_of
 from specviz.bench.contestants import Progress, TimedRun, Turn, speedup_of
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
@@ -34,9 +35,6 @@ Speaker = Callable[[DraftContext], Drafter]
 #: since a round of speculation produces several at once.
 TURN_SECONDS, LEAST_TURNS, LEAST_PART = 0.25, 8, 6
 
-#: The most others that take turns with one run of plain decoding.
-AT_ONCE = 4
-
 #: The fewest turns of a text that need not be whole.
 LEAST_CUT = 4
 
@@ -47,20 +45,25 @@ REPORT_EVERY = 0.5
 class Emits(Protocol):
     """A step of decoding: its new tokens."""
 
-    emitted: Sequence[int]
+    @property
+    def emitted(self) -> Sequence[int]: ...
+
+
+#: A run, step by step; closing it ends it.
+Steps = Generator[Emits, None, None]
 
 
 @dataclass(frozen=True)
 class Lane:
     """A contestant: starts its run number `repeat`, as steps that are made when they are asked for."""
 
-    start: Callable[[int], Iterator[Emits]]
+    start: Callable[[int], Steps]
     divisible: bool = True  # False: no other can decode between two of its steps, so a turn is a whole run
     warm: bool = False  # it has run before, and cannot be stopped after a few tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Amount:
     """How much is measured.
 
     No further repeat begins that would end after `budget` seconds, nor once all intervals reach no further than the
@@ -78,63 +81,33 @@ class Plan:
     patience: float = 1.0  # times the budget may be spent while an interval says nothing
 
 
-def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
+def engine_lane(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
     """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
 
     speaks: makes the drafter of each repeat in place of the request's, see `specviz.bench.forced`.
     """
 
-    def start(repeat: int) -> Iterator[PendingRound]:
+    def start(repeat: int) -> Steps:
         settings = request.settings
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
-        return pending_rounds(seeded, speaks and speaks(repeat))
+        yield from pending_rounds(seeded, speaks and speaks(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
     # the same passes, while each has a clock of its own to cut the text by.
     return Lane(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
 
 
-def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRun | None]:
+def take_turns(lanes: Sequence[Lane], amount: Amount) -> Iterator[Progress | TimedRun | None]:
     """All contestants, plain decoding first among `lanes`: progress, each run once it is over, and None in between,
     where it can be ended. A text may be cut short where the budget ends.
 
-    At most `AT_ONCE` others take turns with one run of plain decoding, so that all are close to it in time, and the
-    caches of few texts are in memory.
+    Few take turns with one run of plain decoding, see `groups_of`.
     """
-    groups = _groups(len(lanes))
-    share = replace(plan, budget=plan.budget / len(groups))
+    groups = groups_of(len(lanes))
+    share = replace(amount, budget=amount.budget / len(groups))
     with at_rest():
         for number, members in enumerate(groups):
             yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
-
-
-def runs_by_number(
-    lanes: Sequence[Lane], plan: Plan, made: Sequence[list[TimedRun]] | None = None
-) -> Sequence[list[TimedRun]]:
-    """Every contestant's runs, once all are over. made: the lists to fill, which hold the runs so far at any time."""
-    made = [[] for _ in lanes] if made is None else made
-    for one in take_turns(lanes, plan):
-        if isinstance(one, TimedRun):
-            made[one.number].append(one)
-    return made
-
-
-def on_each_prompt(lanes: Iterable[Sequence[Lane]], plan: Plan) -> Iterator[Progress | TimedRun | None]:
-    """The same contestants on one prompt after another. lanes: by prompt; its number comes first in a run's group."""
-    for prompt, own in enumerate(lanes):
-        for one in take_turns(own, plan):
-            yield replace(one, group=(prompt, one.group)) if isinstance(one, TimedRun) else one
-
-
-def _groups(count: int) -> list[tuple[int, ...]]:
-    """The contestants that take turns with each other, by number."""
-    others = range(1, count)
-    return [(0, *others[first : first + AT_ONCE]) for first in range(0, max(1, len(others)), AT_ONCE)]
-
-
-def runs_in_turn(count: int) -> int:
-    """The runs in a repeat of `count` contestants: plain decoding, one of them, makes one in each group."""
-    return sum(map(len, _groups(count)))
 
 
 @dataclass
@@ -143,28 +116,29 @@ class _Group:
 
     number: int
     lanes: Sequence[tuple[int, Lane]]
-    plan: Plan
+    amount: Amount
     done: list[TimedRun] = field(default_factory=list)
 
     def runs(self) -> Iterator[Progress | TimedRun | None]:
-        plan, seconds = self.plan, []
+        amount = self.amount
+        seconds: list[float] = []
         for member, lane in self.lanes:
             if not lane.warm:
                 yield Progress(member, self.number, warming=True)
-                seconds.append((yield from _warm_up(lane, plan.tokens)))
-        part = tokens = plan.tokens
+                seconds += [(yield from _warm_up(lane, amount.tokens))]
+        part = tokens = amount.tokens
         if all(lane.divisible for _, lane in self.lanes):
-            part = max(LEAST_PART, min(round(TURN_SECONDS / seconds[0]), -(-plan.tokens // LEAST_TURNS)))
-        elif not plan.whole:
-            few = plan.budget / (LEAST_CUT * sum(seconds))
-            part = tokens = int(min(plan.tokens, max(WARM_UP_TOKENS, few)))
+            part = max(LEAST_PART, min(round(TURN_SECONDS / seconds[0]), -(-amount.tokens // LEAST_TURNS)))
+        elif not amount.whole:
+            few = amount.budget / (LEAST_CUT * sum(seconds))
+            part = tokens = int(min(amount.tokens, max(WARM_UP_TOKENS, few)))
         began = time.perf_counter()
-        for repeat in range(plan.repeats):
+        for repeat in range(amount.repeats):
             if repeat and (self._over_budget(repeat, time.perf_counter() - began) or self._precise()):
                 return
-            running = [_Run(lane, (member, self.number, repeat), plan.with_prompt) for member, lane in self.lanes]
+            running = [_Run(lane, (member, self.number, repeat), amount.with_prompt) for member, lane in self.lanes]
             for place, until in enumerate(range(part, tokens + part, part)):
-                if not plan.whole and place >= LEAST_CUT and time.perf_counter() - began > plan.budget:
+                if not amount.whole and place >= LEAST_CUT and time.perf_counter() - began > amount.budget:
                     break
                 for run in _in_order(running, place + repeat):
                     for one in run.turn(place, until):
@@ -177,24 +151,24 @@ class _Group:
 
     def _over(self, repeats: float, began: float) -> float:
         """The share that is done after `repeats` repeats, of all or of the budget, whichever is further."""
-        spent = (time.perf_counter() - began) / self.plan.budget if self.plan.budget else 1.0
-        return min(1.0, max(spent, repeats / self.plan.repeats))
+        spent = (time.perf_counter() - began) / self.amount.budget if self.amount.budget else 1.0
+        return min(1.0, max(spent, repeats / self.amount.repeats))
 
     def _over_budget(self, repeats: int, taken: float) -> bool:
         """True if there is no time for another repeat after `repeats` of them in `taken` seconds."""
         turns = [sum(len(run.turns) for run in self.done if run.number == member) for member, _ in self.lanes]
-        budget = self.plan.budget * (1.0 if all(one.known for one in self._ratios()) else self.plan.patience)
-        return min(turns) >= self.plan.least and taken * (repeats + 1) / repeats > budget
+        budget = self.amount.budget * (1.0 if all(ratio.known for ratio in self._ratios()) else self.amount.patience)
+        return min(turns) >= self.amount.least and taken * (repeats + 1) / repeats > budget
 
     def _precise(self) -> bool:
         """True if every interval is as narrow as asked."""
-        reach = 1 + self.plan.precise
-        return reach > 1 and all(one.low is not None and one.high <= reach * one.value for one in self._ratios())
+        reach, ratios = 1 + self.amount.precise, self._ratios()
+        return reach > 1 and all(ratio.high is not None and ratio.high <= reach * ratio.value for ratio in ratios)
 
     def _ratios(self) -> list[Ratio]:
         """Everyone's speedup so far; contestants that failed have none."""
         plain = [run for run in self.done if run.number == 0]
-        others = {run.number for run in self.done if run.number}
+        others = {run.number for run in self.done if run.number and run.turns}
         found = (speedup_of([run for run in self.done if run.number == number], plain) for number in others)
         return [ratio for ratio in found if ratio is not None]
 
@@ -208,7 +182,7 @@ def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
     return order if number % 2 else order[::-1]
 
 
-def _warm_up(lane: Lane, tokens: int) -> Iterator[None]:
+def _warm_up(lane: Lane, tokens: int) -> Generator[None, None, float]:
     """The first few tokens of a run, which do not count. Returns about how many seconds a further one takes."""
     made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), lane.start(0)
     first = began = time.perf_counter()

@@ -1,4 +1,5 @@
-"""Two greedy texts that should be equal, of any two engines: the target scores the first token at which they part.
+"""The one judge of greedy texts that should be equal, of any two engines: the target scores the first token at which
+they part, and what follows it.
 
 A near-tie, so that rounding decides, or a fault; and then whose.
 """
@@ -8,14 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from specviz.bench.equal_texts import gaps_of, rows_of
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
+from specviz.passes.cached_model import reader
+from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import NEAR_TIE, first_difference
-
-#: In float32, another order of sums changes a log probability by less than this.
-FLOAT32_TIE = 1e-3
+from specviz.records.metrics import first_difference, tolerance
 
 #: Tokens after the parting that are looked at too: a text that lost its way at a tie goes on as the target's.
 LATER = 32
@@ -27,9 +26,8 @@ class Side:
 
     token: str  # its text; empty where the text ends
     gap: float  # how far it lies below the target's best token there, in log probability
-    later: (
-        tuple[int, float] | None
-    )  # the first token after it that lies below by more than rounding: which, by how much
+    later: tuple[int, float] | None  # the first one after it that lies below by more than rounding: which, by how much
+    largest: float  # the largest gap of all that were looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class Parting:
     place: int
     before: str  # the end of what both share
     sides: tuple[Side, Side]
+    margin: float  # log p of the target's best token there less that of its second best
     step: float  # how far neighbouring numbers of the dtype lie apart at the best token's logit
     tolerance: float
     dtype: str
@@ -52,61 +51,81 @@ class Parting:
 
 def cut(
     pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
-) -> tuple[list[list[int]], int]:
-    """Prompt and text as token ids, of both, and how many of these are the prompt's.
+) -> tuple[list[int], list[int], int]:
+    """Prompt and text as token ids, of both, and how many of these are the prompt's: all that `parting` takes.
 
     one, other: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens again,
     which need not be the tokens that an engine chose. Raises SpecvizError, whose field is a parameter's, where nothing
     precedes their difference, or for texts that the target cannot read.
     """
-    start, texts = pair.encode(prompt, chat) if prompt else None, []
+    start = pair.encode(prompt, chat) if prompt else None
+    texts: list[list[int]] = []
     for name, text in (("one", one), ("other", other)):
         try:
-            texts.append(_ids(pair, start and start.text, start.ids if start else (), text, chat))
+            texts.append(_ids(pair, start.text if start else "", start.ids if start else (), text, chat))
         except SpecvizError as error:
             raise error.at(name) from error
     if first_difference(*texts) == 0:
         raise SpecvizError("The texts differ from the first token on: give the prompt that they continue.", "prompt")
-    return texts, len(start.ids) if start else 0
+    return texts[0], texts[1], len(start.ids) if start else 0
 
 
 def parting(
-    pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
+    pair: ModelPair, one: Sequence[int], other: Sequence[int], start: int = 0, later: int = LATER
 ) -> Parting | None:
-    """The first difference of two texts, as the pair's target scores it; None for equal ones. Raises as `cut` does."""
-    texts, start = cut(pair, one, other, prompt, chat)
-    place = first_difference(*texts)
+    """The first difference of two texts, as the pair's target scores it; None for equal ones.
+
+    one, other: token ids that begin alike, of which the first `start` are the prompt's. later: how many tokens after
+    the parting are looked at.
+    """
+    place = first_difference(one, other)
     if place is None:
         return None
-    before = texts[0][:place]
-    tolerance = FLOAT32_TIE if pair.dtype == torch.float32 else NEAR_TIE
-    sides = [_side(pair, before, text[place : place + 1 + LATER], tolerance) for text in texts]
-    best = rows_of(pair, before, texts[0][place : place + 1] or texts[1][place : place + 1])[0].amax().item()
+    before, dtype = one[:place], dtype_name(pair.dtype)
+    first, second = (_side(pair, before, text[place : place + 1 + later], tolerance(dtype)) for text in (one, other))
+    rows = rows_of(pair, before, one[place : place + 1] or other[place : place + 1])
+    best, runner_up = rows[0].topk(2).values.tolist()
     return Parting(
         place=place + 1 - start,
         before=pair.texts.decode(before[-12:]),
-        sides=(sides[0], sides[1]),
+        sides=(first, second),
+        margin=best - runner_up,
         step=torch.finfo(pair.dtype).eps * abs(best),
-        tolerance=tolerance,
-        dtype=dtype_name(pair.dtype),
+        tolerance=tolerance(dtype),
+        dtype=dtype,
     )
 
 
-def _ids(pair: ModelPair, said: str | None, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
+@torch.inference_mode()
+def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
+    target = reader(pair.target, Stopwatch(pair.device))
+    target.prefill(before)
+    return target.forward(target.unread([*before, *tokens[:-1]]), keep=len(tokens)).float()
+
+
+def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
+    """How far each token lies below the target's best one, in log probability."""
+    rows = rows_of(pair, before, tokens)
+    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
+    return (rows.amax(-1) - chosen).tolist()
+
+
+def _ids(pair: ModelPair, said: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
     """Prompt and text as token ids. said, ids: the prompt as the models read it."""
     if not isinstance(text, str):
         return list(pair.encode([*ids, *text]).ids)
-    whole = (said or "") + text
+    whole = said + text
     if chat:  # the template has written the special tokens
         whole = pair.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
     return list(pair.encode(whole).ids)
 
 
-def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], tolerance: float) -> Side:
+def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], most: float) -> Side:
     if not tokens:
         ends = rows_of(pair, before, [next(iter(pair.eos_ids), 0)])[0]
         gap = min((ends.amax() - ends[end]).item() for end in pair.eos_ids) if pair.eos_ids else float("inf")
-        return Side("", gap, None)
-    gap, *others = gaps_of(pair, before, tokens)
-    later = next(((place, other) for place, other in enumerate(others, start=1) if other > tolerance), None)
-    return Side(pair.texts.chip(tokens[0]), gap, later)
+        return Side("", gap, None, gap)
+    gaps = gaps_of(pair, before, tokens)
+    later = next(((place, gap) for place, gap in enumerate(gaps) if place and gap > most), None)
+    return Side(pair.texts.chip(tokens[0]), gaps[0], later, max(gaps))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.equal_texts import GAMMA, Finding, left_out
-from specviz.bench.lanes import Unwatched, plain_request, request_of, written
+from specviz.bench.lanes import plain_request, request_of, written
 from specviz.decoding.decoder import context_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
@@ -24,6 +24,7 @@ from specviz.drafters.choosers import TopChoices
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import TrainedPart
 from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.devices import Stopwatch
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
 from specviz.rules.draft import Uniforms, Verdict
@@ -49,7 +50,7 @@ class Reading:
     def request(self, plain: Request) -> Request:
         """To draft with it on the text of `plain`. No prepared passes: those of a part are of its usual reading."""
         pair = replace(plain.pair, parts=plain.pair.parts | {self.drafter: self.part})
-        return request_of(Contestant(self.drafter, GAMMA, branches=1), replace(plain, pair=pair, passes={}))
+        return request_of(Contestant.of(self.drafter, GAMMA, branches=1), replace(plain, pair=pair, passes={}))
 
 
 def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
@@ -89,11 +90,11 @@ class Dictated(TopChoices):
 def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     """Has every reading draft at the places of a text that `plain` writes, and adds what the target would keep."""
     pair, prompt = plain.pair, list(plain.prompt.ids)
-    new = written(Contestant(PLAIN), plain)
+    new = written(Contestant.of(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
     layers = sorted({layer for one in readings for layer in one.part.feature_layers})
     # By the reader that a run has: a running state wants one of its own.
-    target_of = partial(reader, pair.target, Unwatched(pair.device), None)
+    target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
     whole, read = target_of(), torch.tensor(text[:-1], device=pair.device)
     probs = whole.forward(read, keep=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()
@@ -104,7 +105,8 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     target.prefill(prompt)
     for drafter in drafters:
         drafter.prefill(prompt, _own(drafter, target, layers))
-    coins = Uniforms(*torch.zeros(2, GAMMA, dtype=torch.double, device=pair.device), next=tokens.new_zeros(()))
+    draws, judgements = torch.zeros(2, GAMMA, dtype=torch.double, device=pair.device)
+    coins = Uniforms(draws, judgements, next=tokens.new_zeros(()))
     for place in range(len(new) - GAMMA + 1):
         if time.perf_counter() > until:
             break
@@ -159,30 +161,25 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     if not others:
         return Finding("skipped", what, figures)
     level = 1 - (1 - SURE) / len(others)  # so that all of them hold at once
-    gains = [
-        over_prompts(sums, lambda each, place=place: _kept(each, place) - _kept(each, 0), level=level)
-        for place in range(1, len(readings))
-    ]
+    gains = [over_prompts(sums, partial(_gain, reading=place), level=level) for place in range(1, len(readings))]
     best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
-    if best.low > 0:
+    if best.low is not None and best.low > 0:
         seen = Sentence(
             "{reading} would give {gain} more tokens a pass ({low} to {high}, 98 %): {figures}",
             reading=reading.name,
             figures=figures,
-            gain=round(best.value, 2),
-            low=round(best.low, 2),
-            high=round(best.high, 2),
+            **_rounded(best, "gain"),
         )
         advice = Sentence("Its configuration does not say how it was trained: correct it, or download it again.")
         return Finding("slow", what, seen, advice)
-    if all(gain.high < 0 for gain in gains):
+    if all(gain.high is not None and gain.high < 0 for gain in gains):
         return Finding("right", what, figures)
     return Finding("skipped", what, Sentence("no other reading is better beyond chance: {figures}", figures=figures))
 
 
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
     """Of each stretch of text, how many places it has, and what each reading kept there."""
-    sums = []
+    sums: list[tuple[float, ...]] = []
     for text in zip(*(one.kept for one in readings)):
         for first in range(0, len(text[0]), STRETCH):
             parts = [kept[first : first + STRETCH] for kept in text]
@@ -195,8 +192,18 @@ def _kept(sums: numpy.ndarray, reading: int) -> numpy.ndarray:
     return 1 + sums[:, 1 + reading] / sums[:, 0]
 
 
+def _gain(sums: numpy.ndarray, reading: int) -> numpy.ndarray:
+    """The same, beyond those of the part's own reading."""
+    return _kept(sums, reading) - _kept(sums, 0)
+
+
+def _rounded(ratio: Ratio, name: str) -> dict[str, float | None]:
+    values = {name: ratio.value, "low": ratio.low, "high": ratio.high}
+    return {key: None if value is None else round(value, 2) for key, value in values.items()}
+
+
 def _figure(reading: Reading, kept: Ratio) -> Sentence:
-    known = {"kept": round(kept.value, 2), "low": round(kept.low, 2), "high": round(kept.high, 2)}
+    known = _rounded(kept, "kept")
     if reading.name is None:
         return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **known)
     return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.advice import Offer, WorkRow, offers_of
+from specviz.bench.advice import Offer, offers_of
+from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults
-from specviz.commands.work import add_work_options, check_work, follow, minutes, requests_of
+from specviz.commands.work import add_work_options, check_work, faults_of, follow, minutes, requests_of
 from specviz.records.words import words
 from specviz.views.run_messages import passes_words
 from specviz.views.terminal import advice, as_table
@@ -54,19 +55,24 @@ def main(options: argparse.Namespace) -> int:
 
 @dataclass
 class Measured:
-    """The figures of each way to draft so far, on this pair and with other draft models that are available."""
+    """What was measured so far, on this pair and with other draft models that are available."""
 
-    groups: list[tuple[Any, ...]] = field(default_factory=list)  # see `offers_of`
-    failed: list[dict[str, str]] = field(default_factory=list)  # "title" and "reason"
+    contests: list[tuple[Contest, tuple[Any, ...]]] = field(default_factory=list)  # and all else of `offers_of`
+    faults: list[dict[str, str]] = field(default_factory=list)  # draft models that cannot be loaded
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """ "title" and "reason"."""
+        return [fault for contest, _ in self.contests for fault in faults_of(contest)] + self.faults
 
     @property
     def offers(self) -> list[Offer]:
-        return [offer for group in self.groups for offer in offers_of(*group)]
+        return [offer for contest, known in self.contests for offer in offers_of(contest.by_domain(), *known)]
 
     @property
-    def rows(self) -> list[WorkRow]:
+    def rows(self) -> list[Row]:
         """Of the pair itself, by domain."""
-        return self.groups[0][0] if self.groups else []
+        return self.contests[0][0].by_domain() if self.contests else []
 
 
 def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], measured: Measured) -> None:
@@ -74,20 +80,21 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
 
     load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
-    from specviz.bench.advising import SECONDS, advise, require_chains
+    from specviz.bench.advising import SECONDS, advise, contest_of, require_chains
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.lanes import reason_of
     from specviz.drafters.registry import servers_of
 
     def measure_pair(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:
         requests, domains = requests_of(options, pair, options.temperature)
-        rows: list[WorkRow] = []
         servers = servers_of(pair, (contestant.mode for contestant in contestants))
-        measured.groups.append((rows, draft, pair.translation is not None, servers))
-        follow(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), rows, measured.failed)
+        everybody = [Contestant.of(PLAIN), *contestants]
+        contest = contest_of(requests, domains, everybody)
+        measured.contests.append((contest, (draft, pair.translation is not None, servers)))
+        follow(advise(requests, everybody, seconds), contest)
 
     contestants, others = advised_chains(pair), list(_other_drafts(options))
-    require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
+    require_chains([Contestant.of(PLAIN), *contestants, *map(Contestant.of, others)])
     seconds = SECONDS * options.minutes / (1 + len(others))
     named = pair.draft.name_or_path if options.draft and pair.draft else None
     if contestants:
@@ -100,7 +107,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
             other.free()
         except Exception as error:
             # However it fails, the advice is about all others.
-            measured.failed.append({"title": name, "reason": str(reason_of(error))})
+            measured.faults.append({"title": name, "reason": str(reason_of(error))})
             progress(f"✗ {name}: {reason_of(error)}")
 
 

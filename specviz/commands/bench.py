@@ -8,16 +8,17 @@ import pathlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import WorkReport
 from specviz.bench.contestants import PLAIN, Contestant
+from specviz.bench.vary import read_vary
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults, write
-from specviz.commands.work import add_work_options, check_work, follow, requests_of
+from specviz.commands.work import add_work_options, check_work, faults_of, follow, requests_of
 from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS
+from specviz.records.tables import aligned
 from specviz.records.words import words
-from specviz.views.terminal import aligned, work_table
+from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -34,6 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--only", **names, help=f"only these drafters, of {', '.join(DRAFTERS)}")
     add("--preset", **names, help="only these prompts, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="only this temperature, instead of 0 and 1")
+    about = "each drafter by its defaults with these values alone, such as confidence=0,0.3; repeatable"
+    add("--vary", action="append", default=[], metavar="NAME=A,B", help=about)
     add(
         "--passes",
         choices=("auto", "plain"),
@@ -57,12 +60,13 @@ def main(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Raises SpecvizError for errors that can be found before a model is loaded."""
     check_work(options)
-    for name in ("quick", "preset"):
+    for name in ("quick", "preset", "vary"):
         if options.prompts is not None and getattr(options, name):
             raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
-    from specviz.bench.benchmark import planned, preset_named
+    options.vary = read_vary("; ".join(options.vary))
+    from specviz.bench.benchmark import preset_named, size_of
 
-    planned(options.quick, options.only, ())
+    size_of(options.quick, options.only, ())
     for name in options.preset:
         preset_named(name, (*PRESETS, *CHAT_PRESETS))
 
@@ -72,8 +76,8 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
     from specviz.bench.report import bench_text, save
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens
-    bench = Benchmark.of(pair, options.quick, progress, *plan)
+    asked = options.only, temperatures, options.preset, options.chat, options.max_new_tokens, options.vary
+    bench = Benchmark.of(pair, options.quick, progress, *asked)
 
     def text(interrupted: bool) -> str:
         return bench_text(bench.report(interrupted)) if bench.rows else ""
@@ -88,26 +92,27 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
 
 def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
     """Every drafter on the user's own prompts."""
-    from specviz.bench.advising import require_chains, work_on
+    from specviz.bench.advising import contest_of, measure_all, require_chains
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.machine import describe_machine
-    from specviz.bench.report import save
+    from specviz.bench.report import PromptsReport, save
 
-    temperature = 0.0 if options.temperature is None else options.temperature
+    temperature, machine = options.temperature or 0.0, describe_machine(pair)
     chains = [chain for chain in advised_chains(pair) if chain.mode in (options.only or [chain.mode])]
-    contestants = [Contestant(PLAIN), *chains]
+    contestants = [Contestant.of(PLAIN), *chains]
     require_chains(contestants)
     requests, domains = requests_of(options, pair, temperature)
-    report = WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests))
+    contest = contest_of(requests, domains, contestants)
 
     def text(interrupted: bool) -> str:
-        table = aligned(words().spoken(work_table(report.rows))) if report.rows else ""
-        return with_faults(table, report.failed, interrupted)
+        rows = contest.by_domain()
+        return with_faults(aligned(words().spoken(work_table(rows))) if rows else "", faults_of(contest), interrupted)
 
     def write_rows(interrupted: bool) -> None:
-        report.interrupted = interrupted
+        known, rows = asdict(pair.info()), contest.by_domain()
+        report = PromptsReport(machine, known, temperature, len(requests), rows, faults_of(contest), interrupted)
         write(options, "json", functools.partial(save, report))
 
     with keeping(text, write_rows):
-        follow(work_on(requests, domains, contestants), report.rows, report.failed)
-    return int(bool(report.failed))
+        follow(measure_all(requests, contestants), contest)
+    return int(bool(contest.failed))

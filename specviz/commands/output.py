@@ -9,7 +9,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from specviz.bench.advice import INTERRUPTED
+from specviz.bench.contest import INTERRUPTED
 from specviz.foreign.text import decoded
 from specviz.passes.processes import is_leader
 from specviz.records.errors import SpecvizError

@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import WorkRow
+from specviz.bench.contest import Contest
+from specviz.bench.contestants import Event, Failed, Progress
 from specviz.commands.output import progress
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, on_each, read_prompts, text_of
 from specviz.records.settings import RunSettings, SamplingParams
 
 if TYPE_CHECKING:
-    from specviz.bench.advising import Course
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
@@ -81,21 +81,19 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
     return requests, [prompt.domain for prompt in prompts]
 
 
-def follow(courses: Iterable[Course | None], rows: list[WorkRow], failed: list[dict[str, str]]) -> None:
-    """Prints how long it will take, now and then how far it is, and which contestants failed.
+def follow(events: Iterable[Event | None], contest: Contest) -> None:
+    """Has the contest hear of everything. Prints how long it will take, now and then how far it is, and who failed."""
+    last: float | None = None
+    for event in events:
+        contest.heard(event)
+        if isinstance(event, Failed):
+            progress(f"✗ {event.title}: {event.reason}")
+        left = event.seconds_left if isinstance(event, Progress) else None
+        if isinstance(event, Progress) and left is not None and (last is None or last - left >= REPORT_EVERY):
+            last = left
+            progress(f"about {left:.0f} s left, {contest.entered[event.number].title}")
 
-    rows, failed: hold the measurements and the failures so far ("title" and "reason") at any time.
-    """
-    last, known = None, 0
-    for course in courses:
-        if course is None:
-            continue
-        rows[:] = course.rows or rows
-        for title, reason in course.failed[known:]:
-            failed.append({"title": title, "reason": str(reason)})
-            progress(f"✗ {title}: {reason}")
-        known = len(course.failed)
-        if last is None or last - course.seconds_left >= REPORT_EVERY:
-            last = course.seconds_left
-            what = f", {course.contestant.title}" if course.contestant else ""
-            progress(f"about {course.seconds_left:.0f} s left{what}")
+
+def faults_of(contest: Contest) -> list[dict[str, str]]:
+    """The contestants that failed: "title" and "reason"."""
+    return [{"title": title, "reason": str(reason)} for title, reason in contest.failed.items()]

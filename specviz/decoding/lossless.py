@@ -144,6 +144,7 @@ class GreedyToken:
     id: int
     text: str
     margin: float | None = None  # in plain decoding: log-probability gap between the target's two best
+    gap: float | None = None  # where the other text parts from it: how far it lies below the target's best, if judged
 
 
 def check_lossless(request: Request, rule: LabRule) -> None:

@@ -136,8 +136,14 @@ def draft_depths(one: Round) -> list[int]:
 
 # Two runs of one prompt
 
-#: In half precision neighbouring values of a likely token's logit lie 0.06 to 0.12 apart: closer calls can flip.
-NEAR_TIE = 0.25
+#: In half precision neighbouring values of a likely token's logit lie 0.06 to 0.12 apart: closer calls can flip. In
+#: float32, another order of sums changes a log probability by less than the second.
+NEAR_TIE, FLOAT32_TIE = 0.25, 1e-3
+
+
+def tolerance(dtype: str) -> float:
+    """How far apart two log probabilities of the target may lie in this precision, and rounding decide between them."""
+    return FLOAT32_TIE if dtype == "float32" else NEAR_TIE
 
 
 def compare(plain: Run, speculative: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run as a table with a row per round or per draft token; several runs as a table with a row per run."""
+"""A run as a table with a row per round or per draft token, several runs as one with a row per run; tables as text."""
 
 import pathlib
 from collections.abc import Sequence
@@ -88,3 +88,17 @@ def _figures(run: Run, plain: Run | None) -> dict[str, str | int | float | None]
         "tokens_per_second": counts.tokens_per_second,
         "speedup": speedup(plain, run) if plain else None,
     }
+
+
+def aligned(table: Sequence[Sequence[str]], left: int | None = None) -> str:
+    """A table as lines of text. left: how many columns begin at the left, the others end at the right; None is all."""
+    widths = [max(map(len, column)) for column in zip(*table)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths)
+        return "  ".join(
+            cell.ljust(width) if left is None or place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(cells)
+        ).rstrip()
+
+    return "\n".join(map(line, table))

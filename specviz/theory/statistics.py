@@ -181,6 +181,10 @@ class Ratio:
     high: float | None = None
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def known(self) -> bool:
         """Whether the interval is there and narrow enough to say something."""
         return self.low is not None and self.high is not None and self.high <= WIDEST * self.low

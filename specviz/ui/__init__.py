@@ -6,8 +6,8 @@ applying         settings that come from a link, or from another part of the pag
 
 desk             what a tab is built at, and hands over: the actions that its buttons start; connects them
 tabs/            the tabs, a module each
-race_tab         plain and speculative decoding measured in turn, for the race and for a run's speedup
-compare_tab      several ways side by side; contest: all of them measured in turn, there and for the advice
+contest          what Compare compares, and how far it is
+advice           which drafter to use, on the Models tab
 lessons          a class's answers to the five questions, counted and forgotten
 api              the same for programs: functions of Gradio, tools of an MCP server
 

@@ -17,19 +17,21 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from specviz.bench.contestants import OTHERS
+from specviz.bench.duel import Duel
 from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.rules import LAB_RULES, UNUSUAL
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import Said, words
-from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
-from specviz.ui.contest import OWN, Choice, contest_of
+from specviz.ui.contest import OWN, Choice, comparison_of
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
-from specviz.ui.race_tab import Duel, dueled, progress, race_request
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.compare import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
+from specviz.ui.tabs.race import dueled, progress, race_request
 from specviz.ui.ways import available
 from specviz.views import answers
 
@@ -160,18 +162,19 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         _listed("widths", values["widths"], _is_width),
         _listed("rules", values["rules"], lambda one: isinstance(one, str) and one != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
+        vary=str(values["vary"]),
     )
-    contest = contest_of(runner, pair, order, choice)
+    comparison = comparison_of(runner, pair, order, choice)
 
     def answer(finished: bool) -> dict[str, Any]:
-        texts = texts_of(contest, pair) if finished else None
-        return answers.comparison_answer(rows_of(contest, pair), choice.repeats, machine_of(pair), texts, finished)
+        texts, rows = texts_of(comparison, pair) if finished else None, rows_of(comparison, SAY, finished)
+        return answers.comparison_answer(rows, choice.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
         made = 0
-        for text, fraction in contest.progress():
+        for text, fraction in comparison.progress():
             report(text, fraction)
-            if (runs := contest.finished) > made:
+            if (runs := len(comparison.contest.runs)) > made:
                 made = runs
                 yield answer(False)
         yield answer(True)
@@ -252,6 +255,9 @@ ENDPOINTS: dict[str, Endpoint] = {
             "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
             "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's default", [OWN]),
             "rules": Parameter(list[str], f"besides the usual one: {', '.join(UNUSUAL)}", []),
+            "vary": Parameter(
+                str, f"values of {', '.join(OTHERS)}, such as confidence=0,0.3; several with ; between", ""
+            ),
             "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
         },
         _compare,

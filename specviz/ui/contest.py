@@ -1,31 +1,26 @@
-"""A comparison of several ways to decode: which contestants, on which prompts, and their runs so far.
-
-And the advice of the Models tab: every available drafter, measured in turn with plain decoding.
-"""
+"""What the Compare tab compares: its choices, the contest that they make, and a line of progress while it is run."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import Work, WorkRow, offers_of
-from specviz.bench.contestants import Contestant, Figures, Progress, TimedRun, busy, figures_of
+from specviz.bench.contest import Contest, Row
+from specviz.bench.contestants import OTHERS, Contestant, Event, Failed, Progress, TimedRun
+from specviz.bench.vary import each_of, read_vary
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
-from specviz.records.words import Said, Sentence, Words, said
-from specviz.ui.components import as_text
+from specviz.records.words import Said, said
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
-from specviz.views.run_messages import passes_words, title
-from specviz.views.terminal import advice, as_markdown
+from specviz.views.run_messages import title
 
 if TYPE_CHECKING:
-    from specviz.bench.advising import Course
     from specviz.decoding.request import Request
     from specviz.drafters.base import Drafter
     from specviz.models.pair import ModelPair
@@ -49,129 +44,93 @@ class Choice:
     rules: Sequence[str]  # besides the usual one
     repeats: int
     prompts: str = ""  # one's own, instead of the order's, see `read_prompts`
+    vary: str = ""  # values of `OTHERS`, see `read_vary`
 
 
-@dataclass
-class Contest:
-    """The contestants take turns, several times over, on each prompt. `progress` runs them."""
+@dataclass(frozen=True)
+class Comparison:
+    """A contest on this page. `progress` runs it."""
 
     runner: Runner
-    orders: tuple[Order, ...]  # one a prompt, otherwise the same
+    orders: tuple[Order, ...]  # plain decoding of each prompt
     contestants: tuple[Contestant, ...]  # plain decoding first; branches and rules resolved
-    repeats: int
+    contest: Contest
     halt: threading.Event
-    left_out: tuple[Contestant, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
-    domains: tuple[str, ...] = ()  # of each prompt, where they are one's own
-    #: Those that are over; their group is the number of the prompt, and whom they took turns with.
-    runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
+    left_out: tuple[Row, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
+    on_file: bool = False  # on prompts of one's own
 
     @property
-    def order(self) -> Order:
-        """The order on the first prompt."""
-        return self.orders[0]
+    def plain(self) -> RunSettings:
+        """The settings of plain decoding on the first prompt."""
+        return self.orders[0].settings
 
     def progress(self) -> Iterator[tuple[Said, float]]:
         """A line of progress and the share that is done; again after each run, when its figures are there."""
-        plain = order_of(self.order, self.contestants[0])
-        asked = [[order_of(order, one).settings for one in self.contestants] for order in self.orders]
-        others = [one for settings in asked for one in settings] * self.repeats
-        work = self.runner.batches(plain, in_turn, asked, self.repeats, others=others)
-        for batch in closing(work, self.halt):
-            for one in batch:
-                yield self._heard(one)
+        prompts, contest = [order.settings for order in self.orders], self.contest
+        others = [contestant.on(prompt) for prompt in prompts for contestant in self.contestants] * contest.repeats
+        given = self.orders[0], in_turn, prompts, self.contestants, contest.repeats
+        for batch in closing(self.runner.batches(*given, others=others), self.halt):
+            for event in batch:
+                contest.heard(event)
+                if not isinstance(event, Failed):
+                    yield self._told(event), contest.fraction
 
-    def figures(self, contestant: Contestant) -> Figures | None:
-        """The figures of the contestant's finished runs; None before the first."""
-        own = self.runs.get(contestant)
-        if not own:
-            return None
-        return figures_of(own, () if contestant == self.contestants[0] else self.runs[self.contestants[0]])
-
-    @property
-    def finished(self) -> int:
-        """The number of finished runs."""
-        return sum(map(len, self.runs.values()))
-
-    @property
-    def count(self) -> int:
-        """The number of runs in all."""
-        from specviz.bench.turns import runs_in_turn
-
-        return len(self.orders) * self.repeats * runs_in_turn(len(self.contestants))
-
-    def work(self) -> list[WorkRow]:
-        """On prompts of one's own, the finished runs' figures by domain; else nothing."""
-        return Work(self.contestants, self.domains, runs=self.runs).rows() if self.domains else []
-
-    def first_run(self, contestant: Contestant, prompt: int) -> TimedRun | None:
-        """Its run on a prompt in the first repeat, once that is over."""
-        own = (run for run in self.runs.get(contestant, ()) if run.group[0] == prompt and run.repeat == 0)
-        return next(own, None)
-
-    @property
-    def busy(self) -> bool:
-        """True if something else wanted the processor."""
-        return busy([run for runs in self.runs.values() for run in runs])
-
-    def _heard(self, one: Progress | TimedRun) -> tuple[Said, float]:
-        contestant = self.contestants[one.number]
-        if isinstance(one, TimedRun):
-            self.runs.setdefault(contestant, []).append(one)
-        done, name = self.finished / self.count, title(contestant)
-        if isinstance(one, Progress) and one.warming:
-            return said("compare.warming_up", number=one.number + 1, of=len(self.contestants), what=name), done
-        what = said("compare.run", done=self.finished, of=self.count, what=name)
-        return self._with_time_left(what), done
-
-    def _with_time_left(self, what: Said) -> Said:
-        """With about how long the rest will take, once a run of some contestants has been timed."""
-        seconds = [run.seconds for runs in self.runs.values() for run in runs]
-        if not seconds:
+    def _told(self, event: Progress | TimedRun) -> Said:
+        contest, name = self.contest, title(self.contest.entered[event.number])
+        if isinstance(event, Progress) and event.warming:
+            return said("compare.warming_up", number=event.number + 1, of=len(self.contestants), what=name)
+        what, left = said("compare.run", done=len(contest.runs), of=contest.count, what=name), contest.seconds_left
+        if left is None:
             return said("compare.running", what=what)
-        left = (self.count - self.finished) * sum(seconds) / len(seconds)
         if left > 90:
             return said("compare.minutes_left", what=what, minutes=left / 60)
         return said("compare.seconds_left", what=what, seconds=left)
 
 
 def in_turn(
-    request: Request, asked: Sequence[Sequence[RunSettings]], repeats: int
-) -> Iterator[Progress | TimedRun | None]:
-    """The contestants' runs, plain decoding first among them; each repeat has the next seed.
+    request: Request, prompts: Sequence[RunSettings], contestants: Sequence[Contestant], repeats: int
+) -> Iterator[Event | None]:
+    """The contestants' runs on each prompt, plain decoding first among them; each repeat has the next seed."""
+    from specviz.bench.lanes import contested
+    from specviz.bench.turns import Amount
 
-    asked: by prompt, the settings of all contestants.
-    """
-    from specviz.bench.turns import Plan, lane_of, on_each_prompt
-
-    lanes = ([lane_of(request.but(settings)) for settings in contestants] for contestants in asked)
-    return on_each_prompt(lanes, Plan(request.settings.max_new_tokens, repeats))
+    amount = Amount(request.settings.max_new_tokens, repeats)
+    return contested((request.but(prompt) for prompt in prompts), contestants, amount)
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
     """`order` as a contestant runs it."""
-    return replace(order, settings=contestant.applied(order.settings))
+    return replace(order, settings=contestant.on(order.settings))
 
 
 # Choosing
 
 
-def contest_of(
+def comparison_of(
     runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
-) -> Contest:
+) -> Comparison:
     """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
-    plain = Contestant(PLAIN)
+    from specviz.bench.lanes import entered
+
     orders, domains = _on_prompts(runner, pair, order, choice.prompts)
     for name in ("drafters", "gammas", "widths"):
         if not getattr(choice, name):
             raise SpecvizError("Choose at least one.", name)
+    request, left_out = orders[0].request(pair, runner.deployment), []
+    plain = Contestant.of(PLAIN)
+    rows = {plain: entered(plain, request)}
     try:
-        # Each once, even where a rule that is asked for is the usual one.
-        entered = dict(_drafting(runner, pair, orders[0], choice)).items()
+        for contestant, judges in _drafting(runner, pair, orders[0], order.settings, choice):
+            if judges:
+                # Each once, even where a rule that is asked for is the usual one.
+                rows[contestant] = usual = entered(contestant, request)
+            else:
+                left_out.append(_left_out(usual, contestant.settings.rule))
     except SpecvizError as error:
-        raise error.at(FIELDS.get(error.field, error.field)) from error
-    contestants = (plain, *(contestant for contestant, runs in entered if runs))
-    left_out = tuple(contestant for contestant, runs in entered if not runs)
-    contest = Contest(runner, orders, contestants, choice.repeats, halt or threading.Event(), left_out, domains)
+        raise error.at(
+            FIELDS.get(error.field, "vary" if error.field in OTHERS and choice.vary else error.field)
+        ) from error
+    contest = Contest([*rows.values()], domains or ("",), choice.repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "
@@ -180,41 +139,59 @@ def contest_of(
             runs=contest.count,
             most=runner.deployment.max_compare_runs,
         )
-    return contest
+    halt = halt or threading.Event()
+    return Comparison(runner, orders, tuple(rows), contest, halt, tuple(left_out), bool(domains))
+
+
+def _left_out(usual: Row, rule: str) -> Row:
+    """The row of a rule that cannot judge these drafts, or would judge them alike. usual: that of the usual rule."""
+    from specviz.rules import rule_named
+
+    judge = rule_named(rule)
+    reason = said("compare.paths_only" if judge.paths else "compare.chains_only")
+    return replace(usual, rule=rule, lossless=judge.lossless, reason=reason)
 
 
 def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
-    """The order on each prompt of one's own, and their domains; without any, the order itself and none."""
-    if not text.strip():
-        order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
-        return (order,), ()
+    """Plain decoding of each prompt of one's own, and their domains; without any, that of the order's and none."""
 
     def checked(settings: RunSettings) -> Order:
-        made = replace(order, settings=settings)
-        order_of(made, Contestant(PLAIN)).request(pair, runner.deployment)
+        made = replace(order, settings=Contestant.of(PLAIN).on(settings))
+        made.request(pair, runner.deployment)
         return made
 
+    if not text.strip():
+        return (checked(order.settings),), ()
     prompts = read_prompts(text)
     orders = on_each(prompts, order.settings, pair.conversation, checked)
     return tuple(orders), tuple(prompt.domain for prompt in prompts)
 
 
-def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[tuple[Contestant, bool]]:
-    """Every drafter with every γ and every number of branches it can have, by its usual rule and the others asked for;
-    and whether it runs.
+def _drafting(
+    runner: Runner, pair: ModelPair, plain: Order, asked: RunSettings, choice: Choice
+) -> Iterator[tuple[Contestant, bool]]:
+    """Every drafter with every γ, every number of branches it can have and every value of the parameters that it reads,
+    by its usual rule and the others asked for; and whether it runs. asked: its parameters that are not varied.
 
     At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
     """
+    from specviz.bench.lanes import drafting
     from specviz.rules import rule_named
 
+    base, vary = replace(asked, prompt=""), read_vary(choice.vary, OTHERS)
     for name in choice.drafters:
-        for width, gamma in itertools.product(_widths(pair, name, choice.widths), choice.gammas):
-            usual = Contestant(name, gamma, branches=width)
-            request = order_of(order, usual).request(pair, runner.deployment)
-            yield replace(usual, rule=request.rule.name), True
+        own = [*each_of(vary, [setting for setting in OTHERS if setting in drafter_of(pair, name).reads])]
+        for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, own):
+            usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
+            request = order_of(plain, usual).request(pair, runner.deployment)
+            yield _ruled(usual, request.rule.name), True
             for rule in choice.rules:
                 judges = _judges(rule_named(rule), request.drafter, width)
-                yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
+                yield _ruled(usual, rule), judges and not request.settings.sampling.greedy
+
+
+def _ruled(contestant: Contestant, rule: str) -> Contestant:
+    return replace(contestant, settings=replace(contestant.settings, rule=rule))
 
 
 def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
@@ -229,61 +206,3 @@ def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
         return [own]
     widths = list(dict.fromkeys(width or own for width in asked))
     return [width for width in widths if refusal(pair, name, width) is None] or widths
-
-
-def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
-    """Progress, then the advice, as Markdown; Stop ends it and keeps the figures so far. Raises SpecvizError for orders
-    that cannot be measured."""
-    yield as_text(say("common.preparing"))
-    rows: Sequence[WorkRow] = ()
-    failed: Sequence[tuple[str, SpecvizError | Sentence]] = ()
-    pair = runner.store.get(order.pair)
-    chains = chains_of(runner, pair, order)
-    plain = order_of(order, Contestant(PLAIN))
-    for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
-        for course in batch:
-            rows, failed = course.rows or rows, course.failed
-        known = {"percent": round(100 * course.fraction), "seconds": f"{course.seconds_left:.0f}"}
-        who = f" · {say.spoken(title(course.contestant))}" if course.contestant else ""
-        yield as_text(f"{say('advice.seconds_left', **known)}{who}")
-    signed = say("models.found_wrong")
-    faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]
-    yield "\n\n".join((*_parts(rows, runner, order, pair, halt, say), *faults))
-
-
-def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course | None]:
-    """The measuring itself, on the request's prompt."""
-    from specviz.bench.advising import advise
-
-    return advise([request], [""], [Contestant(PLAIN), *chains])
-
-
-def _parts(
-    rows: Sequence[WorkRow], runner: Runner, order: Order, pair: ModelPair, halt: threading.Event, say: Words
-) -> Iterator[str]:
-    from specviz.bench.machine import name_of
-    from specviz.drafters.registry import servers_of
-    from specviz.passes.static_passes import kind_of
-
-    draft = pair.draft.name_or_path if order.pair.draft and pair.draft else None
-    servers = servers_of(pair, {row.contestant.mode for row in rows} - {PLAIN})
-    offers = offers_of(rows, draft, pair.translation is not None, servers)
-    if halt.is_set() or not offers:
-        yield as_text(say("advice.stopped" if offers else "advice.nothing"))
-    if offers:
-        request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
-        passes = passes_words(kind_of(request.passes))
-        temperature, machine = order.settings.sampling.temperature, name_of(pair.device)
-        yield as_markdown(advice(offers, machine, pair.info().name, passes, temperature), say, as_text)
-
-
-def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]:
-    """The contestants to measure. Raises SpecvizError for an order that is not allowed."""
-    from specviz.bench.advising import require_chains
-    from specviz.bench.benchmark import advised_chains
-
-    deployment = runner.deployment
-    order_of(order, Contestant(PLAIN)).request(pair, deployment)
-    chains = [one for one in advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
-    require_chains([Contestant(PLAIN), *chains])
-    return chains

@@ -14,17 +14,17 @@ from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import components, device
 from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
-from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, Head, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
-from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.compare import create_compare_tab
 from specviz.ui.tabs.generate import create_generate_tab, create_viewer
 from specviz.ui.tabs.lossless import create_lossless_tab
 from specviz.ui.tabs.models import create_models_tab
+from specviz.ui.tabs.race import create_race_tab
 from specviz.ui.tabs.why import create_why_tab
 from specviz.ui.visitors import Visitors
 

@@ -10,12 +10,13 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from specviz.bench.contest import Row
 from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
 from specviz.records.words import Said, joined, words
 from specviz.views.lossless_messages import Asked, Counted, greedy_outcome, outcome
-from specviz.views.tab_messages import ComparedRow, fastest, pass_values
+from specviz.views.tab_messages import fastest, pass_values
 
 if TYPE_CHECKING:
     from specviz.decoding.lossless import GreedyToken
@@ -45,7 +46,7 @@ def _side(run: Run) -> dict[str, Any]:
 
 
 def comparison_answer(
-    rows: Sequence[ComparedRow], repeats: int, machine: str | None, texts: dict[str, Any] | None, finished: bool
+    rows: Sequence[Row], repeats: int, machine: str | None, texts: dict[str, Any] | None, finished: bool
 ) -> dict[str, Any]:
     """The table's rows. texts: see `tab_messages.contest_message`."""
     best = fastest(rows)
@@ -59,19 +60,10 @@ def comparison_answer(
     }
 
 
-def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
-    one = row.contestant
-    return {
-        "drafter": one.mode,
-        "num_draft_tokens": one.num_draft_tokens,
-        "branches": one.branches,
-        "rule": None if one.mode == PLAIN else one.rule,
-        "lossless": row.lossless,
-        "repeats": row.repeats,
-        "fastest": best,
-        "figures": row.figures and asdict(row.figures),
-        "reason": words().spoken(row.reason) or None,
-    }
+def _row(row: Row, best: bool) -> dict[str, Any]:
+    names = ("num_draft_tokens", "branches", "rule", "lossless", "repeats", "settings")
+    own = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
+    return own | {"fastest": best, "figures": row.figures(), "reason": words().spoken(row.reason) or None}
 
 
 def trial_answer(asked: Asked, counted: Counted, finished: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specviz.records.metrics import NEAR_TIE
+from specviz.records.metrics import tolerance
 from specviz.records.rules import RULES
 from specviz.records.words import Said, joined, said, words
 from specviz.theory.statistics import SIGNIFICANT
@@ -159,7 +159,8 @@ def greedy_outcome(
     got, due = _quoted(other[place].text), _quoted(plain[place].text)
     sentence = said("lossless.greedy_different", n=place + 1, got=got, due=due)
     margin = plain[place].margin
-    if asked.lossless and asked.half_precision and margin <= NEAR_TIE:
+    gap = other[place].gap
+    if asked.lossless and asked.half_precision and gap is not None and gap <= tolerance(asked.dtype):
         state, why = "near", said("lossless.greedy_near", dtype=asked.dtype)
     else:
         state, why = "different", said("lossless.greedy_alarm") if asked.lossless else _why_wrong(asked.rule)

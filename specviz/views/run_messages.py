@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specviz.bench.contestants import Contestant
+from specviz.bench.contest import Row
+from specviz.bench.contestants import OTHERS
 from specviz.records.metrics import emission_times, tally
 from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
-from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, SamplingParams
+from specviz.records.settings import PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Said, joined, said, words
 from specviz.views.charts import Trail
 
@@ -51,16 +52,27 @@ def label(name: str | None) -> Said:
     return said(f"ways.{name}") if f"ways.{name}" in words() else name
 
 
-def title(contestant: Contestant) -> Said:
+def title(row: Row, with_gamma: bool = True) -> Said:
     """A contestant in words, with its differences from a chain judged token by token."""
-    parts = [label(contestant.mode)]
-    if contestant.num_draft_tokens is not None:
-        parts.append(f"γ = {contestant.num_draft_tokens}")
-    if contestant.branches not in (None, 1):
-        parts.append(said("generate.branches", n=contestant.branches))
-    if contestant.rule in UNUSUAL:
-        parts.append(said(f"ways.rule_{contestant.rule}"))
+    parts = [label(row.mode)]
+    if row.num_draft_tokens is not None and with_gamma:
+        parts.append(f"γ = {row.num_draft_tokens}")
+    if row.branches not in (None, 1):
+        parts.append(said("generate.branches", n=row.branches))
+    parts += drafting(row.settings)
+    if row.rule in UNUSUAL:
+        parts.append(said(f"ways.rule_{row.rule}"))
     return joined(parts, ", ")
+
+
+def drafting(settings: Mapping[str, Any]) -> list[Said]:
+    """A drafter's parameters but branches, in words, where they are not the table's defaults."""
+    found = []
+    for name in OTHERS:
+        if settings.get(name) not in (None, SETTINGS[name].default):
+            known = f"generate.{name}" in words()
+            found.append(said(f"generate.{name}", value=settings[name]) if known else f"{name} {settings[name]}")
+    return found
 
 
 def settings_line(run: Run) -> Said:
@@ -77,10 +89,7 @@ def settings_line(run: Run) -> Said:
     branches = own.get("branches", own.get("guesses"))
     if branches not in (None, 1):
         parts.append(said("generate.branches", n=branches))
-    for name in DRAFTING:
-        if name != "branches" and own.get(name) not in (None, SETTINGS[name].default):
-            known = f"generate.{name}" in words()
-            parts.append(said(f"generate.{name}", value=own[name]) if known else f"{name} {own[name]}")
+    parts += drafting(own)
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
         parts.append(said(f"ways.rule_{run.rule}") if run.rule in RULES else run.rule)

@@ -4,41 +4,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specviz.bench.contestants import Contestant, Figures, Forced
+from specviz.bench.contest import Row
+from specviz.bench.contestants import Forced
 from specviz.records.runs import Round
-from specviz.records.words import Said
+from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
-from specviz.views.run_messages import message
+from specviz.views.run_messages import drafting, label, message
 
 # --- Compare ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """A contestant of the table."""
-
-    drafter: Said
-    contestant: Contestant  # branches and rule resolved
-    rule: Said
-    lossless: bool
-    figures: Figures | None = None  # the figures of its finished repeats; None before the first
-    repeats: int = 0  # how many are finished
-    own_branches: bool = False  # whether their number is the drafter's own
-    reason: Said = ""  # why it does not run, where it does not
-
-
 def contest_message(
-    rows: Sequence[ComparedRow],
+    rows: Sequence[Row],
     *,
     phase: str,
     text: Said,
     fraction: float,
     repeats: int = 1,
+    rules_alike: bool = False,
     texts: dict[str, Any] | None = None,
     domains: Sequence[Sequence[Said]] = (),
 ) -> str:
     """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: the current step, in a sentence.
+
+    rules_alike: several rules were asked for, which are one at temperature 0.
 
     domains: on prompts of one's own, a second table with its head, by domain; see `terminal.work_table`.
 
@@ -46,21 +36,25 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
-    told = [_row(row, best=row is best) for row in rows]
+    told = [_row(row, row is best, rules_alike) for row in rows]
     shared = {"phase": phase, "text": text, "fraction": fraction}
     return message("contest", **shared, repeats=repeats, rows=told, texts=texts, domains=domains)
 
 
-def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
+def fastest(rows: Iterable[Row]) -> Row | None:
     """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
-    measured = [row for row in rows if row.lossless and row.figures and row.figures.speedup_measured is not None]
-    return max(measured, key=lambda row: row.figures.speedup_measured, default=None)
+    measured = [row for row in rows if row.lossless and row.speedup_measured is not None]
+    return max(measured, key=lambda row: row.speedup_measured or 0.0, default=None)
 
 
-def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
-    own = {name: getattr(row, name) for name in ("drafter", "own_branches", "rule", "lossless", "repeats", "reason")}
-    asked = {name: getattr(row.contestant, name) for name in ("num_draft_tokens", "branches")}
-    return own | asked | {"best": best, "figures": row.figures and asdict(row.figures)}
+def _row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
+    names = ("num_draft_tokens", "branches", "usual_branches", "lossless", "repeats", "reason")
+    own = {name: getattr(row, name) for name in names}
+    # At temperature 0 the rule is only named if others were asked for.
+    alike = said("compare.rules_alike") if rules_alike else ""
+    rule = "" if row.rule is None else said(f"ways.rule_{row.rule}") if row.temperature else alike
+    words = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
+    return own | words | {"best": best, "figures": row.figures()}
 
 
 @dataclass(slots=True)

@@ -7,12 +7,14 @@ import io
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TextIO
 
-from specviz.bench.advice import ALL, Offer, WorkRow, good_lengths, ranked, server_flags
+from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
+from specviz.bench.contest import ALL, Row
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
+from specviz.records.tables import aligned
 from specviz.records.words import Said, Words, joined, said
 from specviz.theory.statistics import Ratio
 from specviz.views.run_messages import label, title
@@ -129,11 +131,11 @@ def advice(
     pair: str,
     passes: Said,
     temperature: float,
-    rows: Sequence[WorkRow] = (),
+    rows: Sequence[Row] = (),
 ) -> Advice:
     """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain."""
     best, *_ = order = ranked(offers)
-    ratio, gammas = best.row.ratio, good_lengths(offers, best)
+    ratio, gammas = best.ratio, good_lengths(offers, best)
     known = {
         "drafter": _named(best),
         "gamma": best.num_draft_tokens,
@@ -154,12 +156,6 @@ def advice(
         flags=() if best.outcome == "plain" else tuple(_flags(best)),
         domains=work_table(rows) if len({row.domain for row in rows}) > 1 else (),
     )
-
-
-def aligned(table: Sequence[Sequence[str]]) -> str:
-    """A table as lines of text."""
-    widths = [max(map(len, column)) for column in zip(*table)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table)
 
 
 def as_table(advice: Advice, say: Words) -> str:
@@ -202,26 +198,26 @@ def _row(offer: Offer) -> tuple[Said, ...]:
     return (
         _named(offer),
         str(offer.num_draft_tokens),
-        said("advice.times", x=one.ratio.value),
-        _interval(one.ratio),
+        said("advice.times", x=offer.ratio.value),
+        _interval(offer.ratio),
         _number(one.speedup_formula),
         said("advice.whole", x=one.tokens_per_second),
         said("advice.decimals", x=one.acceptance_length),
     )
 
 
-def work_table(rows: Sequence[WorkRow]) -> tuple[tuple[Said, ...], ...]:
+def work_table(rows: Sequence[Row]) -> tuple[tuple[Said, ...], ...]:
     """A head and a row for each contestant and domain, the fastest of each domain first."""
     head = ("domain", "drafter", "gamma", "prompts", "measured", "interval", "length", "interval", "kept")
     order = sorted(rows, key=lambda row: (row.domain != ALL, row.domain, -(row.speedup_measured or 0)))
     return tuple(said(f"advice.head_{name}") for name in head), *(_work_row(row) for row in order)
 
 
-def _work_row(row: WorkRow) -> tuple[Said, ...]:
+def _work_row(row: Row) -> tuple[Said, ...]:
     return (
         said("advice.all_domains") if row.domain == ALL else row.domain or said("advice.no_domain"),
-        title(replace(row.contestant, num_draft_tokens=None)),
-        str(row.contestant.num_draft_tokens),
+        title(row, with_gamma=False),
+        str(row.num_draft_tokens),
         str(row.prompts),
         _number(row.speedup_measured),
         "" if row.ratio is None else _interval(row.ratio),

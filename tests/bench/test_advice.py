@@ -12,9 +12,10 @@ from tiny import tiny_pair, with_heads
 from specviz.__main__ import main, parser
 from specviz.bench import advising as measuring
 from specviz.bench import benchmark
-from specviz.bench.advice import ALL, INTERRUPTED, Offer, WorkRow, ranked, server_flags
+from specviz.bench.advice import Offer, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
-from specviz.bench.contestants import Contestant
+from specviz.bench.contest import INTERRUPTED, Row
+from specviz.bench.contestants import TimedRun
 from specviz.commands import advise
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import Suffix
@@ -27,7 +28,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.statistics import Ratio
-from specviz.ui import contest
+from specviz.ui import advice as page
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
@@ -42,17 +43,19 @@ HOSTILE = "draft'; rm -rf $HOME | <b>*x*</b>"
 def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, draft: str | None = None) -> Offer:
     """low: the lower end of its interval; None: there is none."""
     ratio = Ratio(value) if low is None else Ratio(value, low, value**2 / low)
-    row = WorkRow(
+    row = Row(
         tokens_per_second=100.0,
         spread=(90.0, 110.0),
         speedup_measured=value,
         acceptance_length=2.5,
-        domain=ALL,
-        contestant=Contestant(mode, gamma),
+        title=f"{mode} γ={gamma}",
+        engine="specviz",
+        mode=mode,
+        num_draft_tokens=gamma,
+        repeats=1,
         prompts=1,
         speedup_interval=None if low is None else (ratio.low, ratio.high),
         tokens_a_pass=Ratio(2.5),
-        kept_at=(),
     )
     return Offer(row, draft)
 
@@ -118,7 +121,7 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
 def short(pair, monkeypatch) -> list[str]:
     """Few and short runs of the pair; what is promised does not depend on their length. Returns the options."""
     monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
-    monkeypatch.setattr(benchmark, "HEAT", replace(benchmark.HEAT, gammas=(2,), copied_gammas=(2,)))
+    monkeypatch.setattr(benchmark, "ADVICE", replace(benchmark.ADVICE, gammas=(2,), copied_gammas=(2,)))
     return ["advise", "--max-new-tokens", "6"]
 
 
@@ -131,11 +134,11 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch, capsys):
     offers, rows = measured.offers, measured.rows
     assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
-    assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {r.contestant.mode for r in rows}
+    assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {row.mode for row in rows}
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]
     assert all(one.row.ratio.value > 0 for one in offers)
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first.startswith("about ") and first.endswith(" s left")
+    assert first.startswith("about ") and first.endswith(" s left, plain")
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
 
@@ -151,15 +154,20 @@ def test_the_command_prints_the_tables_the_sentence_and_the_flags(short, capsys,
     assert bool(flags) == (not sentence.startswith("Nothing beats"))
 
 
-@pytest.mark.parametrize("order, module", [("advise", "advise"), ("bench", "work_on")])
-@pytest.mark.parametrize("end, status", [(KeyboardInterrupt(), 130), (SpecvizError("It is full.", "target"), 2)])
+@pytest.mark.parametrize(
+    "order, module, end, status",
+    [
+        ("advise", "advise", KeyboardInterrupt(), 130),
+        ("bench", "measure_all", SpecvizError("It is full.", "target"), 2),
+    ],
+)
 def test_whatever_ends_it_what_was_measured_is_told(short, monkeypatch, capsys, tmp_path, order, module, end, status):
     whole = getattr(measuring, module)
 
     def ended(*given):
-        for course in whole(*given):
-            yield course
-            if course and course.rows:
+        for event in whole(*given):
+            yield event
+            if isinstance(event, TimedRun) and event.number:
                 raise end
 
     monkeypatch.setattr(measuring, module, ended)
@@ -215,7 +223,7 @@ ORDER = Order(PairName(draft=(HOSTILE,)), RunSettings("Once upon", max_new_token
 
 def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing") -> list[str]:
     lines = []
-    for text in contest.advise(runner, ORDER, halt, words()):
+    for text in page.advise(runner, ORDER, halt, words()):
         lines.append(text)
         if stop_at in text:
             halt.set()
@@ -227,7 +235,7 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
     chains = [
         one for one in advised_chains(pair) if one.mode in ("draft_model", "suffix") and one.num_draft_tokens == 4
     ]
-    monkeypatch.setattr(benchmark, "advised_chains", lambda pair: chains)
+    monkeypatch.setattr(benchmark, "advised_chains", lambda pair, base: chains)
     *going, last = page_advice(runner, threading.Event())
     assert any(line.startswith("100 % · about 0 s left") for line in going)
     assert "| drafter | γ |" in last and last.count("\n| ") == len(chains) + 2
@@ -236,5 +244,5 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
 
 
 def test_a_page_allows_the_advice_on_the_embedded_pair(runner):
-    modes = {one.mode for one in contest.chains_of(runner, load_pair(device="cpu"), ORDER)}
+    modes = {one.mode for one in page.chains_of(runner, load_pair(device="cpu"), ORDER)}
     assert modes >= {"draft_model", "eagle", "mtp", "hybrid"}

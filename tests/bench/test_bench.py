@@ -14,11 +14,12 @@ from tiny import tiny_pair
 import specviz
 from specviz.__main__ import main
 from specviz.bench import benchmark, lanes, machine
-from specviz.bench.advice import INTERRUPTED
+from specviz.bench.contest import INTERRUPTED, Row
 from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
 from specviz.bench.lanes import plain_request, written
-from specviz.bench.report import BenchReport, BenchRow, bench_text, busy, equality_lines, save, summaries, unsteady
+from specviz.bench.report import BenchReport, bench_text, busy, equality_lines, save, summaries, unsteady
+from specviz.bench.vary import read_vary
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.memory_share import stored_bytes, weights_read
@@ -114,10 +115,46 @@ def test_one_question_can_be_measured_alone_and_its_rows_say_how_they_were_run(s
     assert tree.speedup_formula is None and tree.drafted_per_round > tree.levels_per_round
 
 
+def test_a_setting_is_measured_at_several_values_and_each_row_says_at_which(pair):
+    vary = read_vary("confidence=0,0.9; seed=1, 2")
+    report = measured(pair, quick=True, only=["draft_model"], temperatures=(0.0,), vary=vary)
+    assert [row.title for row in report.rows] == [
+        f"{title} seed={seed}"
+        for seed in (1, 2)
+        for title in ("plain", "draft_model γ=4", "draft_model γ=4 confidence=0.9")
+    ]
+    for plain, whole, cut in (report.rows[:3], report.rows[3:]):
+        assert whole.drafted_per_round > cut.drafted_per_round and plain.settings["confidence"] is None
+        assert [(row.settings["confidence"], row.settings["num_draft_tokens"]) for row in (whole, cut)] == [
+            (0, 4),
+            (0.9, 4),
+        ]
+    assert {row.settings["seed"] for row in report.rows[3:]} == {2} and report.settings["vary"] == vary
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("speed=1", "There is no setting 'speed' to vary; choose from num_draft_tokens, rule, branches"),
+        ("prompt=Once", "There is no setting 'prompt'"),
+        ("confidence=1.5", r"must be at least 0 \(off\)"),
+        ("bits=4,5", "bits must be one of 4, 8, not 5"),
+        ("num_draft_tokens=4,", "got ''"),
+    ],
+)
+def test_a_name_or_a_value_that_cannot_be_varied_is_refused(text, said):
+    with refused("vary", said):
+        read_vary(text)
+    assert read_vary("num-draft-tokens=auto,2 ; rule=token,block,token") == {
+        "num_draft_tokens": ["auto", 2],
+        "rule": ["token", "block"],
+    }
+
+
 def test_a_pair_is_measured_on_what_it_can_do_and_on_the_preset_asked_for(pair):
     report = measured(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
     assert {row.branches for row in report.rows if row.mode == "draft_model" and row.engine == "specviz"} == {1}
-    assert any("chains only" in entry["reason"] for entry in report.left_out)
+    assert any("only chains" in entry["reason"] for entry in report.left_out)
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
     report = measured(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
     assert modes(report) == {"plain", "prompt_lookup"} and {row.preset for row in report.rows} == {"repeats"}
@@ -129,6 +166,7 @@ def test_a_pair_is_measured_on_what_it_can_do_and_on_the_preset_asked_for(pair):
         ({"only": ["oracle"]}, "only", "oracle"),
         ({"only": ["medusa"]}, "drafter", "medusa"),
         ({"presets": ["sonnet"]}, "preset", "story, story_king"),
+        ({"only": ["suffix"], "vary": {"bits": [4]}}, "vary", "suffix does not read bits"),
     ],
 )
 def test_what_is_named_and_cannot_be_measured_is_refused(pair, asked, field, said):
@@ -141,14 +179,14 @@ def test_the_table_has_a_line_for_each_row_with_its_figures_and_a_dash_where_one
     assert sampled.findings and all(finding in text for finding in sampled.findings)
     said = text.splitlines()
     start = next(index for index, line in enumerate(said) if line.split()[-2:] == ["rest", "outside"])
-    lines = said[start + 2 : start + 2 + len(sampled.rows)]
+    lines = said[start + 1 : start + 1 + len(sampled.rows)]
     assert max(map(len, lines)) <= 160
     for line, row in zip(lines, sampled.rows):
         figures = line.partition(row.title)[2].split()
-        assert len(figures) == 12
+        assert len(figures) == 13
         assert figures[:2] == [f"{row.tokens_per_second:.0f}", "{:.0f}–{:.0f}".format(*row.spread)]
         assert figures[2] == ("–" if row.speedup_measured is None else f"{row.speedup_measured:.2f}")
-        assert figures[8] == ("–" if row.phase_share is None else f"{row.phase_share['draft']:.0%}")
+        assert figures[9] == ("–" if row.phase_share is None else f"{row.phase_share['draft']:.0%}")
 
 
 # What the rows come to, on rows written by hand
@@ -157,7 +195,7 @@ def test_the_table_has_a_line_for_each_row_with_its_figures_and_a_dash_where_one
 def a_row(title, preset, speed, *, temperature=0.0, speedup=None, **known):
     words = title.removeprefix("transformers ").split()
     settings = {"rule": "token", "branches": 1, "rounds": 10, "acceptance_length": 1.0, "speedup_formula": None}
-    return BenchRow(
+    return Row(
         title=title,
         engine="transformers" if title.startswith("transformers") else "specviz",
         mode=words[0],
@@ -215,8 +253,6 @@ def test_findings_answer_what_people_ask():
     "place, error",
     [
         ("propose", SpecvizError("It is full.", "drafter")),
-        ("observe_draft", IndexError("out of\nrange")),
-        ("prefill", IndexError("out of\nrange")),
         ("settings", IndexError("out of\nrange")),
         ("check", SpecvizError("It is full.", "drafter")),
     ],
@@ -240,10 +276,10 @@ def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch)
     bench = benchmark.Benchmark.of(pair, quick=True, only=["prompt_lookup"])
     compared = bench._compare_texts
 
-    def failing(temperature):
-        if temperature:
+    def failing(task):
+        if task["temperature"]:
             raise KeyboardInterrupt
-        compared(temperature)
+        compared(task)
 
     monkeypatch.setattr(bench, "_compare_texts", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -308,11 +344,11 @@ def test_in_half_precision_a_near_tie_may_part_and_nothing_else(half):
     tied = other_text(request, plain, near, choice=1)
 
     def judged(tokens):
-        return agreement(Contestant("draft_model", 4), tokens, plain, request, "story")
+        return agreement(Contestant.of("draft_model", 4), tokens, plain, request, "story")
 
     verdict = judged(tied)
     assert not verdict.identical and verdict.place == near
-    assert verdict.margin == margin(plain, near) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
+    assert verdict.margin <= NEAR_TIE and verdict.largest_gap <= NEAR_TIE
     said = "\n".join(equality_lines([verdict], "bfloat16"))
     assert f"token {near + 1} differs" in said and f"{verdict.margin:.3f}" in said
     for tokens, fault in (
@@ -331,10 +367,10 @@ def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
     """Its settings reach every call that leaves something open; and they are there again afterwards."""
     request = plain_request(pair, PRESETS[0], 0.0, 24)
     contestants = [
-        Contestant(mode, (mode != "plain" and 3) or None, engine="transformers")
+        Contestant.of(mode, (mode != "plain" and 3) or None, engine="transformers")
         for mode in ("plain", "draft_model", "prompt_lookup")
     ]
-    due = written(Contestant("plain"), request)
+    due = written(Contestant.of("plain"), request)
     odd = transformers.GenerationConfig(repetition_penalty=1.3, max_length=5, do_sample=True, top_k=2, min_length=99)
     with pytest.MonkeyPatch.context() as patch:
         for model in (pair.target, pair.draft):
@@ -458,7 +494,7 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
     "options, said, loads",
     [
         (["--quick"], "--quick: --quick cannot be combined with your own prompts", False),
-        (["--preset", "story"], "--preset: --preset is not", False),
+        (["--preset", "story"], "--preset: --preset cannot be combined", False),
         (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token", False),
         (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file", False),
         (["--prompts", "long.txt", "--only", "suffix"], "--prompts: Line 2 of the prompts: ", True),

@@ -14,7 +14,7 @@ from specviz.__main__ import main
 from specviz.bench import check as pair_check
 from specviz.bench import equal_texts
 from specviz.bench.check import check_pair
-from specviz.bench.contestants import Figures
+from specviz.bench.contest import Row
 from specviz.bench.equal_texts import Finding
 from specviz.commands.check import line_of
 from specviz.decoding import lossless
@@ -92,8 +92,9 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     assert one.startswith("a short race, prompt_lookup"), "kernels that nobody prepared do not read a quantised target"
 
     def verdict(low, high, busy):
-        figures = Figures(100.0, (90.0, 110.0), 1.2, (low, high), acceptance_length=2.5)
-        return pair_check._raced(Sentence("a race"), figures, busy)
+        known = {"speedup_measured": 1.2, "speedup_interval": (low, high), "acceptance_length": 2.5}
+        row = Row(title="x", engine="specviz", mode="draft_model", tokens_per_second=100.0, **known)
+        return pair_check._raced(Sentence("a race"), row, busy)
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
     assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
 
-from specviz.bench.advice import ALL, FEWEST, Work, good_lengths, offers_of
-from specviz.bench.contestants import Contestant, TimedRun, Turn, figures_of, formula_speedup, speedup_of
+from specviz.bench.advice import good_lengths, offers_of
+from specviz.bench.contest import ALL, FEWEST, Contest, Row
+from specviz.bench.contestants import Contestant, Failed, TimedRun, Turn, figures_of, formula_speedup
+from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
 
@@ -35,12 +37,12 @@ PLAIN = a_run(timed([""] * 5, draft=0.0, verify=0.1), (2, 0.7), (3, 0.3), number
 @pytest.mark.parametrize(
     "contestant, title",
     [
-        (Contestant("plain"), "plain"),
-        (Contestant("plain", engine="transformers"), "transformers plain"),
-        (Contestant("draft_model", 4), "draft_model γ=4"),
-        (Contestant("draft_model", 4, branches=3, rule="typical"), "draft_model γ=4 ×3 typical"),
-        (Contestant("quantised_self", 2, bits=4), "quantised_self γ=2 4 bits"),
-        (Contestant("early_exit", 2, branches=1, exit_layer=3), "early_exit γ=2 chain layer 3"),
+        (Contestant.of("plain"), "plain"),
+        (Contestant.of("plain", engine="transformers"), "transformers plain"),
+        (Contestant.of("draft_model", 4), "draft_model γ=4"),
+        (Contestant.of("draft_model", 4, branches=3, rule="typical"), "draft_model γ=4 ×3 typical"),
+        (Contestant.of("quantised_self", 2, bits=4), "quantised_self γ=2 bits=4"),
+        (Contestant.of("early_exit", 2, branches=1, exit_layer=3), "early_exit γ=2 chain exit_layer=3"),
     ],
 )
 def test_a_title_says_what_differs(contestant, title):
@@ -117,54 +119,67 @@ def test_for_drafts_of_one_length_the_formula_is_the_theorem(alpha):
 
 # Several prompts
 
-PLAIN_RUN, MODEL, COPIES = Contestant("plain"), Contestant("draft_model", 2), Contestant("suffix", 4)
+
+def entered(mode: str, gamma: int | None = None) -> Row:
+    title = mode if gamma is None else f"{mode} γ={gamma}"
+    return Row(title=title, engine="specviz", mode=mode, num_draft_tokens=gamma)
 
 
-def run_on(prompt: int, number: int, seconds: float, words=("",) * 4, group: int = 0) -> TimedRun:
+PLAIN_ROW, MODEL, COPIES = entered("plain"), entered("draft_model", 2), entered("suffix", 4)
+
+
+def run_on(prompt: int, number: int, seconds: float, words=("",) * 4, group: int = 0, stage: int = 0) -> TimedRun:
     """Rounds of these outcomes in two turns."""
     rounds = rounds_of(*words)
-    ids = tuple(token for one in rounds for token in one.emitted)
+    ids = tuple(token for round_ in rounds for token in round_.emitted)
     half = len(ids) // 2
     turns = Turn(0, half, seconds / 2), Turn(1, len(ids) - half, seconds / 2)
-    return TimedRun(number, (prompt, group), 0, turns, ids, rounds, True)
+    return TimedRun(number, group, 0, turns, ids, rounds, True, prompt, stage)
 
 
-def measured(domains, drafted=("aa", "ar"), slower=lambda prompt: 1.0) -> Work:
+def measured(domains, drafted=("aa", "ar"), slower=lambda prompt: 1.0) -> Contest:
     """Every prompt once: plain decoding takes 4 s for 4 tokens, the draft model 2 s for 5, `slower` times as long."""
-    work = Work((PLAIN_RUN, MODEL, COPIES), domains)
+    contest = Contest((PLAIN_ROW, MODEL, COPIES), domains)
     for prompt in range(len(domains)):
-        work.add(run_on(prompt, 0, 4.0))
-        work.add(run_on(prompt, 1, 2.0 * slower(prompt), drafted))
-    return work
+        contest.heard(run_on(prompt, 0, 4.0))
+        contest.heard(run_on(prompt, 1, 2.0 * slower(prompt), drafted))
+    return contest
 
 
 def test_there_is_a_row_for_all_prompts_and_one_for_each_domain_of_those_that_were_measured():
-    rows = measured(["code", "story", "code", ""]).rows()
-    assert [(row.domain, row.contestant, row.prompts) for row in rows] == [
-        (ALL, MODEL, 4),
-        ("code", MODEL, 2),
-        ("story", MODEL, 1),
-        ("", MODEL, 1),
+    rows = measured(["code", "story", "code", ""]).by_domain()
+    assert [(row.domain, row.title, row.prompts) for row in rows] == [
+        (ALL, MODEL.title, 4),
+        ("code", MODEL.title, 2),
+        ("story", MODEL.title, 1),
+        ("", MODEL.title, 1),
     ]
-    assert [row.domain for row in measured(["code", "code"]).rows()] == [ALL], "one domain is all of them"
-    assert [row.domain for row in measured([ALL, "code"]).rows()] == [ALL, "code"], "nothing is told twice"
+    assert [row.domain for row in measured(["code", "code"]).by_domain()] == [ALL], "one domain is all of them"
+    assert [row.domain for row in measured([ALL, "code"]).by_domain()] == [ALL, "code"], "nothing is told twice"
 
 
-def test_a_row_has_its_speedup_its_tokens_a_pass_and_what_was_kept_where_it_was_reached():
-    row, *_ = measured(["a", "b", "a", "b"]).rows()
+def test_every_contestant_has_a_row_at_any_time_and_one_that_failed_has_no_figures():
+    contest = measured([""])
+    assert [row.repeats for row in contest.rows()] == [1, 1, 0]
+    contest.heard(Failed(MODEL.title, SpecvizError("It is full.")))
+    plain, failed, waiting = contest.rows()
+    assert (plain.tokens_per_second, failed, waiting) == (1.0, MODEL, COPIES) and contest.by_domain() == []
+
+
+def test_a_row_has_its_speedup_its_tokens_a_pass_and_what_was_accepted_where_it_was_reached():
+    row, *_ = measured(["a", "b", "a", "b"]).by_domain()
     assert row.speedup_measured == row.ratio.value == pytest.approx((5 / 2) / (4 / 4))
     assert row.tokens_a_pass.value == row.acceptance_length == 2.5
-    assert [one.value for one in row.kept_at] == [1.0, 0.5]
+    assert [ratio.value for ratio in row.kept_at] == [1.0, 0.5]
     assert row.speedup_interval == (row.ratio.low, row.ratio.high)
-    row, *_ = measured(["x"]).rows()
-    assert row.tokens_a_pass.low is None and all(one.low is None for one in row.kept_at), "of a single prompt"
+    row, *_ = measured(["x"]).by_domain()
+    assert row.tokens_a_pass.low is None and all(ratio.low is None for ratio in row.kept_at), "of a single prompt"
 
 
-def test_from_a_few_prompts_on_intervals_are_over_prompts():
+def test_from_a_few_prompts_on_intervals_are_over_prompts_once_all_is_measured():
     def told(count):
-        work = measured(["x"] * count, slower=lambda prompt: 1.0 if prompt % 2 else 3.0)
-        row, *_ = work.rows()
-        return row.ratio, speedup_of(work.runs[MODEL], work.runs[PLAIN_RUN])
+        contest = measured(["x"] * count, slower=lambda prompt: 1.0 if prompt % 2 else 3.0)
+        return contest.by_domain()[0].ratio, contest.rows()[1].ratio
 
     few, turns = told(FEWEST - 1)
     assert few == turns
@@ -175,21 +190,39 @@ def test_from_a_few_prompts_on_intervals_are_over_prompts():
 
 
 def test_each_is_compared_with_the_plain_runs_that_it_took_turns_with():
-    work = Work((PLAIN_RUN, MODEL, COPIES), ["x"] * FEWEST)
+    contest = Contest((PLAIN_ROW, MODEL, COPIES), ["x"] * FEWEST)
     for prompt in range(FEWEST):
         for group, (number, slow) in enumerate(((1, 1.0), (2, 5.0))):
-            work.add(run_on(prompt, 0, 4.0 * slow, group=group))
-            work.add(run_on(prompt, number, 2.0 * slow, ("aa", "ar"), group=group))
-    rows = {row.contestant: row.ratio.value for row in work.rows()}
-    assert rows == {MODEL: pytest.approx(2.5), COPIES: pytest.approx(2.5)}, "the machine was slow to the second group"
+            contest.heard(run_on(prompt, 0, 4.0 * slow, group=group))
+            contest.heard(run_on(prompt, number, 2.0 * slow, ("aa", "ar"), group))
+    speedups = {row.title: row.ratio.value for row in contest.by_domain()}
+    fast = pytest.approx(2.5)
+    assert speedups == {MODEL.title: fast, COPIES.title: fast}, "the machine was slow to the second group"
+
+
+def test_the_runs_of_a_final_take_the_place_of_earlier_ones():
+    contest = measured(["x", "x"])
+    for number, seconds in ((0, 4.0), (1, 4.0)):
+        contest.heard(run_on(0, number, seconds, ("aa", "ar") if number else ("",) * 4, stage=1))
+    row, *_ = contest.by_domain()
+    assert (row.prompts, row.ratio.value) == (1, pytest.approx(5 / 4))
+
+
+def test_how_long_the_rest_will_take_is_told_once_a_run_was_timed():
+    contest = Contest((PLAIN_ROW, MODEL), ["x"], repeats=2)
+    assert (contest.count, contest.fraction, contest.seconds_left) == (4, 0.0, None)
+    contest.heard(run_on(0, 0, 4.0))
+    contest.heard(run_on(0, 1, 2.0, ("aa", "ar")))
+    assert (contest.fraction, contest.seconds_left) == (0.5, pytest.approx(6.0))
 
 
 def test_lengths_that_cannot_be_told_apart_are_good_lengths():
-    work = Work((PLAIN_RUN, *(Contestant("suffix", gamma) for gamma in (2, 4, 6, 8))), ["x"] * 6)
+    contest = Contest((PLAIN_ROW, *(entered("suffix", gamma) for gamma in (2, 4, 6, 8))), ["x"] * 6)
     for prompt in range(6):
-        work.add(run_on(prompt, 0, 4.0))
+        contest.heard(run_on(prompt, 0, 4.0))
         for number, seconds in enumerate((4.0, 2.05, 2.0, 2.1), start=1):
-            work.add(run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar")))
-    offers = offers_of(work.rows(), None, False, {})
-    best = max(offers, key=lambda one: one.row.ratio.value)
+            run = run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar"))
+            contest.heard(run)
+    offers = offers_of(contest.by_domain(), None, False, {})
+    best = max(offers, key=lambda offer: offer.row.ratio.value)
     assert best.num_draft_tokens == 6 and good_lengths(offers, best) == [4, 6, 8]

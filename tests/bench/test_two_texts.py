@@ -5,7 +5,7 @@ import torch
 from tiny import generated, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench.two_texts import Parting, parting
+from specviz.bench.two_texts import Parting, cut, parting
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.views.terminal import parting_lines
@@ -65,7 +65,7 @@ def test_a_text_that_ends_early_and_texts_that_share_nothing(pair):
     assert (found.place, found.sides[1].token, found.wrong) == (len(due) - 2, "", (False, False))
     assert verdict(found).startswith("The only difference is the end: B was cut off")
     with pytest.raises(SpecvizError, match="give the prompt"):
-        parting(pair, [1, 2], [2, 1])
+        cut(pair, [1, 2], [2, 1])
 
 
 def test_the_command_reads_texts_and_token_ids_and_its_status_says_whether_one_is_wrong(tmp_path, capsys):

@@ -15,10 +15,11 @@ from tiny import save_model, save_pair, tiny_model, tiny_pair, with_heads
 import specviz
 from specviz.bench import wiring as instrument
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.lanes import Unwatched, plain_request, written
+from specviz.bench.lanes import plain_request, written
 from specviz.bench.wiring import Dictated, Reading, expected, listen, readings_of, verdict, wiring
 from specviz.decoding.decoder import context_of
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import Stopwatch
 from specviz.records.assets import EMBEDDED
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence, words
@@ -89,7 +90,7 @@ def test_at_each_place_a_reading_drafts_as_after_reading_the_text_anew(made, tmp
     assert len(readings) > len(pair.parts)
     plain = plain_request(pair, PRESETS[0], 1.0, 12)
     listen(plain, readings, until=float("inf"))
-    text, new = list(plain.prompt.ids), written(Contestant(PLAIN), plain)
+    text, new = list(plain.prompt.ids), written(Contestant.of(PLAIN), plain)
     for one in readings:
         assert len(one.kept[0]) == len(new) - instrument.GAMMA + 1
         for place in (0, 1, 5, len(one.kept[0]) - 1):
@@ -100,13 +101,13 @@ def test_at_each_place_a_reading_drafts_as_after_reading_the_text_anew(made, tmp
 def anew(one, plain, text, length):
     request, chooser, tokens = one.request(plain), Dictated(), torch.tensor(text[length:])
     layers = one.part.feature_layers
-    target = CachedModel(plain.pair.target, Unwatched(plain.pair.device), layers)
+    target = CachedModel(plain.pair.target, Stopwatch(plain.pair.device), layers)
     drafter = request.drafter(context_of(request, target, chooser))
     target.prefill(text[:length])
     drafter.prefill(text[:length], target.features)
     chooser.coming = iter(tokens.split(1))
     draft = drafter.propose(text[:length], instrument.GAMMA, torch.zeros(instrument.GAMMA))
-    rows = CachedModel(plain.pair.target, Unwatched(plain.pair.device))
+    rows = CachedModel(plain.pair.target, Stopwatch(plain.pair.device))
     probs = rows.forward(torch.tensor(text[:-1]), keep=len(tokens)).softmax(-1)
     return expected(draft.logits, probs, tokens)
 

@@ -98,7 +98,7 @@ def test_the_device_decides_as_the_host_does_from_the_same_coins(drafter, sampli
 )
 def test_trees_grow_on_the_device_as_on_the_host(drafter, temperature, rule, launched):
     order = {"drafter": drafter, "sampling": SamplingParams(temperature), "rule": rule, "num_draft_tokens": 3}
-    order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 60}
+    order |= {"drafting": DraftParams(branches=3), "max_new_tokens": 80}
     host, device = (run_of(recorded_pair(), by_host, **order) for by_host in (True, False))
     assert launched and device.token_ids == host.token_ids
     assert [plain_values(one) for one in device.rounds] == [plain_values(one) for one in host.rounds]

@@ -1,7 +1,8 @@
 """What a refusal is: a sentence about a field."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,3 +15,12 @@ def refused(field: str | None, match: str | None = None) -> Iterator[pytest.Exce
     with pytest.raises(SpecvizError, match=match) as caught:
         yield caught
     assert caught.value.field == field
+
+
+def refusal(field: str, call: Callable, *args: Any, **settings: Any) -> str:
+    """The sentence in which a call is refused, about this field."""
+    with refused(field) as caught:
+        call(*args, **settings)
+    message = str(caught.value)
+    assert message.endswith(".") and "\n" not in message
+    return message

@@ -23,12 +23,12 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui import page
-from specviz.ui.compare_tab import compare
 from specviz.ui.contest import Choice
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit
 from specviz.ui.runs import LiveRuns
+from specviz.ui.tabs.compare import compare
 from specviz.ui.tabs.generate import generate
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))

@@ -10,7 +10,7 @@ import tempfile
 import pytest
 import shards
 import torch
-from refusal import refused
+from refusal import refusal
 from safetensors.torch import load_file, save_file
 from tiny import RECIPES, byte_tokenizer, edit_config, save_model, save_pair, stirred, tiny_model, tiny_pair
 from transformers import GPT2Config, LlamaConfig
@@ -61,12 +61,6 @@ def expected(folder):
 
 def weights(folder):
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
-def refusal(field, call, *args, **settings):
-    with refused(field) as caught:
-        call(*args, **settings)
-    return str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------ spread over devices

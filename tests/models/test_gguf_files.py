@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 import torch
-from refusal import refused
+from refusal import refusal
 from tiny import byte_tokenizer, greedy_run, save_model, tiny_model
 from tiny_gguf import MERGES, SIZES, write_gguf
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -36,12 +36,6 @@ def pair(file) -> ModelPair:
 
 def loaded(*named: pathlib.Path, dtype: str = "float32") -> ModelPair:
     return specviz.load_pair(*named, device="cpu", dtype=dtype)
-
-
-def refusal(file: pathlib.Path) -> str:
-    with refused("target") as caught:
-        loaded(file)
-    return str(caught.value)
 
 
 def test_a_file_is_the_model_that_was_written_there(pair):
@@ -123,7 +117,7 @@ def test_positions_are_stretched_as_in_llama_3(tmp_path):
     rotary = loaded(stretched).target.model.rotary_emb
     torch.testing.assert_close(rotary.inv_freq, model.model.rotary_emb.inv_freq)
     other = write_gguf(tmp_path / "other.gguf", model, stretch=2 * factors, llama__rope__freq_base=500_000.0)
-    assert "scales its positions in a way (rope_freqs.weight)" in refusal(other)
+    assert "scales its positions in a way (rope_freqs.weight)" in refusal("target", loaded, other)
 
 
 def test_positions_are_stretched_by_a_factor(tmp_path):
@@ -132,12 +126,12 @@ def test_positions_are_stretched_by_a_factor(tmp_path):
     halved = loaded(write_gguf(tmp_path / "halved.gguf", model, **fields)).target.model.rotary_emb.inv_freq
     torch.testing.assert_close(4 * halved, model.model.rotary_emb.inv_freq)
     yarn = write_gguf(tmp_path / "yarn.gguf", model, **fields | {"llama__rope__scaling__type": "yarn"})
-    assert "in a way (yarn)" in refusal(yarn)
+    assert "in a way (yarn)" in refusal("target", loaded, yarn)
 
 
 def test_memory_is_reckoned_as_unpacked(file, monkeypatch):
     monkeypatch.setattr(placement, "memory_at_hand", lambda: 2 * file.stat().st_size)
-    assert "needs about" in refusal(file)
+    assert "needs about" in refusal("target", loaded, file)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +148,12 @@ def test_memory_is_reckoned_as_unpacked(file, monkeypatch):
 )
 def test_what_is_no_whole_file_is_refused_with_what_to_do(file, name, part, sentence, tmp_path):
     (tmp_path / name).write_bytes(file.read_bytes()[part])
-    assert sentence in refusal(tmp_path / name)
+    assert sentence in refusal("target", loaded, tmp_path / name)
     if ".gguf" in name:
-        assert sentence in refusal(tmp_path)
+        assert sentence in refusal("target", loaded, tmp_path)
 
 
 def test_the_package_is_named_where_it_is_missing(file, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else real(name))
-    assert "pip install gguf" in refusal(file)
+    assert "pip install gguf" in refusal("target", loaded, file)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
-from refusal import refused
+from refusal import refusal, refused
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny import (
@@ -51,14 +51,6 @@ def saved(tmp_path_factory):
 def folder(saved, tmp_path):
     """A private copy of the target's folder."""
     return pathlib.Path(shutil.copytree(saved[0], tmp_path / "copy"))
-
-
-def refusal(field, *args, **settings):
-    with refused(field) as caught:
-        load_pair(*args, **settings)
-    message = str(caught.value)
-    assert message.endswith(".") and "\n" not in message
-    return message
 
 
 # -------------------------------------------------------------------------------------------------------------- loading
@@ -210,12 +202,12 @@ def test_free_gives_the_models_up(saved):
 def test_a_device_that_is_not_there_is_refused(device, gpus, words, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert words in refusal("device", device=device)
+    assert words in refusal("device", load_pair, device=device)
 
 
 @pytest.mark.parametrize("dtype", ["float12", "int8", torch.float64, None])
 def test_other_dtypes_are_refused_with_the_ones_there_are(dtype):
-    assert "float32, bfloat16, float16" in refusal("dtype", dtype=dtype)
+    assert "float32, bfloat16, float16" in refusal("dtype", load_pair, dtype=dtype)
 
 
 # ------------------------------------------------------------------------------------------------- settings and weights
@@ -320,7 +312,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
 
     for kept, count in ((), "0"), (("a", "b"), "2"):
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
-        message = refusal("draft", saved[0], stranger)
+        message = refusal("draft", load_pair, saved[0], stranger)
         assert f"share only {count} of the draft model's" in message and f"stranger {count} and target" in message
 
 
@@ -334,7 +326,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
 def test_too_little_memory_is_found_out_before_loading(saved, models, dtype, field, words, monkeypatch):
     monkeypatch.setattr(placement, "memory_at_hand", lambda: 1000 + 2 * models * tiny_model("llama").num_parameters())
     monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
-    message = refusal(field, *saved, dtype=dtype, device="cpu")
+    message = refusal(field, load_pair, *saved, dtype=dtype, device="cpu")
     assert "needs about" in message and "are free" in message and words in message
 
 
@@ -415,8 +407,8 @@ def test_an_earlier_download_is_used_without_network(hub_cache):
 
 
 def test_no_network(hub_cache):
-    assert "the Hub cannot be reached" in refusal("target", "org/other")
-    assert "the Hub cannot be reached" in refusal("draft", "org/tiny", "org/other")
+    assert "the Hub cannot be reached" in refusal("target", load_pair, "org/other")
+    assert "the Hub cannot be reached" in refusal("draft", load_pair, "org/tiny", "org/other")
 
 
 #: What the Hub answers when it is asked for the model, or with its first file, and what is made of it.
@@ -440,12 +432,12 @@ def test_the_hubs_refusals_are_sentences(with_a_file, error, words, monkeypatch)
     answer = (lambda *a, **k: types.SimpleNamespace(sha="1" * 40)) if with_a_file else raising(error)
     monkeypatch.setattr(sources.HfApi, "model_info", answer)
     monkeypatch.setattr(sources.AutoConfig, "from_pretrained", wrapped)
-    assert words in refusal("target", "org/new")
+    assert words in refusal("target", load_pair, "org/new")
 
 
 @pytest.mark.parametrize("name", ["two words", "a..b/c", "-x/y", "org/<script>"])
 def test_a_malformed_id(name):
-    assert "neither a folder here nor a Hub id" in refusal("target", name)
+    assert "neither a folder here nor a Hub id" in refusal("target", load_pair, name)
 
 
 def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypatch):

@@ -130,7 +130,7 @@ def test_without_the_hub_what_is_in_the_cache_is_used(hub_of):
     hub_of.publish(LLAMA | {"draft_vocab_size": 3}, "model.safetensors")
     hub_of.answer = hub.OfflineModeIsEnabled("offline")
     shutil.copy(hub_of.repository / "config.json", hub_of.cache)
-    assert "org/name is not on this machine and the Hub cannot be reached" in refusal()
+    assert "org/name is not on this machine, and the Hub cannot be reached" in refusal()
     shutil.copy(hub_of.repository / "model.safetensors", hub_of.cache)
     assert sort_drafts(["org/name"], None, None)[1].keys() == {"eagle"}
 

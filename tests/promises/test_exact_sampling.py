@@ -18,14 +18,15 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import specviz
-from specviz import rules
 from specviz.drafters import DRAFTERS
 from specviz.drafters.choosers import Draws
 from specviz.drafters.heads import Parallel
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.models.vocabularies import Translation
+from specviz.records.rules import RULES
 from specviz.records.settings import AUTO, SamplingParams
+from specviz.rules import rule_named
 from specviz.rules.draft import Draft
 
 HOT_AND_WARPED = SamplingParams(temperature=3.0, top_k=5, top_p=0.95, min_p=0.01)
@@ -131,13 +132,13 @@ def test_it_does_with_a_published_part(with_part, rule):
 
 @pytest.mark.parametrize("name, branches", LOSSLESS)
 def test_a_rule_that_accepts_everything_is_found_out(name, branches, monkeypatch):
-    rule = rules.rule_named(name)
+    rule = rule_named(name)
 
     def accept_all(draft, rows, uniforms):
         """The rule with every coin at 0."""
         return rule.verify(draft, rows, dataclasses.replace(uniforms, accept=torch.zeros_like(uniforms.accept)))
 
-    monkeypatch.setitem(rules._RULES, name, dataclasses.replace(rule, verify=accept_all))
+    monkeypatch.setattr(f"specviz.rules.{RULES[name].place}", dataclasses.replace(rule, verify=accept_all))
     assert p_value(drafting_with("draft_model", name, branches)) < 1e-4
 
 

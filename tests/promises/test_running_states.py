@@ -157,9 +157,9 @@ def test_heads_hear_of_each_token_once(made, soon):
         ids += one.emitted
         states = pair.target(torch.tensor([ids]), output_hidden_states=True).hidden_states
         expected = torch.cat([states[layer][0, :-1] for layer in drafter.feature_layers], -1)
-        new = drafter.features
+        new = torch.cat(drafter.news)
         torch.testing.assert_close(new, expected[-len(new) :], rtol=1e-3, atol=1e-3)
-        assert drafter.reader.length + len(new) == len(ids) - 1
+        assert drafter.reading.reader.length + len(new) == len(ids) - 1
 
 
 def test_trees_are_refused_in_a_sentence():
@@ -167,7 +167,7 @@ def test_trees_are_refused_in_a_sentence():
     for drafter in ("draft_model", "eagle"):
         with refused("branches", "keeps a running state, which has one past"):
             specviz.run(pair, PROMPT, drafter=drafter, drafting=DraftParams(branches=3))
-    with refused("drafter", "reads chains only"):
+    with refused("drafter", "reads only chains"):
         specviz.run(pair, PROMPT, drafter="lookahead")
 
 

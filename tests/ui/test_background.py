@@ -33,11 +33,11 @@ from specviz.theory.roofline import Memory
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore, Preparer, Stage
 from specviz.ui.orders import Order
-from specviz.ui.race_tab import race
 from specviz.ui.runner import Visit
 from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.models import describe, notes
+from specviz.ui.tabs.race import race
 from specviz.ui.tabs.why import explained
 from specviz.ui.visitors import Visitors
 

@@ -7,11 +7,12 @@ import pytest
 from refusal import refused
 from tiny import tiny_pair
 
+from specviz.bench import duel as dueling
 from specviz.bench.contestants import Turn
+from specviz.bench.duel import LEAST_PAIRS, Duel, duel, runs_of
 from specviz.decoding.request import prepare
 from specviz.records.settings import RunSettings, SamplingParams
-from specviz.ui import race_tab as dueling
-from specviz.ui.race_tab import LEAST_PAIRS, Duel, duel, progress, runs_of
+from specviz.ui.tabs.race import progress
 
 REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 

@@ -19,12 +19,12 @@ from handmade import a_round, a_run
 from refusal import refused
 from tiny import tiny_pair
 
+from specviz.bench import duel
 from specviz.records import links
 from specviz.records.errors import MOST_QUOTED, SpecvizError, quoted
 from specviz.records.runs import Run
 from specviz.records.settings import MAX_SEED, SETTINGS, RunSettings
 from specviz.theory import statistics
-from specviz.ui import race_tab
 from specviz.ui.api import ENDPOINTS, function_of
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import Preparer
@@ -91,7 +91,7 @@ def test_values_given_in_order_keep_their_places():
 
 @pytest.mark.parametrize(("name", "count"), [("generate", 400), ("race", 30), ("compare", 30), ("lossless", 30)])
 def test_the_api_carries_out_or_names_the_parameter(calls, name, count, monkeypatch):
-    monkeypatch.setattr(race_tab, "REPEATS", 1)
+    monkeypatch.setattr(duel, "REPEATS", 1)
     monkeypatch.setattr(statistics, "DRAWS", 100)
     rng, done = random.Random(16), 0
     for _ in range(count):

@@ -11,6 +11,7 @@ import pytest
 from gradio_client import Client
 from tiny import tiny_pair
 
+from specviz.bench.duel import Duel
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import prepare
 from specviz.records.errors import SpecvizError
@@ -25,7 +26,6 @@ from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import SUFFIXES, result_page, run_files
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
-from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Recent, Runner, Stops, Visit
 from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs import generate as generate_tab

@@ -11,11 +11,11 @@ from elements import ELEMENTS, VIEW, element, give
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Contestant, Figures
+from specviz.bench.contest import Row
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.components import ADDRESS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
-from specviz.views.tab_messages import ComparedRow, contest_message
+from specviz.views.tab_messages import contest_message
 
 ROUNDS = tuple(a_round(word, index) for index, word in enumerate(("ard", "aa", "r", "aard")))
 
@@ -225,8 +225,15 @@ SAID = """name => {
 
 
 def german_contest() -> str:
-    measured = Figures(100.25, (90.5, 110.5), 1.5, (1.4, 1.6), 0.61, 2.5, 0.13)
-    row = ComparedRow("x", Contestant("draft_model", 4, 1, "token"), "x", True, measured, 2)
+    figures = {"speedup_measured": 1.5, "speedup_interval": (1.4, 1.6), "acceptance_rate": 0.61}
+    figures |= {
+        "tokens_per_second": 100.25,
+        "spread": (90.5, 110.5),
+        "acceptance_length": 2.5,
+        "cost_coefficient": 0.13,
+    }
+    drafted = {"num_draft_tokens": 4, "branches": 1, "rule": "token", "repeats": 2}
+    row = Row(title="x", engine="specviz", mode="draft_model", **drafted, **figures)
     return contest_message([row], phase="finished", text="", fraction=1, repeats=2)
 
 

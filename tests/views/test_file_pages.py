@@ -12,14 +12,14 @@ from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Contestant, Figures
+from specviz.bench.contest import Row
 from specviz.records.metrics import compare, tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
 from specviz.records.settings import SamplingParams
-from specviz.records.words import said
+from specviz.records.words import words
 from specviz.views.pages import bundle, comparison_page, race_page, run_page
-from specviz.views.tab_messages import ComparedRow, contest_message
+from specviz.views.tab_messages import contest_message
 
 MOST_BYTES = 1_500_000
 
@@ -172,18 +172,19 @@ def test_the_file_of_a_race_replays_it_on_its_clock_in_every_language(open_page)
 
 
 def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
-    contestants = [Contestant("plain"), Contestant("eagle", 2, 1, "token"), Contestant("eagle", 4, 1, "token")]
-    figures = [Figures(100.0, (100.0, 100.0), speedup, speedup and (speedup, speedup)) for speedup in (None, 1.5, 2.0)]
+    def row(mode, gamma=None, speedup=None):
+        known = {"num_draft_tokens": gamma, "repeats": 2, "tokens_per_second": 100.0, "temperature": 1.0}
+        return Row(title=mode, engine="specviz", mode=mode, rule=gamma and "token", speedup_measured=speedup, **known)
 
-    names = [HOSTILE, said("ways.eagle"), said("ways.eagle")]
-    rows = [ComparedRow(name, *rest, 2) for name, rest in zip(names, zip(contestants, "rrr", [True] * 3, figures))]
+    rows = [row(HOSTILE), row("eagle", 2, 1.5), row("eagle", 4, 2.0)]
     table = contest_message(rows, phase="finished", text=HOSTILE, fraction=1, repeats=2)
     page = open_page(comparison_page(a_race(prompt=HOSTILE)[0], table, None, "de"), color_scheme="light")
     expect(page.locator("main > .prompt")).to_have_text(HOSTILE.replace("\u2028", " "))
     heads = page.locator("specviz-compare [part=table] tbody th")
     gammas = page.locator("specviz-compare tbody [data-column=num_draft_tokens]")
     expect(gammas).to_have_text(["4", "2", "—"])
-    assert heads.all_text_contents() == ["★ EAGLEr", "EAGLEr", f"{HOSTILE}r"]  # with the rule below the name
+    rule = words("de")("ways.rule_token")  # below the name
+    assert heads.all_text_contents() == [f"★ EAGLE{rule}", f"EAGLE{rule}", HOSTILE]
     expect(page.locator("specviz-compare [part=map] tbody td")).to_have_text(["1,50×", "★ 2,00×"])
     page.locator("specviz-compare [data-sort=num_draft_tokens]").click()
     page.locator("specviz-compare [data-sort=num_draft_tokens]").click()

@@ -46,8 +46,10 @@ def presented(show: Callable[..., Page]) -> Callable[..., Page]:
     return open_page
 
 
-@pytest.mark.parametrize("rule", RUNS)
-@pytest.mark.parametrize("language, width, height", [("en", 1280, 720), ("de", 390, 844)])
+@pytest.mark.parametrize(
+    "rule, language, width, height",
+    [*((rule, "de", 390, 844) for rule in RUNS), ("token", "en", 1280, 720), ("tree", "en", 1280, 720)],
+)
 def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, language, width, height):
     page = presented(RUNS[rule], rule, language=language, viewport={"width": width, "height": height})
     pieces = page.locator(".overview [data-piece]")

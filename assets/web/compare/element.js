@@ -197,10 +197,10 @@ class SpecvizCompare extends SpecvizElement {
     return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
   }
 
-  /** Below the drafter, the rule; below a figure, its interval, or the least and the most over several repeats; a lossy
+  /** Below the drafter, its parameters and the rule; below a figure, its interval, or the least and the most over several repeats; a lossy
       rule's distance. */
-  smallPrint(key, { rule, figures, repeats, branches, own_branches: own }) {
-    if (key === "drafter" && rule) return [make("small", { text: rule })];
+  smallPrint(key, { rule, parameters, figures, repeats, branches, usual_branches: own }) {
+    if (key === "drafter") return [parameters, rule].filter(Boolean).map((text) => make("small", { text }));
     if (key === "branches" && branches) return branches === 1 ? [this.small("compare.chain")] : own ? [this.small("compare.own_branches")] : [];
     if (!figures) return [];
     const range = (format, values) => (values ? [make("small", { text: values.map(format).join("–") })] : []);
@@ -225,12 +225,14 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.map.replaceChildren(make("table", { class: "map", "aria-label": this.say("compare.map_title") }, make("thead", {}, head), make("tbody", {}, ...body)));
   }
 
-  /** The drafter; branches wherever there are several, and with the rule where rows of the same drafter differ in them. */
+  /** The drafter; branches wherever there are several, and with parameters and rule where rows of the same drafter differ
+      in them. */
   mapName(row, rows) {
     const own = rows.filter((other) => other.drafter === row.drafter);
     const parts = [row.drafter];
     if (row.branches > 1) parts.push(this.say("compare.branches", { n: row.branches }));
     else if (new Set(own.map((other) => other.branches)).size > 1) parts.push(this.say("compare.chain"));
+    if (new Set(own.map((other) => other.parameters)).size > 1 && row.parameters) parts.push(row.parameters);
     if (new Set(own.filter((other) => other.branches === row.branches).map((other) => other.rule)).size > 1) parts.push(row.rule);
     return parts.join(", ");
   }

@@ -1,6 +1,6 @@
 // <specviz-race>: plain and speculative decoding, both recorded beforehand, replayed on one clock.
 //
-// Takes the messages of specviz/ui/race_tab.py: `race` holds both lanes; `phase`, `error` and `clear` come while the
+// Takes the messages of specviz/ui/tabs/race.py: `race` holds both lanes; `phase`, `error` and `clear` come while the
 // server measures. Fires `specviz-press` with { settings, press } for a race to be run. Its getters show what it holds, and
 // `seek(seconds)` moves the clock.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.bench.contestants import Progress
+from specviz.bench.duel import Duel, duel, runs_of
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
@@ -19,9 +20,9 @@ from specviz.ui.components import QUEUED, charts_view, dropped, element_view, ga
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
-from specviz.ui.race_tab import Duel, duel, progress, runs_of
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
+from specviz.ui.tabs.race import progress
 from specviz.views.run_messages import message, notice, speaks
 
 if TYPE_CHECKING:

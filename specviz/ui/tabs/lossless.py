@@ -153,10 +153,21 @@ def tried(
 
 
 def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
-    """`examine` with the rule by its name, which crosses a process border."""
-    from specviz.decoding.lossless import LAB_RULES, examine
+    """`examine` with the rule by its name, which crosses a process border; and the first greedy token that differs from
+    plain decoding's is judged."""
+    from specviz.bench.two_texts import parting
+    from specviz.decoding.lossless import LAB_RULES, GreedyToken, examine
 
-    return examine(request, LAB_RULES[rule], runs)
+    start = request.prompt.ids
+    plain, other = [*start], [*start]
+    for item in examine(request, LAB_RULES[rule], runs):
+        if isinstance(item, GreedyToken):
+            (plain if item.plain else other).append(item.id)
+            shared = plain[: len(other)]
+            if not item.plain and shared[:-1] == other[:-1] and shared != other:
+                found = parting(request.pair, shared, other, len(start), later=0)
+                item = replace(item, gap=found and found.sides[1].gap)
+        yield item
 
 
 def asked_of(request: Request, trial: Trial) -> messages.Asked:

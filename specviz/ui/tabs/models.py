@@ -15,8 +15,8 @@ from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, si
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
+from specviz.ui.advice import advise, chains_of
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
-from specviz.ui.contest import advise, chains_of
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
 from specviz.ui.orders import Order

@@ -16,21 +16,23 @@ from playwright.sync_api import Locator, Page, expect
 from refusal import refused
 from tiny import byte_tokenizer, tiny_model
 
-from specviz.bench.contestants import Contestant, Figures
+from specviz.bench.contest import Row
+from specviz.bench.contestants import Failed
 from specviz.decoding.engine import replay
 from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
 from specviz.ui import ways
-from specviz.ui.compare_tab import compare, replay_order
-from specviz.ui.contest import Choice, contest_of
+from specviz.ui.contest import Choice, comparison_of
 from specviz.ui.controls import Controls
 from specviz.ui.desk import Desk
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner
+from specviz.ui.tabs.compare import compare, replay_order, rows_of
 from specviz.views import tab_messages as messages
 from specviz.views.answers import comparison_answer
 
@@ -142,8 +144,8 @@ def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls
 # What is compared
 
 
-def names(contestants: Iterable[Contestant]) -> list[tuple]:
-    return [(one.mode, one.num_draft_tokens, one.branches, one.rule) for one in contestants]
+def names(rows: Iterable[Row]) -> list[tuple]:
+    return [(row.mode, row.num_draft_tokens, row.branches, row.rule) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -177,9 +179,23 @@ def names(contestants: Iterable[Contestant]) -> list[tuple]:
 def test_plain_decoding_comes_first_and_then_all_that_fits_together(
     runner, pair, temperature, choice, drafting, left_out
 ):
-    contest = contest_of(runner, pair, ORDER.but(temperature=temperature), choice)
-    assert names(contest.contestants) == [("plain", None, None, "auto"), *drafting]
-    assert names(contest.left_out) == left_out
+    comparison = comparison_of(runner, pair, ORDER.but(temperature=temperature), choice)
+    assert names(comparison.contest.entered) == [("plain", None, None, None), *drafting]
+    assert names(comparison.left_out) == left_out
+
+
+def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_varied(runner, pair):
+    choice = Choice(["early_exit", "suffix"], [2], [0], [], 1, vary="confidence=0, 0.5")
+    order = ORDER.but(drafter="early_exit", exit_layer=1, confidence=0.9)
+    _, *drafting = comparison_of(runner, pair, order, choice).contest.entered
+    found = [(row.mode, row.settings["exit_layer"], row.settings["confidence"]) for row in drafting]
+    assert found == [("early_exit", 1, 0.0), ("early_exit", 1, 0.5), ("suffix", None, None)]
+    told = json.loads(messages.contest_message(drafting, phase="running", text="", fraction=0.0))
+    assert [words().spoken(each["parameters"]) for each in told["rows"]] == [
+        "exit after layer 1",
+        "exit after layer 1, stops below confidence 0.5",
+        "",
+    ]
 
 
 def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to_differ_in(runner, pair):
@@ -201,6 +217,8 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
         ({}, {"gammas": []}, "gammas", "at least one"),
         ({}, {"gammas": [17]}, "gammas", "more than the 16"),
         ({}, {"drafters": ["medusa"]}, "drafters", "no trained medusa"),
+        ({}, {"vary": "seed=1,2"}, "vary", "There is no setting 'seed' to vary"),
+        ({}, {"vary": "confidence=0,high"}, "vary", "must be at least 0"),
         ({"prompt": ""}, {}, "prompt", "Write a prompt"),
         ({"top_p": 2}, {}, "top_p", "at most 1"),
         ({"chat": True}, {"prompts": "\n\nTwo fish"}, "prompts", r"Line 3 of the prompts: .* has no chat template"),
@@ -208,33 +226,36 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
 )
 def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_changes, choice_changes, field, sentence):
     with refused(field, sentence) as caught:
-        contest_of(runner, pair, ORDER.but(**order_changes), replace(CHOICE, **choice_changes))
+        comparison_of(runner, pair, ORDER.but(**order_changes), replace(CHOICE, **choice_changes))
     assert words("de").error(caught.value) != str(caught.value)
 
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
     pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
-    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    said = words().spoken(list(contest.progress()))
+    comparison = comparison_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    contest, said = comparison.contest, words().spoken(list(comparison.progress()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
-    assert [[run.repeat for run in contest.runs[one]] for one in contest.contestants] == [[0, 1]] * 3
-    assert contest.finished == contest.count == 6
+    assert [[run.repeat for run in contest.runs if run.number == number] for number in range(3)] == [[0, 1]] * 3
+    assert len(contest.runs) == contest.count == 6
     fractions = [fraction for _, fraction in said]
     assert fractions == sorted(fractions) and fractions[-1] == 1
     # How long it will take is said once runs were timed, and not guessed before.
     assert all(("s left" in text) == (fraction > 0) for text, fraction in said)
-    plain, drafted, _ = contest.contestants
-    assert contest.figures(plain).speedup_measured is None
-    figures = contest.figures(drafted)
-    assert figures.speedup_interval[0] < figures.speedup_measured < figures.speedup_interval[1]
+    plain, drafted, _ = contest.rows()
+    assert plain.speedup_measured is None
+    assert drafted.speedup_interval[0] < drafted.speedup_measured < drafted.speedup_interval[1]
     # A run that was stopped is not counted, and the finished ones are.
     halt, order = threading.Event(), ORDER.but(max_new_tokens=200, temperature=0.0)
-    contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2], repeats=5), halt)
-    for _ in contest.progress():
-        if contest.finished >= 3:
+    comparison = comparison_of(runner, pair, order, replace(CHOICE, gammas=[2], repeats=5), halt)
+    contest = comparison.contest
+    for _ in comparison.progress():
+        if len(contest.runs) >= 3:
             halt.set()
-    assert 3 <= contest.finished < contest.count and contest.figures(contest.contestants[1]).speedup_measured
+    assert 3 <= len(contest.runs) < contest.count and contest.row(1).speedup_measured
+    # One that failed is told in its row, and the others go on.
+    contest.heard(Failed(contest.entered[1].title, SpecvizError("It is full.")))
+    assert [row.reason for row in rows_of(comparison, words(), True)] == ["", "It is full.", ""]
 
 
 # Prompts of one's own
@@ -248,7 +269,7 @@ PROMPTS = "\n".join(
 def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner, pair):
     choice = replace(CHOICE, gammas=[2], repeats=1, prompts=PROMPTS)
     order = ORDER.but(temperature=0.0, prompt="")
-    assert [one.settings.prompt for one in contest_of(runner, pair, order, choice).orders] == LINES
+    assert [one.settings.prompt for one in comparison_of(runner, pair, order, choice).orders] == LINES
     *_, last = compare(runner, order, choice, threading.Event(), "en")
     told = words().spoken(json.loads(last))
     assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
@@ -287,9 +308,9 @@ def test_a_replay_judges_the_drafts_of_the_very_run_that_is_ordered(runner, pair
 # Messages
 
 
-def row(speedup: float | None, lossless: bool = True) -> messages.ComparedRow:
-    figures = None if speedup is None else Figures(100.0, (90.0, 110.0), speedup, (speedup, speedup))
-    return messages.ComparedRow("</script><b>", Contestant("draft_model", 4, 1, "token"), "Token", lossless, figures, 1)
+def row(speedup: float | None, mode: str = "</script><b>", gamma: int = 4, branches: int = 1, **known) -> Row:
+    usual = {"rule": "token", "temperature": 1.0, "repeats": int(speedup is not None), "speedup_measured": speedup}
+    return Row(title=mode, engine="specviz", mode=mode, num_draft_tokens=gamma, branches=branches, **usual | known)
 
 
 def test_the_best_is_the_fastest_lossless_one_that_was_measured():
@@ -309,21 +330,19 @@ def test_the_api_answers_in_sentences():
 
 def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branches_are_named(alone):
     page = alone("compare")
-    tree, block = Contestant("medusa", 4, 4, "tree"), Contestant("medusa", 4, 4, "block")
-    chain = Contestant("draft_model", 4, 1, "token")
     rows = [
-        messages.ComparedRow("Medusa", tree, "Siblings", True, own_branches=True),
-        messages.ComparedRow("Medusa", block, "Block", True, own_branches=True, reason="not run: chains only"),
-        messages.ComparedRow("Draft model", chain, "Token", True, own_branches=True),
+        row(None, "medusa", branches=4, rule="tree", usual_branches=True),
+        row(None, "medusa", branches=4, rule="block", usual_branches=True, reason="not run: chains only"),
+        row(None, "draft_model", usual_branches=True),
     ]
     give(page, "compare", [messages.contest_message(rows, phase="finished", text="", fraction=1)])
     table, drawn = page.locator("specviz-compare [part=table]"), page.locator("specviz-compare [part=map] tbody")
-    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's own", "1chain", "4drafter's own"])
+    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's choice", "1chain", "4drafter's choice"])
     expect(table.locator("td.reason")).to_have_text("not run: chains only")
     widths = table.locator("tbody tr").evaluate_all("rows => rows.map(row => row.getBoundingClientRect().width)")
     assert len(set(widths)) == 1
     expect(drawn.locator("th")).to_have_text(
-        ["Medusa, 4 branches, Siblings", "Medusa, 4 branches, Block", "Draft model"]
+        ["Medusa, 4 branches, Tree", "Medusa, 4 branches, Block verification", "Draft model"]
     )
     expect(drawn.locator("td")).to_have_text([DASH, "not run: chains only", DASH])
 

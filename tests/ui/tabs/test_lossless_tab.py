@@ -93,13 +93,13 @@ def test_temperature_0_is_judged_by_its_one_text_and_only_half_precision_excuses
     assert "apart in log probability" in wrong["verdict"]["why"]
 
     asked = Asked("x", "auto", "Draft model", "", True, True, "bfloat16", 2, 4)
-    for changes, margin, state in (
+    for changes, gap, state in (
         ({}, 0.06, "near"),
         ({"half_precision": False}, 0.06, "different"),
         ({"rule": "everything", "lossless": False}, 0.06, "different"),
         ({}, 1.5, "different"),
     ):
-        tokens = [GreedyToken(True, 1, "a", margin), GreedyToken(False, 2, "b")]
+        tokens = [GreedyToken(True, 1, "a", 0.06), GreedyToken(False, 2, "b", gap=gap)]
         message = json.loads(greedy_message(replace(asked, **changes), tokens, "finished"))
         assert message["verdict"]["state"] == state
 

@@ -49,7 +49,7 @@ def folder(tmp_path) -> str:
 
 
 def open_tab(page: Page, name: str) -> None:
-    page.get_by_role("tab", name=SAY(f"page.{name}"), exact=True).click()
+    page.get_by_role("tab", name=SAY(f"{name}.tab"), exact=True).click()
 
 
 def load(page: Page, target: str) -> None:

@@ -13,6 +13,7 @@ from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from refusal import refused
 
+from specviz.bench.duel import Duel
 from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
 from specviz.records.metrics import tally
@@ -26,7 +27,6 @@ from specviz.theory.statistics import Ratio
 from specviz.ui.components import ADDRESS
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
-from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Visit
 from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate

@@ -5,32 +5,33 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.bench.advice import ALL, WorkRow
-from specviz.bench.contestants import Contestant
+from specviz.bench.contest import Row
+from specviz.bench.contestants import OTHERS
 from specviz.passes.processes import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
+from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
-from specviz.records.words import Said, Words, joined, said
+from specviz.records.words import Said, Words, joined, said, words
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
-from specviz.ui.contest import OWN, Choice, Contest, contest_of, order_of
+from specviz.ui.contest import OWN, Choice, Comparison, comparison_of, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.ways import WAYS, available, default_branches, refusal
+from specviz.ui.ways import WAYS, available, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import label, message, passes_words, speaks, title
+from specviz.views.run_messages import message, passes_words, speaks, title
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
@@ -58,13 +59,12 @@ def create_compare_tab(desk: Desk) -> Tab:
             label=say("compare.widths"),
         )
         own["rules"] = gr.CheckboxGroup(
-            [
-                (say("compare.block_for_chains"), "block"),
-                (say("compare.multi_path_for_trees"), "multi_path"),
-                (say("ways.rule_typical"), "typical"),
-            ],
+            [(_rule_label(name, say), name) for name in UNUSUAL],
             value=[],
             label=say("compare.rules"),
+        )
+        own["vary"] = gr.Textbox(
+            label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
         own["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
     own["prompts"] = _create_prompts(say)
@@ -82,7 +82,7 @@ def create_compare_tab(desk: Desk) -> Tab:
         return Choice(**asked | {"drafters": had or asked["drafters"]})
 
     def check(pair: ModelPair, order: Order, **asked: Any) -> None:
-        contest_of(runner, pair, order, chosen(pair, asked))
+        comparison_of(runner, pair, order, chosen(pair, asked))
 
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         choice = chosen(runner.store.get(order.pair), asked)
@@ -107,6 +107,14 @@ def create_compare_tab(desk: Desk) -> Tab:
     comparison = desk.ordered(go, view, stream, *shown, check, own, offered=[button], offer=offer)
     shown_replay = waiting_replay, speaks("replay_error")
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+
+
+def _rule_label(rule: str, say: Words) -> str:
+    """The rule's title, and what it can judge if that is not all."""
+    name, facts = say(f"ways.rule_{rule}"), RULES[rule]
+    if facts.paths:
+        return say("compare.for_trees", rule=name)
+    return name if facts.trees else say("compare.for_chains", rule=name)
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
@@ -157,26 +165,19 @@ def compare(
     """Messages for the table: progress, and the figures after every run. Returns the table as a page in a
     file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
     yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
-    pair = runner.store.get(order.pair)
-    contest = contest_of(runner, pair, order, choice, halt)
-    yield _table(contest, pair, "running", said("common.warming_up"), 0.0)
+    pair, say = runner.store.get(order.pair), words(language)
+    comparison = comparison_of(runner, pair, order, choice, halt)
+    yield _table(comparison, say, "running", said("common.warming_up"), 0.0)
     finished = 0
-    for text, fraction in contest.progress():
-        new, finished = contest.finished > finished, contest.finished
+    for text, fraction in comparison.progress():
+        new, finished = len(comparison.contest.runs) > finished, len(comparison.contest.runs)
         phase = message("contest_phase", text=text, fraction=fraction)
-        yield _table(contest, pair, "running", text, fraction) if new else phase
-    yield (outcome := _outcome(contest, pair))
-    plain = contest.contestants[0]
-    if (first := run_of(contest, pair, plain)) is None:
+        yield _table(comparison, say, "running", text, fraction) if new else phase
+    phase, text = ("stopped", said("compare.stopped")) if halt.is_set() else ("finished", _summary(comparison, pair))
+    yield (outcome := _table(comparison, say, phase, text, 1.0, texts_of(comparison, pair)))
+    if (first := run_of(comparison, pair, 0)) is None:
         return None
     return comparison_page(first, outcome, machine_of(pair), language)
-
-
-def _outcome(contest: Contest, pair: ModelPair) -> str:
-    """The table once it is over."""
-    stopped = contest.halt.is_set()
-    phase, text = ("stopped", said("compare.stopped")) if stopped else ("finished", _summary(contest, pair))
-    return _table(contest, pair, phase, text, 1.0, texts_of(contest, pair), contest.work())
 
 
 def machine_of(pair: ModelPair) -> str | None:
@@ -187,114 +188,80 @@ def machine_of(pair: ModelPair) -> str | None:
 
 
 def _table(
-    contest: Contest,
-    pair: ModelPair,
-    phase: str,
-    text: Said,
-    fraction: float,
-    texts: dict[str, Any] | None = None,
-    work: Sequence[WorkRow] = (),
+    comparison: Comparison, say: Words, phase: str, text: Said, fraction: float, texts: dict[str, Any] | None = None
 ) -> str:
+    over = phase != "running"
     return messages.contest_message(
-        [_over_prompts(row, work) for row in rows_of(contest, pair)],
+        rows_of(comparison, say, over),
         phase=phase,
         text=text,
         fraction=fraction,
-        repeats=contest.repeats * len(contest.orders),
+        repeats=comparison.contest.repeats * len(comparison.orders),
+        rules_alike=bool(comparison.left_out),
         texts=texts,
-        domains=work_table(work) if work else (),
+        domains=work_table(comparison.contest.by_domain()) if over and comparison.on_file else (),
     )
 
 
-def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> messages.ComparedRow:
-    """The row with the speedup, and its interval, over prompts of one's own."""
-    for one in work:
-        if (one.domain, one.contestant) == (ALL, row.contestant):
-            figures = {"speedup_measured": one.speedup_measured, "speedup_interval": one.speedup_interval}
-            return replace(row, figures=replace(row.figures, **figures))
-    return row
+def rows_of(comparison: Comparison, say: Words, over: bool) -> list[Row]:
+    """A row for each contestant with its figures so far, and for those that failed or are left out, with the reason.
+
+    over: see `Contest.rows`.
+    """
+    contest, rows = comparison.contest, comparison.contest.rows(over)
+    rows = [
+        replace(row, reason=say.reason(contest.failed[row.title])) if row.title in contest.failed else row
+        for row in rows
+    ]
+    return rows if comparison.plain.sampling.greedy else [*rows, *comparison.left_out]
 
 
-def rows_of(contest: Contest, pair: ModelPair) -> list[messages.ComparedRow]:
-    """A row for each contestant with its figures so far, and for those that are left out, with the reason."""
-    from specviz.rules import rule_named
-
-    rows = [_row(contest, pair, contestant) for contestant in contest.contestants]
-    if not contest.order.settings.sampling.greedy:
-        for one in contest.left_out:
-            reason = said("compare.paths_only" if rule_named(one.rule).paths else "compare.chains_only")
-            rows.append(replace(_row(contest, pair, one), reason=reason))
-    return rows
-
-
-def _row(contest: Contest, pair: ModelPair, contestant: Contestant) -> messages.ComparedRow:
-    from specviz.rules import rule_named
-
-    plain = contestant.mode == PLAIN
-    return messages.ComparedRow(
-        drafter=label(contestant.mode),
-        contestant=contestant,
-        own_branches=not plain and contestant.branches == default_branches(pair, contestant.mode),
-        rule="" if plain else _rule_words(contest, contestant),
-        lossless=plain or rule_named(contestant.rule).lossless,
-        figures=contest.figures(contestant),
-        # Plain decoding makes one in each group.
-        repeats=len({(run.group[0], run.repeat) for run in contest.runs.get(contestant, ())}),
-    )
-
-
-def _rule_words(contest: Contest, contestant: Contestant) -> Said:
-    """The rule that judges; at temperature 0 it is only named if others were asked for."""
-    if contest.order.settings.sampling.greedy:
-        return said("compare.rules_alike") if contest.left_out else ""
-    return said(f"ways.rule_{contestant.rule}")
-
-
-def _summary(contest: Contest, pair: ModelPair) -> Said:
+def _summary(comparison: Comparison, pair: ModelPair) -> Said:
     from specviz.passes.static_passes import kind_of
 
-    first = contest.order.settings.seed
-    plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
+    contest, first = comparison.contest, comparison.plain.seed
+    request = comparison.orders[0].request(pair, comparison.runner.deployment)
     known = {
-        "passes": passes_words(kind_of(plain.passes)),
+        "passes": passes_words(kind_of(request.passes)),
         "runs": contest.count,
-        "tokens": contest.order.settings.max_new_tokens,
+        "tokens": comparison.plain.max_new_tokens,
         "first": first,
     }
     if contest.repeats == 1:
         text = said("compare.summary", **known)
     else:
         text = said("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
-    if contest.domains:
-        text = joined([said("compare.prompts_count", n=len(contest.orders)), text], ": ")
+    if comparison.on_file:
+        text = joined([said("compare.prompts_count", n=len(comparison.orders)), text], ": ")
     return joined([text, said("common.busy")], " ") if contest.busy else text
 
 
-def texts_of(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
+def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
-    plain, *others = contest.contestants
-    met = [(one, prompt) for one in others for prompt in range(len(contest.orders)) if contest.first_run(one, prompt)]
-    if not contest.order.settings.sampling.greedy or not met:
+    contest = comparison.contest
+    others, prompts = range(1, len(contest.entered)), range(len(comparison.orders))
+    met = [(number, prompt) for number in others for prompt in prompts if contest.run_of(number, prompt)]
+    if not comparison.plain.sampling.greedy or not met:
         return None
-    expected = {prompt: run_of(contest, pair, plain, prompt) for _, prompt in met}
+    expected = {prompt: run_of(comparison, pair, 0, prompt) for _, prompt in met}
     partings = []
-    for one, prompt in met:
-        parting = compare_texts(expected[prompt], run_of(contest, pair, one, prompt))["parting"]
+    for number, prompt in met:
+        parting = compare_texts(expected[prompt], run_of(comparison, pair, number, prompt))["parting"]
         if parting:
-            where = [said("compare.on_prompt", number=prompt + 1)] if contest.domains else []
-            partings.append({"name": joined([title(one), *where], ", "), **parting})
+            where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
+            partings.append({"name": joined([title(contest.entered[number]), *where], ", "), **parting})
     return {"of": len(met), "partings": partings}
 
 
-def run_of(contest: Contest, pair: ModelPair, contestant: Contestant, prompt: int = 0) -> Run | None:
-    """Its run on a prompt in the first repeat; None before that is over."""
+def run_of(comparison: Comparison, pair: ModelPair, number: int, prompt: int = 0) -> Run | None:
+    """A contestant's run on a prompt in the first repeat; None before that is over."""
     from specviz.decoding.record import collect
 
-    found = contest.first_run(contestant, prompt)
+    found = comparison.contest.run_of(number, prompt)
     if found is None:
         return None
-    request = order_of(contest.orders[prompt], contestant).request(pair, contest.runner.deployment)
-    return collect(request, found.rounds)
+    order = order_of(comparison.orders[prompt], comparison.contestants[number])
+    return collect(order.request(pair, comparison.runner.deployment), found.rounds)
 
 
 def replay_order(order: Order) -> Order:

@@ -1,13 +1,12 @@
-"""The Race tab: plain and speculative decoding of one prompt, measured in turn and replayed on one clock.
+"""A run and its plain rival in turn: the contest of two behind the race and the speedup of a single run.
 
-The same duel gives the speedup of a single run.
+Torch is loaded when something is measured.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +15,10 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
-from specviz.records.words import Said, said
 from specviz.theory.statistics import Ratio
-from specviz.ui.components import element_view
-from specviz.ui.desk import Desk, Tab
-from specviz.ui.downloads import result_page
-from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
-from specviz.views.pages import race_page
-from specviz.views.run_messages import message, race_message, speaks
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
-    from specviz.models.pair import ModelPair
 
 #: Repeats of both runs, of which only short texts need many; the seconds after which none begins, and the reach of the
 #: interval at which it is enough.
@@ -39,60 +29,6 @@ PATIENCE = 2.0
 
 #: Pairs of turns, of which an interval needs three.
 LEAST_PAIRS = 3
-
-
-def create_race_tab(desk: Desk) -> Tab:
-    """Lays out the race; its button stands below the controls."""
-
-    def stream(visit: Visit, order: Order) -> Iterator[str]:
-        if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
-            desk.visitors.results[visit.session, "race"] = result_page("race", page)
-
-    shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
-    button, offer = desk.kept("race")
-    return Tab([desk.ordered(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
-
-
-def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> Generator[str, None, str | None]:
-    """Messages for the race view: progress, then both lanes. Returns the race as a page in a file.
-
-    Raises SpecvizError for a race that cannot be run, or not to its end.
-    """
-    yield _phase(said("common.preparing"), 0)
-    request, done = race_request(runner.store.get(order.pair), order, runner), None
-    for one in dueled(runner, order, halt):
-        if isinstance(one, Duel):
-            done = one
-        else:
-            yield _phase(*progress(one))
-    if done is None:
-        yield message("error", text=said("race.stopped"))
-        return None
-    runs, outcome = done.runs(request), done.outcome(request)
-    yield race_message(*runs, outcome)
-    return race_page(*runs, outcome, done.machine, language)
-
-
-def _phase(text: Said, fraction: float) -> str:
-    """A message of progress, with the fraction done (0 to 1)."""
-    return message("phase", text=text, fraction=fraction)
-
-
-def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
-    """The checked request of the speculative side. Raises SpecvizError with the control's name in `field`."""
-    if order.settings.drafter is None:
-        raise SpecvizError("A race needs a drafter: choose one to run against plain decoding.", "drafter")
-    return order.request(pair, runner.deployment)
-
-
-def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
-    """Progress and, unless `halt` is set before, the finished duel."""
-    made = runner.batches(order, duel, True, others=runs_of(order.settings))
-    for batch in closing(made, halt):
-        yield from batch
-
-
-# The duel
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +42,9 @@ class Duel:
     @property
     def ratio(self) -> Ratio:
         """How many times as fast, with an interval: there are turns enough for one, see `LEAST_PAIRS`."""
-        return speedup_of(self.fast, self.plain)
+        ratio = speedup_of(self.fast, self.plain)
+        assert ratio is not None, "both have taken turns"
+        return ratio
 
     @property
     def busy(self) -> bool:
@@ -131,7 +69,7 @@ class Duel:
     def speedup(self) -> Speedup:
         """Raises SpecvizError (field ``measured``) where the interval says nothing."""
         ratio = self.ratio
-        if ratio.low is None:
+        if ratio.low is None or ratio.high is None:
             raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
         if not ratio.known:
             raise SpecvizError(
@@ -160,16 +98,17 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
     from specviz.bench.machine import name_of
-    from specviz.bench.turns import Plan, lane_of, take_turns
+    from specviz.bench.turns import Amount, engine_lane, take_turns
 
-    plan = Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
-    done: tuple[list[TimedRun], list[TimedRun]] = [], []
-    for one in take_turns([lane_of(_plain(request)), lane_of(request)], plan):
-        if isinstance(one, TimedRun):
-            done[one.number].append(one)
+    tokens = request.settings.max_new_tokens
+    amount = Amount(tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
+    runs: tuple[list[TimedRun], list[TimedRun]] = [], []
+    for event in take_turns([engine_lane(_plain(request)), engine_lane(request)], amount):
+        if isinstance(event, TimedRun):
+            runs[event.number].append(event)
         else:
-            yield one
-    yield Duel(*done, name_of(request.pair.device))
+            yield event
+    yield Duel(*runs, name_of(request.pair.device))
 
 
 def _plain(request: Request) -> Request:
@@ -181,12 +120,5 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
     from specviz.bench.turns import WARM_UP_TOKENS
 
     both = [replace(settings, drafter=None), settings]
-    few = [replace(one, max_new_tokens=min(WARM_UP_TOKENS, one.max_new_tokens)) for one in both]
+    few = [replace(each, max_new_tokens=min(WARM_UP_TOKENS, each.max_new_tokens)) for each in both]
     return [*few, *both]
-
-
-def progress(one: Progress) -> tuple[Said, float]:
-    """A line of progress and the share that is done."""
-    if one.warming:
-        return said("common.warming_up"), 0.0
-    return said("common.in_turn", number=one.repeat + 1), one.fraction

@@ -1,0 +1,208 @@
+"""A contest: contestants on one or more prompts in turn, and what was measured so far, at any time. Loads no torch.
+
+Compare, `bench`, `advise`, `check` and the race all hold one, hear what `specviz.bench.lanes.contested` measures, which
+may be in another process, and ask it for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from specviz.bench.contestants import Event, Failed, Figures, Progress, TimedRun, busy, figures_of
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import tally
+from specviz.records.settings import PLAIN
+from specviz.records.words import Said, Sentence
+from specviz.theory.statistics import Ratio, over_prompts
+
+#: The name of all prompts together, where they belong to several domains.
+ALL = "all"
+
+#: A line of a report that was made before everything was measured.
+INTERRUPTED = "Interrupted: only the measurements so far."
+
+#: With fewer prompts the turns' own interval is wider than a bootstrap's over so small a sample.
+FEWEST = 4
+
+#: The most others that take turns with one run of plain decoding.
+AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Figures):
+    """A contestant on some prompts, as it stands in tables and in files; None where something does not apply.
+
+    The measured speedup is against plain decoding by the same engine. From `FEWEST` prompts on, its interval is over
+    prompts once it is over.
+    """
+
+    title: str
+    engine: str  # these three as in `Contestant`
+    mode: str
+    num_draft_tokens: int | str | None = None
+    temperature: float = 0.0
+    preset: str = ""  # the prompt's name, where it has one
+    domain: str = ALL
+    prompts: int = 0  # on how many it was measured
+    repeats: int = 0  # finished, of all prompts
+    tokens: int = 0  # of all repeats
+    rule: str | None = None  # these four as they were in the run, defaults filled in
+    branches: int | None = None
+    exit_layer: int | None = None
+    bits: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)  # all but the prompt by their flat names, in the same way
+    lossless: bool = True  # whether its rule follows the target's distribution
+    usual_branches: bool = False  # whether their number is the drafter's default
+    rounds: int | None = None  # of all repeats
+    peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
+    busy: bool = False  # something else wanted the processor meanwhile, so the interval is wider
+    round_microseconds: float | None = None  # of a round, mean
+    outside_microseconds: float | None = None  # of its part outside the models' forward passes
+    tokens_a_pass: Ratio | None = None  # with its interval over prompts; this and the next once it is over
+    kept_at: tuple[Ratio, ...] = ()  # by draft position: accepted given that it was reached
+    reason: Said = ""  # why it was not measured, where it was not
+
+    def figures(self) -> dict[str, Any] | None:
+        """The figures alone; None before the first repeat is finished."""
+        values = asdict(self)
+        return {name: values[name] for name in Figures.__dataclass_fields__} if self.repeats else None
+
+
+def groups_of(count: int) -> list[tuple[int, ...]]:
+    """The contestants that take turns with each other, by number: plain decoding is in each group, so that all are
+    close to it in time, and the caches of few texts are in memory."""
+    others = range(1, count)
+    return [(0, *others[first : first + AT_ONCE]) for first in range(0, max(1, len(others)), AT_ONCE)]
+
+
+def runs_in_turn(count: int) -> int:
+    """The runs in a repeat of `count` contestants: plain decoding, one of them, makes one in each group."""
+    return sum(map(len, groups_of(count)))
+
+
+@dataclass
+class Contest:
+    """What is known of a contest. It ends anywhere, and what was heard until then is kept."""
+
+    entered: Sequence[Row]  # one a contestant, plain decoding first, still without figures: see `lanes.entered`
+    domains: Sequence[str] = ("",)  # of each prompt
+    repeats: int = 1
+    failed: dict[str, SpecvizError | Sentence] = field(default_factory=dict)  # by title, and why
+    runs: list[TimedRun] = field(default_factory=list)
+    now: Progress | None = None
+
+    def heard(self, event: Event | None) -> None:
+        if isinstance(event, TimedRun):
+            # A final's runs take the place of the contestant's earlier ones; plain decoding's serve all of its rivals.
+            kept = (
+                run for run in self.runs if not run.number or run.number != event.number or run.stage == event.stage
+            )
+            self.runs = [*kept, event]
+        elif isinstance(event, Failed):
+            self.failed[event.title] = event.reason
+        elif event is not None:
+            self.now = event
+
+    @property
+    def count(self) -> int:
+        """The number of runs in all."""
+        return len(self.domains) * self.repeats * runs_in_turn(len(self.entered))
+
+    @property
+    def fraction(self) -> float:
+        """The share of the runs that is done."""
+        return len(self.runs) / self.count
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long the other runs will take; None before one was timed."""
+        seconds = [run.seconds for run in self.runs]
+        return (self.count - len(seconds)) * sum(seconds) / len(seconds) if seconds else None
+
+    @property
+    def busy(self) -> bool:
+        """True if something else wanted the processor."""
+        return busy(self.runs)
+
+    def run_of(self, number: int, prompt: int = 0) -> TimedRun | None:
+        """A contestant's run on a prompt in the first repeat, once that is over."""
+        mine = (run for run in self.runs if (run.number, run.prompt, run.repeat) == (number, prompt, 0))
+        return next(mine, None)
+
+    def rows(self, over: bool = False) -> list[Row]:
+        """A row for each contestant on all prompts, without figures where it was not measured yet.
+
+        over: all is measured, so that intervals are over prompts.
+        """
+        return [self.row(number, over=over) for number in range(len(self.entered))]
+
+    def by_domain(self) -> list[Row]:
+        """Of all but plain decoding that were measured and did not fail: on all prompts and on each domain."""
+        names = list(dict.fromkeys(self.domains))
+        # One domain is all of them, and one named like the rows of all prompts is part of those.
+        names = [name for name in names if name != ALL] if len(names) > 1 else []
+        able = [number for number, row in enumerate(self.entered) if number and row.title not in self.failed]
+        rows = [self.row(number, name, over=True) for name in (ALL, *names) for number in able]
+        return [row for row in rows if row.repeats]
+
+    def row(self, number: int, domain: str = ALL, over: bool = False) -> Row:
+        """The row of a contestant on the prompts of a domain."""
+        row, prompts = self.entered[number], [i for i, name in enumerate(self.domains) if domain in (ALL, name)]
+        mine = [run for run in self.runs if run.number == number and run.prompt in prompts]
+        meetings = {run.meeting for run in mine}
+        plain = [run for run in self.runs if run.number == 0 and run.meeting in meetings]
+        if row.title in self.failed or not mine or not plain:
+            return replace(row, domain=domain)
+        figures, met = figures_of(mine, plain if row.mode != PLAIN else ()), sorted({run.prompt for run in mine})
+        if over and number and len(met) >= FEWEST:
+            ratio = _over_prompts(mine, plain, met)
+            figures = replace(figures, speedup_measured=ratio.value, speedup_interval=ratio.interval)
+        return replace(
+            row,
+            domain=domain,
+            prompts=len(met),
+            repeats=len({(run.prompt, run.repeat) for run in mine}),
+            tokens=sum(len(run.token_ids) for run in mine),
+            busy=busy(mine),
+            **(_rounds(mine, figures) if all(run.rounds for run in mine) else {}),
+            **(_acceptance(mine, met) if over and all(run.rounds for run in mine) else {}),
+            **asdict(figures),
+        )
+
+
+def _rounds(runs: Sequence[TimedRun], figures: Figures) -> dict[str, Any]:
+    counts = tally(round_ for run in runs for round_ in run.rounds)
+    taken = 1e6 * counts.seconds / counts.rounds
+    outside = None if figures.overhead_share is None else figures.overhead_share * taken
+    return {"rounds": counts.rounds, "round_microseconds": taken, "outside_microseconds": outside}
+
+
+def _over_prompts(mine: Sequence[TimedRun], plain: Sequence[TimedRun], prompts: Sequence[int]) -> Ratio:
+    """The speedup with its interval over prompts."""
+
+    def spent(runs: Sequence[TimedRun], prompt: int) -> tuple[float, float]:
+        met = [run for run in runs if run.prompt == prompt]
+        return sum(len(run.token_ids) for run in met), sum(run.seconds for run in met)
+
+    sums = [(*spent(mine, prompt), *spent(plain, prompt)) for prompt in prompts]
+    return over_prompts(sums, lambda s: s[:, 0] / s[:, 1] / (s[:, 2] / s[:, 3]))
+
+
+def _acceptance(runs: Sequence[TimedRun], prompts: Collection[int]) -> dict[str, Any]:
+    """Tokens a pass; then, position by position, how many were accepted of those that were reached."""
+    counts = [tally(round_ for run in runs if run.prompt == prompt for round_ in run.rounds) for prompt in prompts]
+
+    def accepted() -> Iterator[Ratio]:
+        for place in range(max(len(each.judged_at) for each in counts)):
+            sums = [(_at(each.accepted_at, place), _at(each.judged_at, place)) for each in counts]
+            if any(judged for _, judged in sums):
+                yield over_prompts(sums, lambda s: s[:, 0] / s[:, 1])
+
+    length = over_prompts([(each.accepted, each.rounds) for each in counts], lambda s: 1 + s[:, 0] / s[:, 1])
+    return {"tokens_a_pass": length, "kept_at": tuple(accepted())}
+
+
+def _at(counts: Sequence[int], place: int) -> int:
+    return counts[place] if place < len(counts) else 0

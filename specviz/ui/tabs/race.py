@@ -1,0 +1,81 @@
+"""The Race tab: plain and speculative decoding of one prompt, measured in turn and replayed on one clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from specviz.bench.contestants import Progress
+from specviz.bench.duel import Duel, duel, runs_of
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Said, said
+from specviz.ui.components import element_view
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.downloads import result_page
+from specviz.ui.orders import Order
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.views.pages import race_page
+from specviz.views.run_messages import message, race_message, speaks
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
+
+
+def create_race_tab(desk: Desk) -> Tab:
+    """Lays out the race; its button stands below the controls."""
+
+    def stream(visit: Visit, order: Order) -> Iterator[str]:
+        if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
+            desk.visitors.results[visit.session, "race"] = result_page("race", page)
+
+    shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
+    button, offer = desk.kept("race")
+    return Tab([desk.ordered(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
+
+
+def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> Generator[str, None, str | None]:
+    """Messages for the race view: progress, then both lanes. Returns the race as a page in a file.
+
+    Raises SpecvizError for a race that cannot be run, or not to its end.
+    """
+    yield _phase(said("common.preparing"), 0)
+    request, done = race_request(runner.store.get(order.pair), order, runner), None
+    for one in dueled(runner, order, halt):
+        if isinstance(one, Duel):
+            done = one
+        else:
+            yield _phase(*progress(one))
+    if done is None:
+        yield message("error", text=said("race.stopped"))
+        return None
+    runs, outcome = done.runs(request), done.outcome(request)
+    yield race_message(*runs, outcome)
+    return race_page(*runs, outcome, done.machine, language)
+
+
+def _phase(text: Said, fraction: float) -> str:
+    """A message of progress, with the fraction done (0 to 1)."""
+    return message("phase", text=text, fraction=fraction)
+
+
+def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
+    """The checked request of the speculative side. Raises SpecvizError with the control's name in `field`."""
+    if order.settings.drafter is None:
+        raise SpecvizError("A race needs a drafter: choose one to run against plain decoding.", "drafter")
+    return order.request(pair, runner.deployment)
+
+
+def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
+    """Progress and, unless `halt` is set before, the finished duel."""
+    made = runner.batches(order, duel, True, others=runs_of(order.settings))
+    for batch in closing(made, halt):
+        yield from batch
+
+
+def progress(one: Progress) -> tuple[Said, float]:
+    """A line of progress and the share that is done."""
+    if one.warming:
+        return said("common.warming_up"), 0.0
+    return said("common.in_turn", number=one.repeat + 1), one.fraction
