@@ -188,7 +188,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target, and how near T(1) comes to what memory allows."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
-    assert curve is not None and curve.one is not None, "all is measured"
+    assert curve is not None and curve.one_token is not None, "all is measured"
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
