@@ -45,7 +45,7 @@ class Drafter(ABC):
 
     name: ClassVar[str]  # what users type
     words: ClassVar[str] = ""  # the key of its texts, where that is not its name
-    reads: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
+    parameters: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
     narrows: ClassVar[bool] = False  # a draft of its trees can be a chain as well (`narrow`)
     draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them
@@ -77,15 +77,15 @@ class Drafter(ABC):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        """How it drafts, with defaults filled in, as plain values for the trace. A link to a run takes what the drafter
-        `reads` from here."""
+        """How it drafts, with defaults filled in, as plain values for the trace. A link to a run takes the drafter's
+        `parameters` from here."""
         return {}
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
         """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those, and
         for drafters that do not read ``branches``."""
-        if "branches" not in cls.reads:
+        if "branches" not in cls.parameters:
             return 1
         return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
 

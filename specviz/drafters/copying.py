@@ -182,7 +182,7 @@ class Suffix(Drafter):
     name: ClassVar[str] = "suffix"
     copies: ClassVar[bool] = True
     servers: ClassVar[Servers] = Servers("suffix", "NGRAM", "ngram-simple", note="arctic")
-    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches"})
 
     #: Measured on greedy texts of the embedded target (code, books, refrains): going from 1 to 6 tokens of depth per
     #: matched token saves 3 to 8 % of passes, from 6 to 64 at most 1 % more. Contexts of 4 tokens instead of 16 take up

@@ -25,7 +25,7 @@ class Hybrid(Drafter):
 
     name: ClassVar[str] = "hybrid"
     measured_as: ClassVar[frozenset[str]] = frozenset({"block"})
-    reads: ClassVar[frozenset[str]] = Suffix.reads | DraftModel.reads
+    parameters: ClassVar[frozenset[str]] = Suffix.parameters | DraftModel.parameters
 
     #: Measured on the embedded pair (docs/performance.md): above temperature 0 copies that follow a single token are
     #: worth less than the model's drafts. Other shares, and any greedily, make no difference that could be measured.

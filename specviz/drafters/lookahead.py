@@ -104,7 +104,7 @@ class Lookahead(Drafter):
     """
 
     name: ClassVar[str] = "lookahead"
-    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches"})
     default_branches: ClassVar[int] = 5
 
     #: Tokens a pass on greedy texts of the embedded target, 8 draft tokens deep: 2.3 in trees of 25 tokens; with six

@@ -66,7 +66,7 @@ class EarlyExit(SelfDrafting):
     """
 
     name: ClassVar[str] = "early_exit"
-    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"exit_layer"}
+    parameters: ClassVar[frozenset[str]] = SelfDrafting.parameters | {"exit_layer"}
 
     def __init__(self, context: DraftContext):
         self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
@@ -101,7 +101,7 @@ class QuantisedSelf(SelfDrafting):
     servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "TARGET_IN_FEW_BITS", note="copy")
     step_share: ClassVar[float | None] = 1  # as deep as the target
     preparing_seconds: ClassVar[float] = 5  # for rounding the weights
-    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
+    parameters: ClassVar[frozenset[str]] = SelfDrafting.parameters | {"bits"}
 
     def __init__(self, context: DraftContext):
         self.bits = context.params.bits or BITS[0]

@@ -32,7 +32,7 @@ class Stepwise(Drafter):
     In a tree, a level's most confident token decides whether drafting stops early (`DraftParams.confidence`).
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
     narrows: ClassVar[bool] = True
     draws_paths: ClassVar[bool] = True
 

@@ -61,26 +61,26 @@ class HostLevel(NamedTuple):
         return tree_shape(self.parents, self.tokens.device).rows[-len(self.tokens) :] if self.in_tree else None
 
 
-Reads = TypeVar("Reads", bound="TrainedPart")
+Part = TypeVar("Part", bound="TrainedPart")
 SomeLevel = TypeVar("SomeLevel", bound=Level)
-Given = TypeVar("Given", bound=Level, contravariant=True)
+ReadLevel = TypeVar("ReadLevel", bound=Level, contravariant=True)
 
 #: Rows of logits [k, any width] for what follows each token of a level, which is sent once it is chosen. The first are
 #: for what follows the text: a single row, or one for each level of the draft, and then no more are asked for.
 Rows = Generator[Tensor, SomeLevel, None]
 
 
-class Reading(Protocol[Given]):
+class Reading(Protocol[ReadLevel]):
     """Passes over a text and its draft."""
 
-    foresees: bool  # whether `sure` is wanted
+    foresees: bool  # whether a `forecast` is wanted
     #: [k] how likely the token of each of the last rows is to be accepted, where a part foresees that.
     forecast: Tensor | None
 
     @property
     def states(self) -> Tensor:
-        """The states to continue, [n, d]: the states of the rows that `text` gave, then of the tokens of
-        each `level`; in a chain of the last one alone."""
+        """The states to continue, [n, d]: of the rows that `text` gave, then of each `level`'s tokens; in a chain of the
+        last token alone."""
 
     @property
     def last(self) -> Tensor:
@@ -91,14 +91,14 @@ class Reading(Protocol[Given]):
         """[1, width], the target's hidden states with which it wrote that token."""
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
-        """Reads the text's new tokens, each with the target's hidden states of the token before, and after them masks
+        """Part the text's new tokens, each with the target's hidden states of the token before, and after them masks
         [m] int64, which are forgotten again. Returns the last 1 + m rows; m rows of a part that makes none of text.
 
         features: [m, width], what masks have in place of the target's hidden states; zeros by default.
         """
 
-    def level(self, level: Given) -> Tensor:
-        """Reads a level of the draft, each token with the state after its parent: its rows [k, any width]."""
+    def level(self, level: ReadLevel) -> Tensor:
+        """Part a level of the draft, each token with the state after its parent: its rows [k, any width]."""
 
     def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last
@@ -169,7 +169,7 @@ class TrainedPart:
             rows = reading.level((yield rows))
 
 
-def variant(part: Reads, **changes: Any) -> Reads:
+def variant(part: Part, **changes: Any) -> Part:
     """A copy of the part with these attributes changed; the weights are the same tensors."""
     changed = copy.copy(part)
     vars(changed).update(changes)
