@@ -62,7 +62,10 @@ class DraftAhead:
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
         """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
-        levels, grown = self.levels(DeviceReading(self, text), depth), Grown(self.growing, depth, text.length.device)
+        levels, grown = (
+            self.rows_by_level(DeviceReading(self, text), depth),
+            Grown(self.growing, depth, text.length.device),
+        )
         first = self._fit(next(levels))
         level = grown.add(first[:1], uniforms)
         for step in range(1, depth):
@@ -73,7 +76,7 @@ class DraftAhead:
     def _fit(self, rows: Tensor) -> Tensor:
         return fit_width(rows, self.vocab_size).float()
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
         """The rows of one level after another."""
         rows = reading.text()
         while True:
@@ -131,7 +134,7 @@ class MasksAhead(DraftAhead):
 
     mask: int  # its id
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
         yield reading.text(reading.last.new_full((depth - 1,), self.mask))
 
     def read_after(self, length: int, accepted: int, depth: int) -> int:
@@ -155,8 +158,8 @@ class HeadAhead(DraftAhead):
     model: HeadModel  # with the part, or its first head
     fuse: Callable[[Tensor], Tensor]  # `TrainedPart.fuse`
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
-        return self.part.levels(reading, depth)
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+        return self.part.rows_by_level(reading, depth)
 
     def inputs(self, states: Tensor) -> tuple[Tensor, ...]:
         return (states,)

@@ -82,10 +82,10 @@ class DraftModel(Stepwise):
         """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
         return self.limit + 1 - len(committed)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        return self._levels(self.unread(committed))
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self._rows_by_level(self.unread(committed))
 
-    def _levels(self, unread: Tensor) -> Rows[HostLevel]:
+    def _rows_by_level(self, unread: Tensor) -> Rows[HostLevel]:
         rows = self.model.forward(unread, keep=1)
         while True:
             level = yield self._full_rows(rows)
@@ -169,9 +169,9 @@ class TranslatedDraftModel(DraftModel):
         self.reader.follow(committed)
         return super().room(self.reader.ids)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         unread = self.unread(self.reader.ids)
-        return self._levels(unread) if len(unread) else None
+        return self._rows_by_level(unread) if len(unread) else None
 
     def _readable(self, tokens: Tensor) -> Tensor:
         # Only what was drawn from no numbers is not shared, and will be rejected as such.
@@ -238,7 +238,7 @@ class ParallelDraftModel(DraftModel):
     def source(self, depth: int) -> str:
         return f"mask {depth}" if depth else "row"
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         unread = self.unread(committed)
         masks = unread.new_full((depth - 1,), self.model.model.config.pard_token)
         yield self.model.forward(torch.cat([unread, masks]), keep=depth)

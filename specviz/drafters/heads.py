@@ -73,8 +73,8 @@ class HeadDrafter(Stepwise):
             return self.as_draft(self.reading.draft(budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        return self.reading.part.levels(self.reading, depth) if self._begin(committed) else None
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self.reading.part.rows_by_level(self.reading, depth) if self._begin(committed) else None
 
     def _begin(self, committed: Sequence[int]) -> bool:
         """Hands the part what it has yet to read; False while the text is too short to draft from."""
@@ -112,7 +112,7 @@ class HeadDrafter(Stepwise):
         features, behind = torch.cat(self.unread_features), self.reading.unread(committed) - 1
         if behind > 0:
             self.reading.begin(committed[:-1], features[:behind])
-            next(self.reading.part.levels(self.reading, 1))
+            next(self.reading.part.rows_by_level(self.reading, 1))
             self.reading.go_back()
         self.unread_features = [features[-1:]]
         return len(committed) - 2, features[-1:]

@@ -45,7 +45,7 @@ class SelfDrafting(Stepwise):
         finally:
             self.model.rewind(self.target.length)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         rows = self.model.forward(self.model.unread(committed), keep=1)
         while True:
             level = yield rows

@@ -54,7 +54,7 @@ class Stepwise(Drafter):
         self.width = branches
 
     @abstractmethod
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None while the
         text is too short to draft from."""
 
@@ -70,7 +70,7 @@ class Stepwise(Drafter):
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         budget = int(min(budget, self.most_levels))
-        levels = self.levels(committed, budget)
+        levels = self.rows_by_level(committed, budget)
         if levels is None:
             return Draft.copied((), uniforms.device)
         first = next(levels)

@@ -163,7 +163,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         masks = last.new_full((self.sizes.block_size - 1,), self.sizes.mask_id)
         return reading.text(torch.cat([last, masks]))
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows = self.block(reading)
         yield self.for_target(rows[0 if self.sizes.predicts_next else 1 :][:depth])
 

@@ -39,7 +39,7 @@ class CorrectedHead(DFlashHead):
     def source(self, depth: int) -> str:
         return f"slot {depth + 1}"
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
         hidden = reading.states.to(self.norm.weight.dtype)
         memory = memories = self.first_memory(tokens, hidden)

@@ -165,7 +165,7 @@ class PEagleHead(Eagle3Head):
     def source(self, depth: int) -> str:
         return f"mask {depth}" if depth else "row"
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         masks = reading.last.new_full((depth - 1,), self.mask_id)
         yield reading.text(masks, self.mask_hidden[0].expand(depth - 1, -1))
 

@@ -101,7 +101,7 @@ class PublishedMedusa(Head):
         heads_reader = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
         return RunReading(self, [heads_reader], self.fuse, recorded=target)  # it reads no text
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, _ = reading.head_rows(reading.last, reading.last_state, self.num_heads)
         yield rows[:depth]
 
@@ -222,7 +222,7 @@ class MlpSpeculator(PublishedPart):
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, states = reading.head_rows(reading.last, self.enter(reading.last_state), 1)
         for head in range(1, depth):
             level = yield rows

@@ -1,7 +1,7 @@
 """How a trained part drafts: rows of logits, level by level, from passes that somebody makes for it.
 
-A part says once where its rows come from (`TrainedPart.levels`). The host makes the passes of one run (`RunReading`);
-on a GPU they are recorded, over a text of which the host does not know the end (`specviz.drafters.ahead`).
+A part says once where its rows come from (`TrainedPart.rows_by_level`). The host makes the passes of one run
+(`RunReading`); on a GPU they are recorded, over a text whose end the host does not know (`specviz.drafters.ahead`).
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Reading(Protocol[ReadLevel]):
 
     @property
     def states(self) -> Tensor:
-        """The states to continue, [n, d]: of the rows that `text` gave, then of each `level`'s tokens; in a chain of the
-        last token alone."""
+        """The states to continue, [n, d]: of the rows that `text` gave, then of each `level`'s tokens; in a chain, of
+        the last token alone."""
 
     @property
     def last(self) -> Tensor:
@@ -162,7 +162,7 @@ class TrainedPart:
         """Its passes in one run. target: with that run's text. passes: the run's fast passes by role."""
         raise NotImplementedError
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         """Drafts `depth` ≥ 1 levels. By default it continues its own states, token by token."""
         rows = reading.text()
         while True:
@@ -197,7 +197,7 @@ class RunReading:
         fuse: Callable[[Tensor], Tensor],
         recorded: CachedModel | None = None,
     ):
-        """part: whose `levels` are drafted. readers: of its heads in turn. fuse: `TrainedPart.fuse`, or what runs it
+        """part: drafts by its `rows_by_level`. readers: of its heads in turn. fuse: `TrainedPart.fuse`, or what runs it
         faster. recorded: the reader whose passes drafts on a device are made of; None if they are not."""
         self.part, self.readers, self.fuse, self.recorded = part, readers, fuse, recorded
         self.reader = readers[0]
