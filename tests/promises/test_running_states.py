@@ -157,7 +157,7 @@ def test_heads_hear_of_each_token_once(made, soon):
         ids += one.emitted
         states = pair.target(torch.tensor([ids]), output_hidden_states=True).hidden_states
         expected = torch.cat([states[layer][0, :-1] for layer in drafter.feature_layers], -1)
-        new = torch.cat(drafter.news)
+        new = torch.cat(drafter.unread_features)
         torch.testing.assert_close(new, expected[-len(new) :], rtol=1e-3, atol=1e-3)
         assert drafter.reading.reader.length + len(new) == len(ids) - 1
 
