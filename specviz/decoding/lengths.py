@@ -35,10 +35,10 @@ def depth_policy(request: Request) -> DepthPolicy:
     if settings.sampling.greedy:
         return AdaptiveDepth(history, None, chains, request.depths)
     run: Hashable = (*_drafting_key(request), settings.seed, tuple(request.prompt.ids))
-    passes.lengths[run] = passes.lengths.pop(run, [])
-    if len(passes.lengths) > MOST_RUNS:
-        del passes.lengths[next(iter(passes.lengths))]
-    return AdaptiveDepth(history, passes.lengths[run], chains, request.depths)
+    passes.depths[run] = passes.depths.pop(run, [])
+    if len(passes.depths) > MOST_RUNS:
+        del passes.depths[next(iter(passes.depths))]
+    return AdaptiveDepth(history, passes.depths[run], chains, request.depths)
 
 
 def _drafting_key(request: Request) -> tuple[Hashable, ...]:
@@ -50,7 +50,7 @@ def _drafting_key(request: Request) -> tuple[Hashable, ...]:
 
 def _history(request: Request) -> History:
     """The history of rounds that were drafted like the request's; this run continues it."""
-    histories, key = request.pair.passes.experience, _drafting_key(request)
+    histories, key = request.pair.passes.histories, _drafting_key(request)
     if key not in histories:
         histories[key] = _expected_history(request)
     return histories[key]

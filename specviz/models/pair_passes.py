@@ -57,10 +57,10 @@ class PairPasses:
     seconds_by_width: dict[int, float] = field(default_factory=dict)
     #: The memory from which those passes read the target's weights; None if not measured.
     memory: Memory | None = None
-    #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
+    #: What rounds have shown, by how they drafted, and the depths that the last runs chose, to repeat those runs
     #: (`specviz.decoding.lengths`).
-    experience: dict[Hashable, History] = field(default_factory=dict)
-    lengths: dict[Hashable, list[ChosenDepth]] = field(default_factory=dict)
+    histories: dict[Hashable, History] = field(default_factory=dict)
+    depths: dict[Hashable, list[ChosenDepth]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: How large the inputs of the target's layers are (`few_bits.input_squares`), once that was asked.

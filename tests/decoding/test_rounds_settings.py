@@ -64,9 +64,9 @@ def test_what_rounds_have_shown_is_kept_for_each_way_to_draft():
     for branches, runs in ((1, 2), (3, 1)):
         for seed in range(runs):
             auto(pair, seed=seed, drafting=DraftParams(branches=branches))
-    assert len(pair.passes.experience) == 2 and len(pair.passes.lengths) == 3
+    assert len(pair.passes.histories) == 2 and len(pair.passes.depths) == 3
     # A quicker machine, another text: the next run begins with what these have shown.
-    known = next(iter(pair.passes.experience.values()))
+    known = next(iter(pair.passes.histories.values()))
     request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO, seed=9, drafting=DraftParams(branches=1)))
     assert lengths.depth_policy(request).history is known
 
