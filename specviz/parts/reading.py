@@ -91,14 +91,14 @@ class Reading(Protocol[ReadLevel]):
         """[1, width], the target's hidden states with which it wrote that token."""
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
-        """Part the text's new tokens, each with the target's hidden states of the token before, and after them masks
+        """Reads the text's new tokens, each with the target's hidden states of the token before, and after them masks
         [m] int64, which are forgotten again. Returns the last 1 + m rows; m rows of a part that makes none of text.
 
         features: [m, width], what masks have in place of the target's hidden states; zeros by default.
         """
 
     def level(self, level: ReadLevel) -> Tensor:
-        """Part a level of the draft, each token with the state after its parent: its rows [k, any width]."""
+        """Reads a level of the draft, each token with the state after its parent: its rows [k, any width]."""
 
     def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last

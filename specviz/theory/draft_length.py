@@ -20,8 +20,8 @@ HOPE, HOPED = 0.75, 10
 #: The expected share of rejected tokens with an accepted sibling, assumed at first.
 RESCUED = 0.5
 
-#: How many judgements at a depth outweigh those at all depths together.
-OUTWEIGHED = 4
+#: How many judgements at a depth the acceptance rate at all depths together counts for.
+RATE_WEIGHT = 4
 
 #: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
 FADING = 1 - 1 / 64
@@ -30,9 +30,9 @@ FADING = 1 - 1 / 64
 #: each further round.
 STAKE, FORGIVEN = 2.0, 1 / 128
 
-#: How many of a depth's times count, and how many times of all depths weigh as much: with fewer, a single time in a
-#: busy moment would end the use of a depth.
-TIMES, TIMES_OUTWEIGHED = 9, 8
+#: How many of a depth's times count, and how many of them the level of all depths counts for: with fewer, a single
+#: time in a busy moment would end the use of a depth.
+TIMES, LEVEL_WEIGHT = 9, 8
 
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
 OLD = 256
@@ -73,7 +73,7 @@ class SecondsByDepth:
         level, expected = self.level or level, []
         for shape, times, middle, last in zip(self.shape, self._by_depth, self._middles, self._last):
             weight = len(times) if round_ - last < OLD else 0
-            expected.append(shape * (TIMES_OUTWEIGHED * level + weight * middle) / (TIMES_OUTWEIGHED + weight))
+            expected.append(shape * (LEVEL_WEIGHT * level + weight * middle) / (LEVEL_WEIGHT + weight))
         return expected
 
 
@@ -132,7 +132,7 @@ class History:
         """[most + 1]: S(0) = 1, S(1), …"""
         overall = self.rate(hope)
         rates = [
-            (accepted + OUTWEIGHED * overall) / (judged + OUTWEIGHED)
+            (accepted + RATE_WEIGHT * overall) / (judged + RATE_WEIGHT)
             for accepted, judged in zip(self._accepted[1:], self._judged[1:])
         ]
         return list(accumulate(rates, lambda survived, rate: survived * rate, initial=1.0))
