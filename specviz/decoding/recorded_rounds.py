@@ -52,8 +52,8 @@ class RoundSetup:
     @property
     def room(self) -> int:
         """How many tokens a text may have that these rounds write."""
-        beyond = 0 if self.ahead is None else self.ahead.beyond
-        return min(passes.kept.room for passes in self.passes) - beyond
+        extra_places = 0 if self.ahead is None else self.ahead.extra_places
+        return min(passes.kept.room for passes in self.passes) - extra_places
 
     @property
     def margin(self) -> int:
@@ -62,9 +62,9 @@ class RoundSetup:
 
     def reserve(self, length: int) -> None:
         """Makes room for a text of this length, and for the trial runs of a recording."""
-        beyond = 0 if self.ahead is None else self.ahead.beyond
+        extra_places = 0 if self.ahead is None else self.ahead.extra_places
         for passes in self.passes:
-            passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + beyond)
+            passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + extra_places)
 
     def tokens(self, depth: int) -> int:
         """How many tokens a draft of this depth has."""

@@ -62,10 +62,8 @@ class DraftAhead:
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
         """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
-        levels, grown = (
-            self.rows_by_level(DeviceReading(self, text), depth),
-            Grown(self.growing, depth, text.length.device),
-        )
+        levels = self.rows_by_level(DeviceReading(self, text), depth)
+        grown = Grown(self.growing, depth, text.length.device)
         first = self._fit(next(levels))
         level = grown.add(first[:1], uniforms)
         for step in range(1, depth):
@@ -105,7 +103,7 @@ class DraftAhead:
             move(self.rows, start, path)
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         """How many places after the text it writes to, if that is more than a draft has tokens."""
         return 0
 
@@ -144,7 +142,7 @@ class MasksAhead(DraftAhead):
         """Nothing to do: it has read nothing of the draft."""
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         return int(self.deepest)
 
 
@@ -182,7 +180,7 @@ class HeadAhead(DraftAhead):
         """Nothing to do: it reads the accepted tokens once more, with the target's states."""
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         return self.part.masks
 
 
