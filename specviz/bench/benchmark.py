@@ -154,7 +154,8 @@ def varied(pair: ModelPair, only: Sequence[str], vary: Values) -> Iterator[Conte
     """
     yield Contestant.of(PLAIN)
     for name in only or DRAFTERS:
-        unread = [setting for setting in vary if setting in DRAFTING and setting not in drafter_class(pair, name).reads]
+        parameters = drafter_class(pair, name).parameters
+        unread = [setting for setting in vary if setting in DRAFTING and setting not in parameters]
         if unread and only:
             raise SpecvizError("{drafter} does not read {names}.", "vary", drafter=name, names=", ".join(unread))
         for values in each_of(vary, OF_CONTESTANTS) if not unread else ():

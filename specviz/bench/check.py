@@ -188,11 +188,11 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target, and how near T(1) comes to what memory allows."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
-    assert curve is not None and curve.one is not None, "all is measured"
+    assert curve is not None and curve.one_token is not None, "all is measured"
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
-        ms=float(f"{1000 * curve.one:.2f}"),
+        ms=float(f"{1000 * curve.one_token:.2f}"),
         context=times.context,
         ratios=ratios or "T(1) = 1",
     )
@@ -201,7 +201,8 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
-    share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
+    what = Sentence("share of the memory's bandwidth")
+    share = share_of(pair, curve.one_token, measured_memory(pair.device))
     if isinstance(share, SpecvizError):
         yield Finding("skipped", what, share)
     else:

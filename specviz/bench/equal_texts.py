@@ -182,7 +182,7 @@ def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
         # Not every drafter makes trees, and not every model reads them.
         if refusal_of(usual, plain) is None and refusal_of(tree, plain) is None:
             request = request_of(usual, plain)
-            if "branches" in request.drafter.reads and request.branches == 1:
+            if "branches" in request.drafter.parameters and request.branches == 1:
                 yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=BRANCHES)
 
 

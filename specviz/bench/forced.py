@@ -145,8 +145,8 @@ class Scripted(TopChoices):
         self.script = script
         self.place = 0
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
-        super().one(row, u)
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        super().choose(row, u)
         self.place += 1
         # A view of a tensor on the device: no step waits for the host.
         return self.script[self.place - 1 : self.place], None

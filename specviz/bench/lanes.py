@@ -53,7 +53,7 @@ def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
 
 def drafting(pair: ModelPair, mode: str, base: RunSettings = DEFAULTS, **settings: Any) -> Contestant:
     """A drafter as a contestant: of `base` it has what the drafter reads, and these settings in place of others."""
-    unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).reads}
+    unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).parameters}
     return Contestant.of(mode, base=base, **unread | settings)
 
 
@@ -78,7 +78,7 @@ def entered(contestant: Contestant, plain: Request, preset: str = "") -> Row:
     request = request_of(contestant, plain)
     pair, drafter, asked = request.pair, request.drafter, request.settings.drafting
     filled = asdict(asked) | drafter.settings(pair, asked)
-    known = {name: filled[name] for name in DRAFTING if name in drafter.reads}
+    known = {name: filled[name] for name in DRAFTING if name in drafter.parameters}
     known |= {"rule": request.rule.name, "branches": request.branches}
     return replace(
         row,

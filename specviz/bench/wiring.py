@@ -69,7 +69,7 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
 def readings_of(pair: ModelPair, name: str) -> list[Reading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    others = part.other_readings().items()
+    others = part.variants().items()
     possible = {key: one for key, one in others if all(0 <= layer <= last for layer in one.feature_layers)}
     return [Reading(name, part), *(Reading(name, other, key) for key, other in possible.items())]
 
@@ -82,7 +82,7 @@ class Dictated(TopChoices):
     def __init__(self) -> None:
         self.coming: Iterator[Tensor] = iter(())
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         return next(self.coming), None
 
 

@@ -65,7 +65,7 @@ class PendingRound:
             require_numbers(sum(listed), drafted=True)  # a NaN among them makes their sum one
         drafted = [
             _drafted_token(place, fetched, draft, outcome, self.texts, self.rule)
-            for place, outcome in enumerate(outcomes_of(draft.parents, fetched.kept, fetched.weighed))
+            for place, outcome in enumerate(outcomes_of(draft.parents, fetched.accepted, fetched.weighed))
         ]
         recovered = verdict.ending == "recovered"
         following = _next_token(fetched, self.texts, "recovered" if recovered else "bonus")
@@ -191,7 +191,7 @@ def _pairs(ids: Sequence[int], values: Sequence[float]) -> Listed:
 # Whole runs
 
 
-def collect(request: Request, done: Sequence[Round]) -> Run:
+def collect(request: Request, rounds: Sequence[Round]) -> Run:
     """A Run from its rounds; one that did not reach its end counts as stopped."""
     pair, settings = request.pair, request.settings
     return Run(
@@ -203,11 +203,11 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
         seed=settings.seed,
         max_new_tokens=settings.max_new_tokens,
         prompt=request.prompt,
-        rounds=tuple(done),
-        stop_reason=(done[-1].stop_reason if done else None) or "stopped",
-        text="".join(piece for round_ in done for piece in round_.pieces),
-        token_ids=tuple(token for round_ in done for token in round_.emitted),
-        vocabulary=vocabulary(pair, done),
+        rounds=tuple(rounds),
+        stop_reason=(rounds[-1].stop_reason if rounds else None) or "stopped",
+        text="".join(piece for round_ in rounds for piece in round_.pieces),
+        token_ids=tuple(token for round_ in rounds for token in round_.emitted),
+        vocabulary=vocabulary(pair, rounds),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -218,10 +218,10 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
     )
 
 
-def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
+def vocabulary(pair: ModelPair, rounds: Iterable[Round]) -> dict[int, str]:
     """The text of every token id that the rounds mention."""
     ids: set[int] = set()
-    for round_ in done:
+    for round_ in rounds:
         ids.update(token.id for token in round_.drafted)
         ids.add(round_.next.id)
         ids.update(token for token, _, _ in round_.next.line)

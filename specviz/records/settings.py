@@ -1,7 +1,8 @@
 """The settings of a run in one table: the fields of `RunSettings`, `SamplingParams` and `DraftParams`.
 
 Each field states its purpose and its bounds. The command line's options, the API's parameters, links and the page's
-controls are made from `SETTINGS`. A drafter's class names the fields of `DraftParams` that it reads (`Drafter.reads`).
+controls are made from `SETTINGS`. A drafter's class names the fields of `DraftParams` that it reads
+(`Drafter.parameters`).
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftParams:
-    """How to draft, apart from how much; each drafter reads those that it names (`Drafter.reads`).
+    """How to draft, apart from how much; each drafter reads those that it names (`Drafter.parameters`).
 
     Raises SpecvizError, with `field` set, for values out of range.
     """

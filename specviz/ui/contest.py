@@ -180,7 +180,7 @@ def _drafting(
 
     base, vary = replace(asked, prompt=""), read_vary(choice.vary, OTHERS)
     for name in choice.drafters:
-        own = [*each_of(vary, [setting for setting in OTHERS if setting in drafter_of(pair, name).reads])]
+        own = [*each_of(vary, [setting for setting in OTHERS if setting in drafter_of(pair, name).parameters])]
         for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, own):
             usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
             request = order_of(plain, usual).request(pair, runner.deployment)
@@ -202,7 +202,7 @@ def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
 def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
     """The numbers of branches this drafter is compared with; all, if it takes none of them: a refusal then says why."""
     own = default_branches(pair, name)
-    if "branches" not in drafter_of(pair, name).reads:
+    if "branches" not in drafter_of(pair, name).parameters:
         return [own]
     widths = list(dict.fromkeys(width or own for width in asked))
     return [width for width in widths if refusal(pair, name, width) is None] or widths

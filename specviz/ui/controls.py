@@ -183,7 +183,7 @@ class Controls:
         if pair is not None:
             if not heard or name != PairName(**heard):
                 asked |= self._refitted(asked["drafter"], pair, first=not heard)
-            unread = set(DRAFTING) - drafter_of(pair, asked["drafter"]).reads
+            unread = set(DRAFTING) - drafter_of(pair, asked["drafter"]).parameters
             unread |= set() if pair.has_chat_template else {"chat"}
         if asked["drafter"] == PLAIN:
             unread |= {"rule"}
@@ -284,7 +284,7 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
     from specviz.passes.model_twins import default_exit, layer_count
 
-    read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
+    read, drafts = drafter_of(pair, name).parameters, {"visible": name != PLAIN}
     found = {"num_draft_tokens": drafts, **{one: {"visible": one in read} for one in DRAFTING}, "rule": drafts}
     found["branches"] |= {"value": default_branches(pair, name)}
     # A slider needs two values at least; where a small target has fewer, the engine says so.

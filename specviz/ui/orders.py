@@ -73,7 +73,7 @@ class Order:
         known = self.__dict__.get("_request")
         if known is None or known.pair is not pair:
             request = prepare(pair, self.settings)
-            request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
+            request = replace(request, most_draft_tokens=min(request.most_draft_tokens, deployment.max_draft_tokens))
             _check_limits(request, deployment)
             known = replace(request, passes={}) if self.passes == "plain" else request
             self.__dict__["_request"] = known

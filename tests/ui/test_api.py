@@ -23,6 +23,7 @@ from specviz.bench import pass_times
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.records.words import words
 from specviz.theory import statistics
 from specviz.ui.api import ENDPOINTS, Page, add_endpoints
 from specviz.ui.deployment import Deployment
@@ -163,9 +164,9 @@ def test_a_caller_is_refused_and_hears_what_comes_before(url, runner):
 def test_whoever_leaves_ends_what_was_asked_for(url, runner):
     job = Client(url, verbose=False).submit("ab", runs=20_000, api_name="/lossless")
     wait_until(job.outputs)
-    assert runner.line.now()[0] == ["lossless"]
+    assert runner.line.now(words("en"))[0] == ["a test"]
     job.cancel()
-    wait_until(lambda: runner.line.now()[0] == [])
+    wait_until(lambda: runner.line.now(words("en"))[0] == [])
 
 
 def test_its_functions_and_nothing_else_are_tools(url):
