@@ -37,7 +37,7 @@ class Contestant:
     """One way to decode: an engine, and the settings of a run. What it decodes is the contest's to say (`on`)."""
 
     settings: RunSettings
-    engine: str = "specviz"  # or "transformers": see `specviz.bench.lanes`
+    engine: str = "specviz"  # or "transformers": see `specviz.bench.contesting`
     label: str = ""  # what its title says of the text, where several are decoded
 
     @classmethod
@@ -58,10 +58,10 @@ class Contestant:
 
     def on(self, task: RunSettings) -> RunSettings:
         """The settings of its run on another prompt, whose sampling, length and seed are those of `task`."""
-        mine = {
+        values = {
             name: getattr(self.settings, name) for name in ("drafter", "num_draft_tokens", "drafting", "rule", "coins")
         }
-        return replace(task, **mine)
+        return replace(task, **values)
 
     @property
     def mode(self) -> str:
@@ -111,7 +111,7 @@ class Turn:
     place: int  # which part
     tokens: int
     seconds: float
-    others: float = 0.0  # processor seconds that other programs used meanwhile
+    other_seconds: float = 0.0  # processor seconds that other programs used meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +158,18 @@ Event = Progress | TimedRun | Failed
 def busy(runs: Sequence[TimedRun]) -> bool:
     """True if something else wanted the processor during these runs."""
     seconds = sum(run.seconds for run in runs)
-    return sum(turn.others for run in runs for turn in run.turns) > BUSY * seconds
+    return sum(turn.other_seconds for run in runs for turn in run.turns) > BUSY * seconds
 
 
-def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:
+def speedup_of(drafting: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:
     """How many times as fast as plain decoding in the same repeats; None before both have taken a turn.
 
     Where all produced the same tokens, as greedy decoding does, repeats of a part differ by the machine alone.
     """
-    runs = (*own, *plain)
+    runs = (*drafting, *plain)
     longest = max((run.token_ids for run in runs), key=len, default=())
     alike = all(run.token_ids == longest[: len(run.token_ids)] for run in runs)
-    return ratio_of(list(_pairs(own, plain, alike)))
+    return ratio_of(list(_pairs(drafting, plain, alike)))
 
 
 def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
@@ -232,29 +232,29 @@ class Forced:
     fraction: float  # share of the measuring that is done
 
 
-def figures_of(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
+def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
     """The figures of a contestant's repeats compared with those of plain decoding.
 
     own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
     is nothing to compare with, as for plain decoding itself.
     """
-    speeds = [run.speed for run in own]
-    ratio = speedup_of(own, plain) if plain else None
-    found = Figures(
+    speeds = [run.speed for run in runs]
+    ratio = speedup_of(runs, plain) if plain else None
+    figures = Figures(
         tokens_per_second=statistics.median(speeds),
         spread=(min(speeds), max(speeds)),
         speedup_measured=None if ratio is None else ratio.value,
         speedup_interval=None if ratio is None else ratio.interval,
     )
-    if not all(run.rounds for run in own):
-        return found
-    counts, base = (tally(round_ for run in runs for round_ in run.rounds) for runs in (own, plain))
+    if not all(run.rounds for run in runs):
+        return figures
+    counts, base = (tally(round_ for run in runs for round_ in run.rounds) for runs in (runs, plain))
     alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, base)
     formula = None
     if cost is not None and alpha is not None and not counts.drafted_trees:
         formula = formula_speedup(alpha, cost, counts.rounds_by_depth)
     return replace(
-        found,
+        figures,
         acceptance_rate=alpha,
         acceptance_length=counts.acceptance_length,
         cost_coefficient=cost,
@@ -283,7 +283,7 @@ def formula_speedup(alpha: float, cost: float, rounds_by_depth: Counter[int]) ->
     return tokens / (length * cost + 1)
 
 
-def _cost_coefficient(own: Tally, plain: Tally) -> float | None:
-    if not own.levels or not plain.rounds:
+def _cost_coefficient(drafting: Tally, plain: Tally) -> float | None:
+    if not drafting.levels or not plain.rounds:
         return None
-    return (own.draft_seconds / own.levels) / (plain.verify_seconds / plain.rounds)
+    return (drafting.draft_seconds / drafting.levels) / (plain.verify_seconds / plain.rounds)

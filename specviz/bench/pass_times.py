@@ -57,18 +57,18 @@ def in_turn(
 
     No further repeat begins after `budget` seconds, but there is at least one.
     """
-    taken: dict[Key, list[float]] = {key: [] for key in passes}
+    seconds: dict[Key, list[float]] = {key: [] for key in passes}
     began = time.perf_counter()
     for repeat in range(repeats):
         if repeat and time.perf_counter() - began > budget:
             break
         for place, key in enumerate(up_and_down(list(passes), repeat), start=1):
-            taken[key].append(passes[key]())
-            done = repeat + place / len(passes)
+            seconds[key].append(passes[key]())
+            repeats_done = repeat + place / len(passes)
             # By repeats or, after the first one, by time, whichever ends it sooner.
-            by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
-            yield taken, min(1.0, max(done / repeats, by_time))
-    yield taken, 1.0
+            by_time = (time.perf_counter() - began) / budget if repeats_done > 1 else 0.0
+            yield seconds, min(1.0, max(repeats_done / repeats, by_time))
+    yield seconds, 1.0
 
 
 def _setup(pair: ModelPair, context: int, kind: str) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def measure_passes(
         yield start
         shapes = [(role, width) for width in timers["target"].widths for role in timers]
         passes = {(role, width): functools.partial(timers[role].seconds, width) for role, width in shapes}
-        for taken, fraction in in_turn(passes, repeats, budget):
-            yield replace(start, curves=tuple(_filled(curve, taken) for curve in start.curves), fraction=fraction)
+        for seconds, fraction in in_turn(passes, repeats, budget):
+            yield replace(start, curves=tuple(_filled(curve, seconds) for curve in start.curves), fraction=fraction)
 
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
@@ -121,9 +121,11 @@ def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     return Curve(role, model_size(timer), Limits(bandwidth, peak))
 
 
-def _filled(curve: Curve, taken: Mapping[tuple[str, int], list[float]]) -> Curve:
-    own = (_point(width, seconds) for (role, width), seconds in taken.items() if role == curve.role and seconds)
-    return replace(curve, points=tuple(own))
+def _filled(curve: Curve, seconds_by_pass: Mapping[tuple[str, int], list[float]]) -> Curve:
+    points = (
+        _point(width, seconds) for (role, width), seconds in seconds_by_pass.items() if role == curve.role and seconds
+    )
+    return replace(curve, points=tuple(points))
 
 
 def _point(width: int, seconds: list[float]) -> Point:
@@ -149,7 +151,7 @@ class RequestBatch:
         crop_rows(self.cache, 0)
         if read < requests:
             self.cache.batch_repeat_interleave(requests)
-        self.kept = KeptStates(self.cache, context)
+        self.states = KeptStates(self.cache, context)
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ class RequestBatch:
         synchronise(self.device)
         seconds = time.perf_counter() - start
         crop_rows(self.cache, width)
-        self.kept.put_back()
+        self.states.put_back()
         return seconds
 
 
@@ -202,8 +204,8 @@ def measure_batches(
             passes[role, requests, width] = functools.partial(warm[role, requests].seconds, width)
             passes[role, requests, width]()
             yield start
-        for taken, fraction in in_turn(passes, repeats, budget):
-            points = [BatchPoint(*key, statistics.median(times), len(times)) for key, times in taken.items() if times]
+        for seconds, fraction in in_turn(passes, repeats, budget):
+            points = [BatchPoint(*key, statistics.median(times), len(times)) for key, times in seconds.items() if times]
             yield replace(start, points=tuple(points), fraction=fraction)
 
 

@@ -45,12 +45,14 @@ class Parting:
     @property
     def wrong(self) -> tuple[bool, bool]:
         """Whether each text departs from the target's choice by more than rounding; one that ends may be cut off."""
-        first, second = (bool(one.token) and (one.gap > self.tolerance or one.later is not None) for one in self.sides)
+        first, second = (
+            bool(side.token) and (side.gap > self.tolerance or side.later is not None) for side in self.sides
+        )
         return first, second
 
 
 def cut(
-    pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
+    pair: ModelPair, first: str | Sequence[int], second: str | Sequence[int], prompt: str = "", chat: bool = False
 ) -> tuple[list[int], list[int], int]:
     """Prompt and text as token ids, of both, and how many of these are the prompt's: all that `parting` takes.
 
@@ -60,7 +62,7 @@ def cut(
     """
     start = pair.encode(prompt, chat) if prompt else None
     texts: list[list[int]] = []
-    for name, text in (("one", one), ("other", other)):
+    for name, text in (("one", first), ("other", second)):
         try:
             texts.append(_ids(pair, start.text if start else "", start.ids if start else (), text, chat))
         except SpecvizError as error:
@@ -71,19 +73,21 @@ def cut(
 
 
 def parting(
-    pair: ModelPair, one: Sequence[int], other: Sequence[int], start: int = 0, later: int = LATER
+    pair: ModelPair, first_text: Sequence[int], second_text: Sequence[int], start: int = 0, later: int = LATER
 ) -> Parting | None:
     """The first difference of two texts, as the pair's target scores it; None for equal ones.
 
     one, other: token ids that begin alike, of which the first `start` are the prompt's. later: how many tokens after
     the parting are looked at.
     """
-    place = first_difference(one, other)
+    place = first_difference(first_text, second_text)
     if place is None:
         return None
-    before, dtype = one[:place], dtype_name(pair.dtype)
-    first, second = (_side(pair, before, text[place : place + 1 + later], tolerance(dtype)) for text in (one, other))
-    rows = rows_of(pair, before, one[place : place + 1] or other[place : place + 1])
+    before, dtype = first_text[:place], dtype_name(pair.dtype)
+    first, second = (
+        _side(pair, before, text[place : place + 1 + later], tolerance(dtype)) for text in (first_text, second_text)
+    )
+    rows = rows_of(pair, before, first_text[place : place + 1] or second_text[place : place + 1])
     best, runner_up = rows[0].topk(2).values.tolist()
     return Parting(
         place=place + 1 - start,
@@ -111,14 +115,14 @@ def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> li
     return (rows.amax(-1) - chosen).tolist()
 
 
-def _ids(pair: ModelPair, said: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
+def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
     """Prompt and text as token ids. said, ids: the prompt as the models read it."""
     if not isinstance(text, str):
         return list(pair.encode([*ids, *text]).ids)
-    whole = said + text
+    full_text = prompt + text
     if chat:  # the template has written the special tokens
-        whole = pair.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
-    return list(pair.encode(whole).ids)
+        full_text = pair.tokenizer(full_text, add_special_tokens=False, verbose=False)["input_ids"]
+    return list(pair.encode(full_text).ids)
 
 
 def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], most: float) -> Side:

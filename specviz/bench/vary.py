@@ -20,7 +20,7 @@ def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) ->
 
     Raises SpecvizError (field ``vary``) for a name that is not one of `names`, or a value that it cannot have.
     """
-    found = {}
+    settings = {}
     for part in filter(str.strip, text.split(";")):
         name, _, values = part.partition("=")
         name = name.strip().replace("-", "_")
@@ -31,8 +31,8 @@ def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) ->
                 name=quoted(name),
                 names=", ".join(names),
             )
-        found[name] = list(dict.fromkeys(_value(name, value.strip()) for value in values.split(",")))
-    return found
+        settings[name] = list(dict.fromkeys(_value(name, value.strip()) for value in values.split(",")))
+    return settings
 
 
 def _value(name: str, text: str) -> Any:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from specviz.bench.contestants import PLAIN, Contestant
+from specviz.bench.contesting import new_tokens, plain_request, request_of
 from specviz.bench.equal_texts import GAMMA, Finding, left_out
-from specviz.bench.lanes import plain_request, request_of, written
 from specviz.decoding.decoder import context_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
@@ -45,7 +45,7 @@ class Reading:
     drafter: str
     part: TrainedPart
     name: Sentence | None = None  # None: as its files say
-    kept: list[list[float]] = field(default_factory=list)
+    accepted: list[list[float]] = field(default_factory=list)
 
     def request(self, plain: Request) -> Request:
         """To draft with it on the text of `plain`. No prepared passes: those of a part are of its usual reading."""
@@ -61,17 +61,19 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         if time.perf_counter() < until:
             plain = plain_request(pair, preset, 1.0, PLACES + GAMMA - 1)
             listen(plain, [one for each in readings.values() for one in each], until)
-    for name, found in readings.items():
+    for name, of_part in readings.items():
         layers = ", ".join(map(str, pair.parts[name].feature_layers))
-        yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), found)
+        yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), of_part)
 
 
 def readings_of(pair: ModelPair, name: str) -> list[Reading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    others = part.other_readings().items()
-    possible = {key: one for key, one in others if all(0 <= layer <= last for layer in one.feature_layers)}
-    return [Reading(name, part), *(Reading(name, other, key) for key, other in possible.items())]
+    neighbours = part.other_readings().items()
+    possible = {
+        key: neighbour for key, neighbour in neighbours if all(0 <= layer <= last for layer in neighbour.feature_layers)
+    }
+    return [Reading(name, part), *(Reading(name, neighbour, key) for key, neighbour in possible.items())]
 
 
 class Dictated(TopChoices):
@@ -90,18 +92,18 @@ class Dictated(TopChoices):
 def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     """Has every reading draft at the places of a text that `plain` writes, and adds what the target would keep."""
     pair, prompt = plain.pair, list(plain.prompt.ids)
-    new = written(Contestant.of(PLAIN), plain)
+    new = new_tokens(Contestant.of(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
-    layers = sorted({layer for one in readings for layer in one.part.feature_layers})
+    layers = sorted({layer for reading in readings for layer in reading.part.feature_layers})
     # By the reader that a run has: a running state wants one of its own.
     target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
-    whole, read = target_of(), torch.tensor(text[:-1], device=pair.device)
-    probs = whole.forward(read, keep=len(new)).float().softmax(-1)
+    plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
+    probs = plain_target.forward(read, keep=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()
-    requests = [one.request(plain) for one in readings]
+    requests = [reading.request(plain) for reading in readings]
     drafters = [request.drafter(context_of(request, target, chooser)) for request in requests]
-    for one in readings:
-        one.kept.append([])
+    for reading in readings:
+        reading.accepted.append([])
     target.prefill(prompt)
     for drafter in drafters:
         drafter.prefill(prompt, _own(drafter, target, layers))
@@ -111,10 +113,10 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
         if time.perf_counter() > until:
             break
         committed, drafts = text[: len(prompt) + place], []
-        for one, drafter in zip(readings, drafters):
+        for reading, drafter in zip(readings, drafters):
             chooser.coming = iter(tokens[place:].split(1))
             drafts.append(drafter.propose(committed, GAMMA, coins.draft))
-            one.kept[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
+            reading.accepted[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
         target.forward(target.unread(committed), keep=1)
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
@@ -135,8 +137,8 @@ def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
         return 0.0
     q = logits.float().softmax(-1)
     p = probs[: len(q)]
-    own = tokens[: len(q), None]
-    reached = (q.gather(-1, own) / p.gather(-1, own)).clamp_max(1).squeeze(-1).cumprod(0).roll(1)
+    ids = tokens[: len(q), None]
+    reached = (q.gather(-1, ids) / p.gather(-1, ids)).clamp_max(1).squeeze(-1).cumprod(0).roll(1)
     reached[0] = 1
     return float((reached * torch.minimum(p, q).sum(-1)).sum())
 
@@ -151,18 +153,18 @@ def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | N
 
 def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     """The verdict on the first reading, the part's own, by what was kept of each."""
-    sums, others = _stretches(readings), readings[1:]
+    sums, neighbours = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
         return left_out(what)
     tokens = [over_prompts(sums, partial(_kept, reading=place)) for place in range(len(readings))]
     figures = reduce(
         lambda first, then: Sentence("{first}, and {then}", first=first, then=then), map(_figure, readings, tokens)
     )
-    if not others:
+    if not neighbours:
         return Finding("skipped", what, figures)
-    level = 1 - (1 - SURE) / len(others)  # so that all of them hold at once
+    level = 1 - (1 - SURE) / len(neighbours)  # so that all of them hold at once
     gains = [over_prompts(sums, partial(_gain, reading=place), level=level) for place in range(1, len(readings))]
-    best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
+    best, reading = max(zip(gains, neighbours), key=lambda pair: pair[0].value)
     if best.low is not None and best.low > 0:
         seen = Sentence(
             "{reading} would give {gain} more tokens a pass ({low} to {high}, 98 %): {figures}",
@@ -180,9 +182,9 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
     """Of each stretch of text, how many places it has, and what each reading kept there."""
     sums: list[tuple[float, ...]] = []
-    for text in zip(*(one.kept for one in readings)):
+    for text in zip(*(reading.accepted for reading in readings)):
         for first in range(0, len(text[0]), STRETCH):
-            parts = [kept[first : first + STRETCH] for kept in text]
+            parts = [accepted[first : first + STRETCH] for accepted in text]
             sums.append((len(parts[0]), *map(sum, parts)))
     return sums
 
@@ -202,8 +204,8 @@ def _rounded(ratio: Ratio, name: str) -> dict[str, float | None]:
     return {key: None if value is None else round(value, 2) for key, value in values.items()}
 
 
-def _figure(reading: Reading, kept: Ratio) -> Sentence:
-    known = _rounded(kept, "kept")
+def _figure(reading: Reading, tokens: Ratio) -> Sentence:
+    values = _rounded(tokens, "kept")
     if reading.name is None:
-        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **known)
-    return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)
+        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **values)
+    return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **values)

@@ -37,9 +37,9 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     runs = [order.settings] * len(chains)
     for batch in closing(runner.batches(plain, advising, contestants, others=runs), halt):
         for event in batch:
-            contest.heard(event)
+            contest.hear(event)
         if contest.now is not None:
-            now, who = contest.now, say.spoken(title(contest.entered[contest.now.number]))
+            now, who = contest.now, say.spoken(title(contest.entries[contest.now.number]))
             known = {"percent": round(100 * now.fraction), "seconds": f"{now.seconds_left:.0f}"}
             yield as_text(f"{say('advice.seconds_left', **known)} · {who}")
     signed = say("models.found_wrong")

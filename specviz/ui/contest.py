@@ -71,12 +71,12 @@ class Comparison:
         given = self.orders[0], in_turn, prompts, self.contestants, contest.repeats
         for batch in closing(self.runner.batches(*given, others=others), self.halt):
             for event in batch:
-                contest.heard(event)
+                contest.hear(event)
                 if not isinstance(event, Failed):
                     yield self._told(event), contest.fraction
 
     def _told(self, event: Progress | TimedRun) -> Said:
-        contest, name = self.contest, title(self.contest.entered[event.number])
+        contest, name = self.contest, title(self.contest.entries[event.number])
         if isinstance(event, Progress) and event.warming:
             return said("compare.warming_up", number=event.number + 1, of=len(self.contestants), what=name)
         what, left = said("compare.run", done=len(contest.runs), of=contest.count, what=name), contest.seconds_left
@@ -91,11 +91,11 @@ def in_turn(
     request: Request, prompts: Sequence[RunSettings], contestants: Sequence[Contestant], repeats: int
 ) -> Iterator[Event | None]:
     """The contestants' runs on each prompt, plain decoding first among them; each repeat has the next seed."""
-    from specviz.bench.lanes import contested
+    from specviz.bench.contesting import measure_contest
     from specviz.bench.turns import Amount
 
     amount = Amount(request.settings.max_new_tokens, repeats)
-    return contested((request.but(prompt) for prompt in prompts), contestants, amount)
+    return measure_contest((request.but(prompt) for prompt in prompts), contestants, amount)
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
@@ -110,7 +110,7 @@ def comparison_of(
     runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
 ) -> Comparison:
     """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
-    from specviz.bench.lanes import entered
+    from specviz.bench.contesting import entry_of
 
     orders, domains = _on_prompts(runner, pair, order, choice.prompts)
     for name in ("drafters", "gammas", "widths"):
@@ -118,12 +118,12 @@ def comparison_of(
             raise SpecvizError("Choose at least one.", name)
     request, left_out = orders[0].request(pair, runner.deployment), []
     plain = Contestant.of(PLAIN)
-    rows = {plain: entered(plain, request)}
+    rows = {plain: entry_of(plain, request)}
     try:
         for contestant, judges in _drafting(runner, pair, orders[0], order.settings, choice):
             if judges:
                 # Each once, even where a rule that is asked for is the usual one.
-                rows[contestant] = usual = entered(contestant, request)
+                rows[contestant] = usual = entry_of(contestant, request)
             else:
                 left_out.append(_left_out(usual, contestant.settings.rule))
     except SpecvizError as error:
@@ -175,7 +175,7 @@ def _drafting(
 
     At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
     """
-    from specviz.bench.lanes import drafting
+    from specviz.bench.contesting import drafting
     from specviz.rules import rule_named
 
     base, vary = replace(asked, prompt=""), read_vary(choice.vary, OTHERS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.bench import advising, lanes
+from specviz.bench import advising, contesting
 from specviz.bench.advising import (
     FINALISTS,
     LEAST_TOKENS,
@@ -39,7 +39,7 @@ def heard(requests, domains: Sequence[str], contestants: Sequence[Contestant], e
     """The contest that has heard these events, and their progress."""
     contest, told = contest_of(requests, domains, contestants), []
     for event in events:
-        contest.heard(event)
+        contest.hear(event)
         told += [event] if isinstance(event, Progress) else []
     return contest, told
 
@@ -69,8 +69,8 @@ class Machine:
         self.now, self.each, self.speed, self.amounts = 0.0, seconds_of_a_token, speed, []
         monkeypatch.setattr(advising, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(advising, "pending_rounds", self.decode)
-        monkeypatch.setattr(lanes.Failures, "caught", lambda failures, contestant, make: contestant.settings)
-        monkeypatch.setattr(lanes, "take_turns", self.take_turns)
+        monkeypatch.setattr(contesting.Failures, "caught", lambda failures, contestant, make: contestant.settings)
+        monkeypatch.setattr(contesting, "take_turns", self.take_turns)
 
     def decode(self, request):
         for _ in range(request.settings.max_new_tokens):

@@ -105,11 +105,11 @@ def failing(*given, **named):
     raise IndexError("out of range")
 
 
-@pytest.mark.parametrize("who", ["generate", "propose", "written"])
+@pytest.mark.parametrize("who", ["generate", "propose", "new_tokens"])
 def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared(monkeypatch, who):
-    pair, honest = tiny_pair("llama"), equal_texts.written
+    pair, honest = tiny_pair("llama"), equal_texts.new_tokens
 
-    def written(contestant, plain):
+    def new_tokens(contestant, plain):
         if contestant.mode == "prompt_lookup":
             raise SpecvizError("The device ran out of memory.", "max_new_tokens")
         return honest(contestant, plain)
@@ -119,7 +119,7 @@ def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared
     elif who == "propose":
         monkeypatch.setattr(PromptLookup, "propose", failing)
     else:
-        monkeypatch.setattr(equal_texts, "written", written)
+        monkeypatch.setattr(equal_texts, "new_tokens", new_tokens)
     findings = found(pair_check.texts(pair, inf))
     wrong = "greedy text of transformers' generate" if who == "generate" else "greedy text, prompt_lookup"
     assert {one for one, each in findings.items() if each.state == "wrong"} == {wrong}

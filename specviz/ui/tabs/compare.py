@@ -234,7 +234,7 @@ def _summary(comparison: Comparison, pair: ModelPair) -> Said:
 def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     contest = comparison.contest
-    others, prompts = range(1, len(contest.entered)), range(len(comparison.orders))
+    others, prompts = range(1, len(contest.entries)), range(len(comparison.orders))
     met = [(number, prompt) for number in others for prompt in prompts if contest.run_of(number, prompt)]
     if not comparison.plain.sampling.greedy or not met:
         return None
@@ -244,7 +244,7 @@ def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
         parting = compare_texts(expected[prompt], run_of(comparison, pair, number, prompt))["parting"]
         if parting:
             where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
-            partings.append({"name": joined([title(contest.entered[number]), *where], ", "), **parting})
+            partings.append({"name": joined([title(contest.entries[number]), *where], ", "), **parting})
     return {"of": len(met), "partings": partings}
 
 
