@@ -87,10 +87,8 @@ def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
 
     names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens
     model = offer.draft or names.model
-    servers = _vllm(names, gamma, model), _sglang(names, gamma, model), _llama_cpp(names, gamma, model)
-    return tuple(
-        replace(server, note="tokenizers") if offer.translated and server.flags else server for server in servers
-    )
+    rows = (flags(names, gamma, model) for flags in (_vllm, _sglang, _llama_cpp))
+    return tuple(replace(row, note="tokenizers") if offer.translated and row.flags else row for row in rows)
 
 
 def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:

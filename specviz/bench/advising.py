@@ -1,4 +1,4 @@
-"""Which drafter here: every one available in turn with plain decoding, then the fastest again, on one's own work.
+"""Which drafter here: every one available in turn with plain decoding, then the fastest again, on the user's own work.
 
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specviz.bench.contest import Contest, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
-from specviz.bench.contesting import Failures, entry_of, measure_contest
+from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
 from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
@@ -66,9 +66,8 @@ def advise(
         return  # where many are slower than plain decoding, the first stage takes longer than planned
     final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
     first_cost = first.cost()
-    yield from _measured(
-        final, requests, contestants[0], failures, token_seconds, first_cost + final.cost(), first_cost
-    )
+    total_cost = first_cost + final.cost()
+    yield from _measured(final, requests, contestants[0], failures, token_seconds, total_cost, first_cost)
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
@@ -104,11 +103,9 @@ class _Stage:
 def _fitting(drafting: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
     """A stage that fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
     runs, around = runs_in_turn(1 + len(drafting)), WARM_UP_TOKENS + 2 * reading
-    with_only_gamma = {
-        number: contestant for number, contestant in drafting.items() if contestant.num_draft_tokens == ONLY_GAMMA
-    }
-    if with_only_gamma and worth < runs * (LEAST_TOKENS + around):
-        drafting, runs = with_only_gamma, runs_in_turn(1 + len(with_only_gamma))
+    chosen = {number: rival for number, rival in drafting.items() if rival.num_draft_tokens == ONLY_GAMMA}
+    if chosen and worth < runs * (LEAST_TOKENS + around):
+        drafting, runs = chosen, runs_in_turn(1 + len(chosen))
     most = min(tokens, MOST_TOKENS)
     # Several prompts rather than one long text: they differ more from each other than parts of a text do.
     prompts_read = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
@@ -125,22 +122,18 @@ def _measured(
     total_cost: float,
     before: float = 0.0,
 ) -> Iterator[Event | None]:
-    """One stage. whole, before: the time of all measuring and of that before this one, in tokens of plain decoding."""
+    """One stage. total_cost, before: of all measuring and of that before this stage, in tokens of plain decoding."""
     numbers, runs, cost = [0, *stage.drafting], 0, stage.cost()
 
     def progress(event: Progress) -> Progress:
         cost_done = before + cost * runs / stage.runs
         left = max(0.0, total_cost - cost_done) * token_seconds
-        return replace(
-            event, number=numbers[event.number], fraction=min(1.0, cost_done / total_cost), seconds_left=left
-        )
-
-    def short(request: Request) -> Request:
-        settings = request.settings
-        return replace(request, settings=replace(settings, max_new_tokens=min(stage.tokens, settings.max_new_tokens)))
+        fraction = min(1.0, cost_done / total_cost)
+        return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
 
     yield progress(Progress(0, warming=True))
-    prompts, amount = (short(requests[number]) for number in stage.prompts), Amount(stage.tokens, stage.repeats)
+    prompts = (shortened(requests[number], stage.tokens) for number in stage.prompts)
+    amount = Amount(stage.tokens, stage.repeats)
     for event in measure_contest(prompts, [plain, *stage.drafting.values()], amount, failures):
         if isinstance(event, TimedRun):
             runs += 1
@@ -154,12 +147,9 @@ def _measured(
 def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, float]]:
     """Seconds that a token takes in plain decoding, and the mean time of reading a prompt, in such tokens."""
     first, *_ = requests
-    short = replace(
-        first, settings=replace(first.settings, max_new_tokens=min(TIMED_TOKENS, first.settings.max_new_tokens))
-    )
     for _ in range(2):
         step_seconds, began = [], time.perf_counter()
-        for _ in pending_rounds(short):
+        for _ in pending_rounds(shortened(first, TIMED_TOKENS)):
             step_seconds.append(time.perf_counter() - began)
             yield None
             began = time.perf_counter()

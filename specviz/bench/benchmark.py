@@ -259,12 +259,8 @@ class Benchmark:
         """The contestants that are measured at this temperature, named after whatever else is varied."""
         label = " ".join(f"{name}={value}" for name, value in task.items() if name != "temperature")
         named = (replace(contestant, label=label) for contestant in self.contestants)
-        failed = self.failures.reasons
-        return [
-            contestant
-            for contestant in named
-            if takes_part(contestant, task["temperature"]) and contestant.title not in failed
-        ]
+        present = (contestant for contestant in named if takes_part(contestant, task["temperature"]))
+        return [contestant for contestant in present if contestant.title not in self.failures.reasons]
 
     def _plain(self, task: Task, preset: Preset) -> Request:
         """Plain decoding of a preset."""

@@ -91,9 +91,8 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The distribution of the first two tokens: chains of every drafter, a tree where the pair has any, and every other
     lossless rule once."""
-    candidates = [
-        testable(pair, drafter, branches, "auto") for drafter, branches in itertools.product(DRAFTERS, (1, 3))
-    ]
+    shapes = itertools.product(DRAFTERS, (1, 3))
+    candidates = [testable(pair, drafter, branches, "auto") for drafter, branches in shapes]
     # Some make chains whatever they are asked for.
     tested = {(request.settings.drafter, request.branches): request for request in candidates if request}.values()
     chains, trees = ([request for request in tested if request.branches == branches] for branches in (1, 3))

@@ -1,7 +1,7 @@
 """A contest: contestants on one or more prompts in turn, and what was measured so far, at any time. Loads no torch.
 
-Compare, `bench`, `advise`, `check` and the race all hold one, hear what `specviz.bench.contesting.measure_contest` measures, which
-may be in another process, and ask it for rows.
+Compare, `bench`, `advise`, `check` and the race all hold one, hear the events of
+`specviz.bench.contesting.measure_contest`, which may run in another process, and ask the contest for rows.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def runs_in_turn(count: int) -> int:
 
 @dataclass
 class Contest:
-    """What is known of a contest. It ends anywhere, and what was heard until then is kept."""
+    """The measurements of a contest so far. It may end anywhere, and keeps what it has heard until then."""
 
-    entries: Sequence[Row]  # one a contestant, plain decoding first, still without figures: see `contesting.entry_of`
+    entries: Sequence[Row]  # plain decoding first, without figures: see `contesting.entry_of`
     domains: Sequence[str] = ("",)  # of each prompt
     repeats: int = 1
     failed: dict[str, SpecvizError | Sentence] = field(default_factory=dict)  # by title, and why
@@ -96,10 +96,9 @@ class Contest:
     def hear(self, event: Event | None) -> None:
         if isinstance(event, TimedRun):
             # A final's runs take the place of the contestant's earlier ones; plain decoding's serve all of its rivals.
-            runs = (
-                run for run in self.runs if not run.number or run.number != event.number or run.stage == event.stage
-            )
-            self.runs = [*runs, event]
+            if event.number:
+                self.runs = [run for run in self.runs if run.number != event.number or run.stage == event.stage]
+            self.runs.append(event)
         elif isinstance(event, Failed):
             self.failed[event.title] = event.reason
         elif event is not None:
@@ -155,10 +154,8 @@ class Contest:
         plain = [run for run in self.runs if run.number == 0 and run.meeting in meetings]
         if row.title in self.failed or not runs or not plain:
             return replace(row, domain=domain)
-        figures, prompts_met = (
-            figures_of(runs, plain if row.mode != PLAIN else ()),
-            sorted({run.prompt for run in runs}),
-        )
+        figures = figures_of(runs, plain if row.mode != PLAIN else ())
+        prompts_met = sorted({run.prompt for run in runs})
         if over and number and len(prompts_met) >= FEWEST:
             ratio = _over_prompts(runs, plain, prompts_met)
             figures = replace(figures, speedup_measured=ratio.value, speedup_interval=ratio.interval)

@@ -151,7 +151,7 @@ class Failed:
     reason: SpecvizError | Sentence
 
 
-#: What is heard of a contest while it goes on; None in between, where it can be ended.
+#: What a contest hears while it goes on; None in between, where it can be ended.
 Event = Progress | TimedRun | Failed
 
 
@@ -172,20 +172,19 @@ def speedup_of(drafting: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio
     return ratio_of(list(_pairs(drafting, plain, alike)))
 
 
-def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
+def _pairs(drafting: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
     """Place by place. A round may produce more than a part, and the next turn then nothing: the other contestant's turn
     there counts all the same, or reading the prompt would weigh more in its time."""
-    counterpart = {run.meeting: run for run in plain}
-    for run in own:
-        base = counterpart.get(run.meeting)
-        if base is not None:
-            ours, theirs = ({turn.place: turn for turn in each.turns} for each in (run, base))
-            ends = max(ours, default=-1), max(theirs, default=-1)
-            # Of texts that differ, one may go on after the other has ended.
-            for place in range(1 + (max(ends) if alike else min(ends))):
-                one, other = (each.get(place, Turn(place, 0, 0.0)) for each in (ours, theirs))
-                stratum = place if alike else None
-                yield TurnPair(one.tokens, one.seconds, other.tokens, other.seconds, stratum)
+    plain_runs = {run.meeting: run for run in plain}
+    for run in drafting:
+        if run.meeting not in plain_runs:
+            continue
+        both = [{turn.place: turn for turn in side.turns} for side in (run, plain_runs[run.meeting])]
+        ends = [max(turns, default=-1) for turns in both]
+        # Of texts that differ, one may go on after the other has ended.
+        for place in range(1 + (max(ends) if alike else min(ends))):
+            fast, slow = (turns.get(place, Turn(place, 0, 0.0)) for turns in both)
+            yield TurnPair(fast.tokens, fast.seconds, slow.tokens, slow.seconds, place if alike else None)
 
 
 # Figures
@@ -225,7 +224,7 @@ class Forced:
 
     pair: str  # its name, and the kind of its passes: figures of others are not comparable
     kind: str
-    alpha: float  # asked for; `figures` has the measured one
+    alpha: float  # the forced one; `figures` has the measured one
     num_draft_tokens: int
     repeats: int
     figures: Figures | None  # without reading the prompt; None before the first of them
@@ -235,7 +234,7 @@ class Forced:
 def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
     """The figures of a contestant's repeats compared with those of plain decoding.
 
-    own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
+    runs: at least one, each with a turn. plain: the runs that it took turns with, in any order; empty where there
     is nothing to compare with, as for plain decoding itself.
     """
     speeds = [run.speed for run in runs]
@@ -248,8 +247,8 @@ def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figu
     )
     if not all(run.rounds for run in runs):
         return figures
-    counts, base = (tally(round_ for run in runs for round_ in run.rounds) for runs in (runs, plain))
-    alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, base)
+    counts, plain_counts = (tally(round_ for run in side for round_ in run.rounds) for side in (runs, plain))
+    alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, plain_counts)
     formula = None
     if cost is not None and alpha is not None and not counts.drafted_trees:
         formula = formula_speedup(alpha, cost, counts.rounds_by_depth)

@@ -42,6 +42,12 @@ def request_of(contestant: Contestant, plain: Request) -> Request:
     return plain.but(contestant.on(plain.settings))
 
 
+def shortened(request: Request, tokens: int) -> Request:
+    """The request with at most so many new tokens."""
+    settings = request.settings
+    return replace(request, settings=replace(settings, max_new_tokens=min(tokens, settings.max_new_tokens)))
+
+
 def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
     """Why the pair cannot decode in this way; None if it can."""
     try:

@@ -120,5 +120,5 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
     from specviz.bench.turns import WARM_UP_TOKENS
 
     both = [replace(settings, drafter=None), settings]
-    warming = [replace(settings_, max_new_tokens=min(WARM_UP_TOKENS, settings_.max_new_tokens)) for settings_ in both]
-    return [*warming, *both]
+    tokens = min(WARM_UP_TOKENS, settings.max_new_tokens)
+    return [*(replace(run, max_new_tokens=tokens) for run in both), *both]

@@ -14,7 +14,7 @@ from typing import Literal
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.contesting import Failures, new_tokens, plain_request, reason_of, refusal_of, request_of
+from specviz.bench.contesting import Failures, new_tokens, plain_request, reason_of, refusal_of, request_of, shortened
 from specviz.bench.two_texts import parting
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
@@ -143,7 +143,7 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     token_seconds, eager_seconds = _token_seconds(plain)
     writers = sum(refusal_of(contestant, plain) is None for contestant, _ in _writers(plain))
     tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * token_seconds + eager_seconds))))
-    plain = _shortened(plain, tokens)
+    plain = shortened(plain, tokens)
     due = plain_run(plain)
     for contestant, what in _writers(plain):
         if isinstance(refusal := refusal_of(contestant, plain), SpecvizError):
@@ -152,11 +152,6 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
             yield left_out(what)
         else:
             yield finding_of(what, functools.partial(_compared, contestant, what, due, plain, preset.name))
-
-
-def _shortened(plain: Request, tokens: int) -> Request:
-    settings = plain.settings
-    return replace(plain, settings=replace(settings, max_new_tokens=min(tokens, settings.max_new_tokens)))
 
 
 def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, preset: str) -> Finding:
@@ -188,7 +183,7 @@ def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
 
 def _token_seconds(plain: Request) -> tuple[float, float]:
     """Seconds that a token takes in plain decoding, and in transformers' `generate`, which has passes of its own."""
-    short, seconds = _shortened(plain, 4), []
+    short, seconds = shortened(plain, 4), []
     for engine in ("specviz", "transformers"):
         began = time.perf_counter()
         with Failures().of(engine):  # the comparison of its text will report it

@@ -1,4 +1,4 @@
-"""Speculation at any acceptance rate: the pair's own passes, with drafts that are right as often as asked.
+"""Speculation at any acceptance rate: the pair's own passes, with drafts that are right with a chosen probability.
 
 An oracle knows the target's answer and speaks in the draft model's place, which makes all of its passes. So the seconds
 are real at any acceptance rate and say nothing about any draft model. Users cannot draft with it: it is not one of
@@ -60,7 +60,7 @@ def measure_forced(
         yield None
     drafts = request_of(Contestant.of(DraftModel.name, num_draft_tokens), plain)
     stepper = engine_stepper(drafts, lambda repeat: oracle(truth, alpha, seed=repeat))
-    forced = replace(stepper, start=lambda repeat: _as_asked(stepper.start(repeat), truth, num_draft_tokens))
+    forced = replace(stepper, start=lambda repeat: _in_full(stepper.start(repeat), truth, num_draft_tokens))
     result = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
     runs: dict[int, list[TimedRun]] = {0: [], 1: []}
     for event in take_turns([engine_stepper(plain), forced], Amount(tokens, repeats, budget, with_prompt=False)):
@@ -85,16 +85,16 @@ def _check_draft(pair: ModelPair) -> None:
         )
 
 
-def _as_asked(steps: Steps, truth: Sequence[int], gamma: int) -> Steps:
-    """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
+def _in_full(steps: Steps, truth: Sequence[int], gamma: int) -> Steps:
+    """Rounds before the first that did not draft in full or left the text that the oracle knows; at least one."""
     place = 0
     for round_ in steps:
         assert isinstance(round_, PendingRound)
         followed = tuple(truth[place : place + len(round_.emitted)]) == round_.emitted
-        in_full = followed and len(round_.verdict.draft.parents) >= gamma
-        if in_full or not place:
+        full = followed and len(round_.verdict.draft.parents) >= gamma
+        if full or not place:
             yield round_
-        if not in_full:
+        if not full:
             return
         place += len(round_.emitted)
 
@@ -115,7 +115,7 @@ def check_alpha(alpha: float) -> None:
 def oracle(truth: Sequence[int], alpha: float, seed: int) -> Callable[[DraftContext], Drafter]:
     """Builds the drafter of one greedy run, for the engine; the request names ``draft_model``.
 
-    known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
+    truth: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
     token is right, independently of all others. seed: of the coins.
     """
 
@@ -126,10 +126,10 @@ def oracle(truth: Sequence[int], alpha: float, seed: int) -> Callable[[DraftCont
 
 
 def script(truth: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
-    """The oracle's token at each place of the text: the known token with probability `alpha`, else any other one.
+    """The oracle's token at each place of the text: the true token with probability `alpha`, else any other one.
 
-    One coin a place makes drafts independent: a place is judged once, since its token is then either kept or replaced
-    by the target's. A token that was discarded unjudged may come again, with the coin that was not used.
+    One coin a place makes drafts independent: a place is judged once, since its token is then either accepted or
+    replaced by the target's. A token that was discarded unjudged may come again, with the coin that was not used.
     """
     generator = torch.Generator().manual_seed(seed)
     right = torch.rand(len(truth), generator=generator, dtype=torch.float64) < alpha

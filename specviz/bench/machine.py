@@ -183,10 +183,10 @@ def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
     their weights instead, and are faster than such a product.
     """
     dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
-    narrow = {dtype_: _product_rate(_NARROW, dtype_, device) for dtype_ in dtypes}
+    narrow = {candidate: _product_rate(_NARROW, candidate, device) for candidate in dtypes}
     best = max(narrow.values())
-    worth = [dtype_ for dtype_ in dtypes if _FAR_SLOWER * narrow[dtype_] > best]
-    return max(best, *(_product_rate(PEAK_SIDE[device.type], dtype_, device) for dtype_ in worth))
+    worth = [candidate for candidate, rate in narrow.items() if _FAR_SLOWER * rate > best]
+    return max(best, *(_product_rate(PEAK_SIDE[device.type], candidate, device) for candidate in worth))
 
 
 def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:

@@ -122,10 +122,8 @@ def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
 
 
 def _filled(curve: Curve, seconds_by_pass: Mapping[tuple[str, int], list[float]]) -> Curve:
-    points = (
-        _point(width, seconds) for (role, width), seconds in seconds_by_pass.items() if role == curve.role and seconds
-    )
-    return replace(curve, points=tuple(points))
+    widths = {width: seconds for (role, width), seconds in seconds_by_pass.items() if role == curve.role and seconds}
+    return replace(curve, points=tuple(_point(width, seconds) for width, seconds in widths.items()))
 
 
 def _point(width: int, seconds: list[float]) -> Point:
@@ -184,7 +182,7 @@ def measure_batches(
     Each pass is run once to warm up, the smallest first: when that has taken `budget` seconds, larger ones are left
     out. All others then take turns. Raises SpecvizError (field ``target``) where the device's memory does not hold one.
     """
-    models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
+    models = {role: _model_of_passes(pair, role) for role in models_of(pair)}
     widths, context = within_positions(models_of(pair).values(), widths, context)
     prepared = pair.passes.fast.get(TARGET)
     kind = "kernels" if prepared and prepared.static.few_rows else "plain"
@@ -209,7 +207,7 @@ def measure_batches(
             yield replace(start, points=tuple(points), fraction=fraction)
 
 
-def _as_runs_have_it(pair: ModelPair, role: str) -> PreTrainedModel:
+def _model_of_passes(pair: ModelPair, role: str) -> PreTrainedModel:
     """The model in the form in which prepared passes multiply, if there are any."""
     prepared = pair.passes.fast.get(Role(role))
     return prepared.static.model if prepared else models_of(pair)[role]

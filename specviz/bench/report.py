@@ -153,8 +153,8 @@ def _best(groups: Sequence[Values]) -> Iterator[str]:
             best[key] = max(best.get(key, summary), summary, key=operator.itemgetter("speedup_measured"))
     for (temperature, group), summary in best.items():
         yield (
-            f"Best at temperature {temperature:g} on {group}: {summary['title']}, {summary['speedup_measured']:.2f} × plain, "
-            f"{summary['acceptance_length']:.2f} tokens a pass."
+            f"Best at temperature {temperature:g} on {group}: {summary['title']}, "
+            f"{summary['speedup_measured']:.2f} × plain, {summary['acceptance_length']:.2f} tokens a pass."
         )
 
 
@@ -162,7 +162,7 @@ def _formula(rows: Sequence[Row]) -> Iterator[str]:
     """Chains' measured speedups over the formula's (Leviathan et al. 2023, Thm 3.8) for their α and c, which leaves out
     reading the prompt, the engine's work between passes, and that a wide target pass takes longer than one token's.
 
-    Of those judged token by token: α is that rule's, another one keeps more or less of the same drafts.
+    Only of rows judged token by token: α is that rule's, and another rule accepts more or fewer of the same drafts.
     """
 
     by_mode: dict[tuple[float, str], list[tuple[float, Row]]] = {}
@@ -290,8 +290,10 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
         if agreement.place is not None and agreement.margin is not None:
             parted.setdefault((agreement.preset, agreement.place, agreement.margin), []).append(agreement)
     for (preset, place, margin), agreements_there in parted.items():
+        titles = ", ".join(agreement.title for agreement in agreements_there)
+        gap = max(agreement.largest_gap or 0.0 for agreement in agreements_there)
         yield (
             f"  On {preset} token {place + 1} differs, where the target's best two lie {margin:.3f} apart in log "
-            f"probability, which is rounding in {dtype}: {', '.join(agreement.title for agreement in agreements_there)}. From there on each "
-            f"token is the target's best to within {max(agreement.largest_gap or 0.0 for agreement in agreements_there):.3f}."
+            f"probability, which is rounding in {dtype}: {titles}. From there on each token is the target's best to "
+            f"within {gap:.3f}."
         )

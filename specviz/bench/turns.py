@@ -29,7 +29,7 @@ from specviz.theory.statistics import Ratio
 WARM_UP_TOKENS, MOST_WARM_UP = 16, 3.0
 
 #: Makes a run's drafter.
-Speaker = Callable[[DraftContext], Drafter]
+DrafterMaker = Callable[[DraftContext], Drafter]
 
 #: Seconds of plain decoding in a turn, and the fewest turns into which a text is cut; and the fewest tokens of a turn,
 #: since a round of speculation produces several at once.
@@ -55,7 +55,7 @@ Steps = Generator[Emits, None, None]
 
 @dataclass(frozen=True)
 class Stepper:
-    """A contestant: starts its run number `repeat`, as steps that are made when they are asked for."""
+    """A contestant's runs: starts run number `repeat`, whose steps are decoded one by one as they are asked for."""
 
     start: Callable[[int], Steps]
     divisible: bool = True  # False: no other can decode between two of its steps, so a turn is a whole run
@@ -81,16 +81,16 @@ class Amount:
     patience: float = 1.0  # times the budget may be spent while an interval says nothing
 
 
-def engine_stepper(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Stepper:
+def engine_stepper(request: Request, make_drafter: Callable[[int], DrafterMaker] | None = None) -> Stepper:
     """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
 
-    speaks: makes the drafter of each repeat in place of the request's, see `specviz.bench.forced`.
+    make_drafter: of each repeat, in place of the request's drafter, see `specviz.bench.forced`.
     """
 
     def start(repeat: int) -> Steps:
         settings = request.settings
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
-        yield from pending_rounds(seeded, speaks and speaks(repeat))
+        yield from pending_rounds(seeded, make_drafter and make_drafter(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
     # the same passes, while each has a clock of its own to cut the text by.
@@ -177,7 +177,7 @@ class _Group:
 
 def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
     """Plain decoding in the middle, so that all are close to it. Every other time backwards, so that a machine that
-    keeps slowing down does not always put the same ones at a disadvantage."""
+    keeps slowing down does not always put the same contestants at a disadvantage."""
     plain, *drafting = runs
     middle = len(drafting) // 2
     order = [*drafting[:middle], plain, *drafting[middle:]]

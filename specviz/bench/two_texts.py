@@ -56,9 +56,9 @@ def cut(
 ) -> tuple[list[int], list[int], int]:
     """Prompt and text as token ids, of both, and how many of these are the prompt's: all that `parting` takes.
 
-    one, other: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens again,
-    which need not be the tokens that an engine chose. Raises SpecvizError, whose field is a parameter's, where nothing
-    precedes their difference, or for texts that the target cannot read.
+    first, second: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens
+    again, which need not be the tokens that an engine chose. Raises SpecvizError (field ``one``, ``other`` or
+    ``prompt``) where nothing precedes their difference, or for texts that the target cannot read.
     """
     start = pair.encode(prompt, chat) if prompt else None
     texts: list[list[int]] = []
@@ -77,8 +77,8 @@ def parting(
 ) -> Parting | None:
     """The first difference of two texts, as the pair's target scores it; None for equal ones.
 
-    one, other: token ids that begin alike, of which the first `start` are the prompt's. later: how many tokens after
-    the parting are looked at.
+    first_text, second_text: token ids that begin alike, of which the first `start` are the prompt's. later: how many
+    tokens after the parting are looked at.
     """
     place = first_difference(first_text, second_text)
     if place is None:
@@ -116,7 +116,7 @@ def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> li
 
 
 def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
-    """Prompt and text as token ids. said, ids: the prompt as the models read it."""
+    """Prompt and text as token ids. prompt, ids: the prompt as the models read it."""
     if not isinstance(text, str):
         return list(pair.encode([*ids, *text]).ids)
     full_text = prompt + text

@@ -1,10 +1,11 @@
 """Are the target's trained parts wired right? Each is read as its files say and in neighbouring ways, on one text.
 
-A part that gets other hidden states than it was trained on raises no error: fewer of its tokens are kept, at times only
-a few percent fewer. To tell that within seconds, nothing is left to coins that need not be: all readings draft at the
-same places of a text that the target itself drew, and how many tokens it would keep there is computed.
+A part that gets other hidden states than it was trained on raises no error: fewer of its tokens are accepted, at times
+only a few percent fewer. To tell that within seconds, nothing is left to coins that need not be: all readings draft at
+the same places of a text that the target itself drew, and how many tokens it would accept there is computed.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ LEAST, SURE = 8, 0.98
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A way to read a part, and how many draft tokens are kept of it on average, at each place of each text."""
+    """A way to read a part, and how many of its draft tokens are accepted on average, at each place of each text."""
 
     drafter: str
     part: TrainedPart
@@ -60,7 +61,7 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     for preset in PRESETS if readings else ():
         if time.perf_counter() < until:
             plain = plain_request(pair, preset, 1.0, PLACES + GAMMA - 1)
-            listen(plain, [one for each in readings.values() for one in each], until)
+            listen(plain, list(itertools.chain(*readings.values())), until)
     for name, of_part in readings.items():
         layers = ", ".join(map(str, pair.parts[name].feature_layers))
         yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), of_part)
@@ -69,11 +70,9 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
 def readings_of(pair: ModelPair, name: str) -> list[Reading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    neighbours = part.other_readings().items()
-    possible = {
-        key: neighbour for key, neighbour in neighbours if all(0 <= layer <= last for layer in neighbour.feature_layers)
-    }
-    return [Reading(name, part), *(Reading(name, neighbour, key) for key, neighbour in possible.items())]
+    possible = [Reading(name, neighbour, key) for key, neighbour in part.other_readings().items()]
+    possible = [reading for reading in possible if all(0 <= layer <= last for layer in reading.part.feature_layers)]
+    return [Reading(name, part), *possible]
 
 
 class Dictated(TopChoices):
@@ -90,12 +89,12 @@ class Dictated(TopChoices):
 
 @torch.inference_mode()
 def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
-    """Has every reading draft at the places of a text that `plain` writes, and adds what the target would keep."""
+    """Has every reading draft at the places of a text that `plain` writes, and adds what the target would accept."""
     pair, prompt = plain.pair, list(plain.prompt.ids)
     new = new_tokens(Contestant.of(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
     layers = sorted({layer for reading in readings for layer in reading.part.feature_layers})
-    # By the reader that a run has: a running state wants one of its own.
+    # By the reader that a run has: a running state wants a reader of its own.
     target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
     plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
     probs = plain_target.forward(read, keep=len(new)).float().softmax(-1)
@@ -106,7 +105,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
         reading.accepted.append([])
     target.prefill(prompt)
     for drafter in drafters:
-        drafter.prefill(prompt, _own(drafter, target, layers))
+        drafter.prefill(prompt, _features_of(drafter, target, layers))
     draws, judgements = torch.zeros(2, GAMMA, dtype=torch.double, device=pair.device)
     coins = Uniforms(draws, judgements, next=tokens.new_zeros(()))
     for place in range(len(new) - GAMMA + 1):
@@ -120,18 +119,18 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
         target.forward(target.unread(committed), keep=1)
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
-            # As if all of it had been refused: at each place the target has read what comes before it, and no more.
-            refused = Verdict((), (new[place],), (), draft, None, 0)
-            drafter.observe_draft(len(committed), refused, _own(drafter, target, layers))
+            # As if all were rejected: at each place the target has read what comes before it, and no more.
+            rejected = Verdict((), (new[place],), (), draft, None, 0)
+            drafter.observe_draft(len(committed), rejected, _features_of(drafter, target, layers))
 
 
 def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
-    """How many tokens of a chain the target keeps at temperature 1, where it goes on with these `tokens` itself.
+    """How many tokens of a chain the target accepts at temperature 1, where it goes on with these `tokens` itself.
 
     logits: [m, vocab] of the drafter, row i after the first i tokens; None if it drafts nothing. probs: [≥ m, vocab],
-    the target's there. Token i is reached and kept with the probability Σ ∏ min(p, q) over all chains of i + 1 tokens
-    (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5), which is the mean of ∏ min(1, q / p) over the target's own
-    texts; of the last factor the whole sum is known.
+    the target's there. Token i is reached and accepted with the probability Σ ∏ min(p, q) over all chains of i + 1
+    tokens (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5), which is the mean of ∏ min(1, q / p) over the target's
+    own texts; of the last factor the whole sum is known.
     """
     if logits is None:
         return 0.0
@@ -143,7 +142,7 @@ def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
     return float((reached * torch.minimum(p, q).sum(-1)).sum())
 
 
-def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | None:
+def _features_of(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | None:
     """Of the hidden states of the target's last pass, those that the drafter reads."""
     if target.features is None:
         return None
@@ -152,7 +151,7 @@ def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | N
 
 
 def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
-    """The verdict on the first reading, the part's own, by what was kept of each."""
+    """The verdict on the first reading, the part's own, by how many tokens of each were accepted."""
     sums, neighbours = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
         return left_out(what)
@@ -180,7 +179,7 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
 
 
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
-    """Of each stretch of text, how many places it has, and what each reading kept there."""
+    """Of each stretch of text, how many places it has, and how many tokens of each reading were accepted there."""
     sums: list[tuple[float, ...]] = []
     for text in zip(*(reading.accepted for reading in readings)):
         for first in range(0, len(text[0]), STRETCH):
