@@ -21,13 +21,13 @@ pytest_plugins = ["browser"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
-    *("passes/test_static_passes", "passes/test_few_rows", "ui/test_page", "test_command_line", "passes/test_compiler"),
-    *("ui/tabs/test_own_model", "decoding/test_lossless", "promises/test_running_states", "ui/test_tour"),
-    *("promises/test_exact_sampling", "models/test_checkpoints", "ui/tabs/test_why_tab", "ui/test_accessibility"),
-    *("ui/test_background", "decoding/test_device_rounds", "views/test_static_site", "views/test_playback"),
-    *("ui/test_start", "views/test_picture", "ui/tabs/test_compare_tab", "drafters/test_published_assistants"),
-    *("training/test_training", "passes/test_compiled_layers", "passes/test_architectures", "models/test_any_size"),
-    *("test_published_model", "drafters/test_published_heads", "drafters/test_published_masks", "bench/test_bench"),
+    *("passes/test_static_passes", "passes/test_few_rows", "ui/test_page", "passes/test_compiled_layers"),
+    *("test_command_line", "test_published_model", "passes/test_compiler", "ui/tabs/test_own_model"),
+    *("decoding/test_lossless", "promises/test_running_states", "promises/test_exact_sampling", "ui/test_tour"),
+    *("models/test_checkpoints", "ui/tabs/test_why_tab", "ui/test_accessibility", "decoding/test_device_rounds"),
+    *("ui/test_background", "views/test_static_site", "ui/test_start", "ui/tabs/test_compare_tab"),
+    *("views/test_playback", "views/test_picture", "drafters/test_published_assistants", "training/test_training"),
+    *("drafters/test_published_heads", "drafters/test_published_masks", "models/test_any_size", "bench/test_bench"),
 )
 
 

@@ -291,7 +291,7 @@ def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
 def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, dtype, few_rows):
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
-    passes = FastPasses.unprepared(pair.parts[name].to(dtype).statics()[name](target))
+    passes = FastPasses.unprepared(pair.parts[name].to(dtype).statics()[Role(name)](target))
     pass_checks.check(passes)
     assert rows_are_alike(passes)
 

@@ -127,7 +127,7 @@ def assert_speedup(page: Page) -> None:
     known, interval = state(page, "figures"), page.locator("specviz-run [part=speedup-interval-long]")
     if known["speedup"] is None:
         expect(page.locator("specviz-run [part=status]")).to_contain_text(
-            re.compile(r"lies between [\d.]+× and [\d.]+×")
+            re.compile(r"interval runs from [\d.]+× to [\d.]+×")
         )
         return
     assert known["speedup_low"] < known["speedup"] < known["speedup_high"]

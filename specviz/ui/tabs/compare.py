@@ -17,6 +17,7 @@ from specviz.passes.processes import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
+from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
@@ -58,11 +59,7 @@ def create_compare_tab(desk: Desk) -> Tab:
             label=say("compare.widths"),
         )
         own["rules"] = gr.CheckboxGroup(
-            [
-                (say("compare.block_for_chains"), "block"),
-                (say("compare.multi_path_for_trees"), "multi_path"),
-                (say("ways.rule_typical"), "typical"),
-            ],
+            [(_rule_label(name, say), name) for name in UNUSUAL],
             value=[],
             label=say("compare.rules"),
         )
@@ -110,6 +107,14 @@ def create_compare_tab(desk: Desk) -> Tab:
     comparison = desk.ordered(go, view, stream, *shown, check, own, offered=[button], offer=offer)
     shown_replay = waiting_replay, speaks("replay_error")
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+
+
+def _rule_label(rule: str, say: Words) -> str:
+    """The rule's title, and what it can judge if that is not all."""
+    name, facts = say(f"ways.rule_{rule}"), RULES[rule]
+    if facts.paths:
+        return say("compare.for_trees", rule=name)
+    return name if facts.trees else say("compare.for_chains", rule=name)
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
