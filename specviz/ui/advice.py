@@ -35,13 +35,13 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     contestants = [Contestant.of(PLAIN), *chains]
     contest = contest_of([plain.request(pair, runner.deployment)], [""], contestants)
     runs = [order.settings] * len(chains)
-    for batch in closing(runner.batches(plain, advising, contestants, others=runs), halt):
+    for batch in closing(runner.batches(plain, advising, contestants, extra_runs=runs), halt):
         for event in batch:
             contest.hear(event)
         if contest.now is not None:
             now, who = contest.now, say.spoken(title(contest.entries[contest.now.number]))
-            known = {"percent": round(100 * now.fraction), "seconds": f"{now.seconds_left:.0f}"}
-            yield as_text(f"{say('advice.seconds_left', **known)} · {who}")
+            values = {"percent": round(100 * now.fraction), "seconds": f"{now.seconds_left:.0f}"}
+            yield as_text(f"{say('advice.seconds_left', **values)} · {who}")
     signed = say("models.found_wrong")
     faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in contest.failed.items()]
     yield "\n\n".join((*_parts(contest, runner, plain, pair, halt, say), *faults))

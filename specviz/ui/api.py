@@ -92,10 +92,10 @@ _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens
 
 def _ordered(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
-    asked = {name: values[name] for name in RUN if name in values} | fixed
-    if asked.get("drafter") is None:
-        asked["drafter"] = runner.store.usual(pair)
-    return pair, Order(PairName(), read_form(asked)).settled(pair)
+    settings = {name: values[name] for name in RUN if name in values} | fixed
+    if settings.get("drafter") is None:
+        settings["drafter"] = runner.store.usual(pair)
+    return pair, Order(PairName(), read_form(settings)).with_ready_passes(pair)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _rounds(runner: Runner, values: Values, report: Report) -> Answers:
     # By index, so that no message has what the one before had: Gradio sends what differs between two, and errs where
     # lists within lists get shorter.
     return (
-        {"rounds": {str(one.index): asdict(one) for one in batch}, "trace": run and run.to_dict()}
+        {"rounds": {str(round_.index): asdict(round_) for round_ in batch}, "trace": run and run.to_dict()}
         for batch, run in _followed(runner, values, report)
     )
 
@@ -122,16 +122,16 @@ def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[
     def work() -> Iterator[tuple[list[Round], Run | None]]:
         from specviz.decoding.record import collect
 
-        done, tokens = [], 0
+        rounds, tokens = [], 0
         for batch in filter(None, runner.batches(order)):
-            done += batch
-            tokens += sum(len(one.emitted) for one in batch)
+            rounds += batch
+            tokens += sum(len(round_.emitted) for round_ in batch)
             report(
                 SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
                 tokens / order.settings.max_new_tokens,
             )
             yield batch, None
-        yield [], collect(request, done)
+        yield [], collect(request, rounds)
 
     return work()
 
@@ -144,11 +144,11 @@ def _race(runner: Runner, values: Values, report: Report) -> Answers:
     request = race_request(pair, order, runner)
 
     def work() -> Answers:
-        for one in dueled(runner, order, NEVER):
-            if isinstance(one, Duel):
-                yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
+        for event in dueled(runner, order, NEVER):
+            if isinstance(event, Duel):
+                yield answers.race_answer(*event.runs(request), event.outcome(request), event.machine)
             else:
-                report(*progress(one))
+                report(*progress(event))
 
     return work()
 
@@ -157,10 +157,10 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
     pair, order = _ordered(runner, values)
     drafters = [name for name in available(pair) if name != PLAIN] if values["drafters"] is None else values["drafters"]
     choice = Choice(
-        _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
+        _listed("drafters", drafters, lambda value: isinstance(value, str) and value != PLAIN),
         _listed("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
         _listed("widths", values["widths"], _is_width),
-        _listed("rules", values["rules"], lambda one: isinstance(one, str) and one != "auto"),
+        _listed("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
         vary=str(values["vary"]),
     )
@@ -171,11 +171,11 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         return answers.comparison_answer(rows, choice.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
-        made = 0
+        reported = 0
         for text, fraction in comparison.progress():
             report(text, fraction)
-            if (runs := len(comparison.contest.runs)) > made:
-                made = runs
+            if (runs := len(comparison.contest.runs)) > reported:
+                reported = runs
                 yield answer(False)
         yield answer(True)
 
@@ -190,9 +190,9 @@ def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     """The values of a list, each once. Raises SpecvizError with the parameter's name."""
     if not isinstance(values, list):
         raise SpecvizError("Enter a list, not {value}.", name, value=quoted(values))
-    for one in values:
-        if not fits(one):
-            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(one))
+    for value in values:
+        if not fits(value):
+            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(value))
     return list(dict.fromkeys(values))
 
 
@@ -200,16 +200,16 @@ def _lossless(runner: Runner, values: Values, report: Report) -> Answers:
     trial = Trial(values["rule"], values["runs"], values["support"])
     pair, order = _ordered(runner, values, rule="auto")
     request = trial_request(pair, order, trial, runner.deployment)
-    asked = asked_of(request, trial)
+    test = asked_of(request, trial)
 
     def work() -> Answers:
-        found = tried(runner, order, request, trial, NEVER)
+        results = tried(runner, order, request, trial, NEVER)
         if request.settings.sampling.greedy:
-            yield answers.greedy_answer(asked, [token for batch in found for token in batch])
+            yield answers.greedy_answer(test, [token for batch in results for token in batch])
             return
-        for counted, over in growing(found, asked.runs):
-            report(SAY("lossless.counting"), counted.evidence.n / asked.runs)
-            yield answers.trial_answer(asked, counted, over)
+        for counted, over in growing(results, test.runs):
+            report(SAY("lossless.counting"), counted.evidence.n / test.runs)
+            yield answers.trial_answer(test, counted, over)
 
     return work()
 
@@ -336,12 +336,12 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
     signature = inspect.Signature(
         [
             inspect.Parameter(
-                one,
+                key,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=inspect.Parameter.empty if parameter.required else parameter.default,
                 annotation=parameter.kind,
             )
-            for one, parameter in endpoint.parameters.items()
+            for key, parameter in endpoint.parameters.items()
         ],
         return_annotation=dict,
     )
@@ -351,14 +351,14 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
         bound.apply_defaults()
         yield from _answers(endpoint, runner, bound.arguments)
 
-    def whole(*values: Any, **named: Any) -> dict[str, Any]:
+    def call_once(*values: Any, **named: Any) -> dict[str, Any]:
         [answer] = growing(*values, **named)
         return answer
 
-    call = growing if endpoint.grows else whole
+    call = growing if endpoint.grows else call_once
     call.__name__, call.__signature__ = name, signature
-    call.__annotations__ = {one: parameter.kind for one, parameter in endpoint.parameters.items()}
-    arguments = "".join(f"    {one}: {parameter.about}\n" for one, parameter in endpoint.parameters.items())
+    call.__annotations__ = {key: parameter.kind for key, parameter in endpoint.parameters.items()}
+    arguments = "".join(f"    {key}: {parameter.about}\n" for key, parameter in endpoint.parameters.items())
     call.__doc__ = f"{endpoint.about}\n\nArgs:\n{arguments}" if arguments else endpoint.about
     return call
 

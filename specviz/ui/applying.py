@@ -43,14 +43,14 @@ def wire_remote(controls: Controls) -> None:
         except SpecvizError as error:
             _warn(controls, error)
             return {controls.remote: _answer(None, refused=controls.say.error(error))}
-        for component, asked in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
-            changes |= {} if asked is None else {component: asked}
+        for component, value in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
+            changes |= {} if value is None else {component: value}
         return changes | {controls.remote: _answer(wanted.press, dict(zip(controls.fields, values)))}
 
-    asked = [controls.pair, *controls.fields.values()]
+    inputs = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
     # Each request is heard, however long the one before it takes.
-    controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
+    controls.remote.submit(on_remote, inputs, changed, trigger_mode="multiple", **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -61,11 +61,11 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
     store = controls.runner.store
 
     def on_link(request: gr.Request) -> Changes:
-        settings, errors = linked(controls, store.home, request.query_params)
+        settings, errors = linked(controls, store.starting_pair, request.query_params)
         for error in errors:
             _warn(controls, error)
         answer = _answer("generate") if settings else gr.skip()
-        return applied(controls, store.home, settings) | {controls.remote: answer}
+        return applied(controls, store.starting_pair, settings) | {controls.remote: answer}
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 

@@ -60,8 +60,8 @@ async def _web_file(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in FILES:
         raise HTTPException(404)
-    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=kept)
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=headers)
 
 
 #: The side of a module in the picture, and the quiet zone around the code in modules (ISO/IEC 18004: four).
@@ -112,9 +112,9 @@ def element_view(
 
     join: the module that joins the two. submits: the element's event on which the component submits.
     """
-    given = {"name": name, "language": say.language, "submits": submits}
+    constants = {"name": name, "language": say.language, "submits": submits}
     template = f"<specviz-{name}></specviz-{name}>"
-    return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
+    return _joined(join, constants, html_template=template, elem_id=f"{name}-view", **options)
 
 
 def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options: Any) -> gr.HTML:
@@ -123,8 +123,8 @@ def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options:
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
     """
-    asked = _server_function("missing_rounds", missing_rounds)
-    return element_view("run", say, submits="specviz-kept", server_functions=[asked], **options)
+    ask = _server_function("missing_rounds", missing_rounds)
+    return element_view("run", say, submits="specviz-kept", server_functions=[ask], **options)
 
 
 def served_view(say: Words) -> gr.HTML:
@@ -169,8 +169,8 @@ def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:
 def gallery_view(say: Words, shown: str | None) -> gr.HTML:
     """The recorded runs (element id ``gallery-view``); submits the name of the chosen one. shown: the first one's."""
     cards = [
-        {"name": one.name, "title": say(f"traces.{one.name}_title"), "about": say(f"traces.{one.name}_about")}
-        for one in RECORDINGS
+        {"name": name, "title": say(f"traces.{name}_title"), "about": say(f"traces.{name}_about")}
+        for name in (recording.name for recording in RECORDINGS)
     ]
     value = json.dumps({"kind": "gallery", "cards": cards, "shown": shown})
     return element_view("gallery", say, submits="specviz-choose", value=value)
@@ -184,9 +184,8 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
-    given = {"charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
-    value = json.dumps({"kind": "charts"} | given)
-    return element_view("charts", say, value=value)
+    message = {"kind": "charts", "charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
+    return element_view("charts", say, value=json.dumps(message))
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
@@ -197,8 +196,8 @@ def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | No
     named = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
     if in_line is None:
         return gr.HTML(named)
-    asked = _server_function("in_line", lambda _: in_line())
-    return _joined("gradio/brand.js", {"words": say.texts("line")}, html_template=named, server_functions=[asked])
+    ask = _server_function("in_line", lambda _: in_line())
+    return _joined("gradio/brand.js", {"words": say.texts("line")}, html_template=named, server_functions=[ask])
 
 
 def remote() -> gr.HTML:
@@ -242,12 +241,12 @@ def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
     summary = html.escape(say("controls.reading"))
     template = f'<details class="sv-reading"><summary>{summary} <b></b></summary><pre tabindex="0"></pre></details>'
     texts = {"common.tokens": say.texts("common")["common.tokens"]}
-    asked = _server_function("read", read)
+    ask = _server_function("read", read)
     return _joined(
         "gradio/reading.js",
         {"words": texts},
         html_template=template,
-        server_functions=[asked],
+        server_functions=[ask],
         elem_id="reading",
         visible="hidden",
     )
@@ -276,8 +275,8 @@ def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
     holds when it is first opened, and loses what is typed while it does.
     """
     button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
-    own = {"elem_id": "fields-fold"} if by_run else {}
-    return _joined("gradio/fold.js", {"byRun": by_run}, html_template=f"{button}{html.escape(label)}</button>", **own)
+    template, options = f"{button}{html.escape(label)}</button>", {"elem_id": "fields-fold"} if by_run else {}
+    return _joined("gradio/fold.js", {"byRun": by_run}, html_template=template, **options)
 
 
 def dropped(onto: str, upload: str) -> gr.HTML:
@@ -322,12 +321,12 @@ def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[di
     return call
 
 
-def _joined(module: str, given: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:
+def _joined(module: str, constants: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:
     """A component that a module of assets/web/gradio brings to life (assets/web/gradio/load.js)."""
-    constants = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(given)};\n"
+    script = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(constants)};\n"
     return gr.HTML(
         html_template=html_template,
-        js_on_load=constants + text_of("gradio/load.js"),
+        js_on_load=script + text_of("gradio/load.js"),
         elem_classes=["specviz-component"],
         apply_default_css=False,
         container=False,

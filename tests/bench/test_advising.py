@@ -51,13 +51,13 @@ def test_a_stage_fits_into_the_tokens_that_there_is_time_for(reading):
         assert stage.cost() <= worth
         assert LEAST_TOKENS <= stage.tokens <= MOST_TOKENS and len(stage.prompts) == len(set(stage.prompts)) <= 10
     plenty = advising._fitting(NUMBERED, 200, 10, 200_000, reading)
-    assert (plenty.others, plenty.tokens, list(plenty.prompts)) == (NUMBERED, MOST_TOKENS, list(range(10)))
+    assert (plenty.drafting, plenty.tokens, list(plenty.prompts)) == (NUMBERED, MOST_TOKENS, list(range(10)))
 
 
 def test_a_slow_pair_tries_one_length_a_drafter_on_few_prompts_and_short_texts():
     middle, slow = (advising._fitting(NUMBERED, 200, 10, worth, 0.0) for worth in (3000, 100))
-    assert middle.others == NUMBERED and 1 < len(middle.prompts) < 10 and 0 in middle.prompts
-    assert [each.num_draft_tokens for each in slow.others.values()] == [4, 4, 4] and list(slow.others) == [2, 5, 8]
+    assert middle.drafting == NUMBERED and 1 < len(middle.prompts) < 10 and 0 in middle.prompts
+    assert [each.num_draft_tokens for each in slow.drafting.values()] == [4, 4, 4] and list(slow.drafting) == [2, 5, 8]
     assert (slow.tokens, list(slow.prompts)) == (LEAST_TOKENS, [0])
     assert advising._fitting(NUMBERED, 8, 10, 1e6, 0.0).tokens == 8, "no more than was asked for"
 

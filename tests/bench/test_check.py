@@ -274,7 +274,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     say, pair = words(language), tiny_pair("llama")
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("testing trees"), pair_check.trees),))
-    store = SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
+    store = SimpleNamespace(get=lambda name, progress=None: pair, starting_pair=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
     assert say.step(Sentence("read in the same way as the branches alone")) in last

@@ -40,7 +40,7 @@ def order(request) -> Order:
 
 def test_every_parameter_survives_into_each_contestants_run_of_compare_advice_benchmark_and_race(pair, order):
     assert CHANGED.keys() == set(DRAFTING) and all(CHANGED[name] != SETTINGS[name].default for name in DRAFTING)
-    name, store = order.settings.drafter, types.SimpleNamespace(get=lambda name: pair, home=pair)
+    name, store = order.settings.drafter, types.SimpleNamespace(get=lambda name: pair, starting_pair=pair)
     runner, reads = Runner(store, Deployment.from_environment()), drafter_class(pair, name).reads
     due = {parameter: CHANGED[parameter] for parameter in reads - CHOSEN}
 

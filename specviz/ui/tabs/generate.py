@@ -50,10 +50,10 @@ def create_generate_tab(desk: Desk) -> Tab:
         return files.offers() if files else [gr.skip()] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
-    own = {"measured": desk.controls.measured}
-    told = speaks("waiting"), speaks("error")
+    fields = {"measured": desk.controls.measured}
+    phases = speaks("waiting"), speaks("error")
     after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
-    action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
+    action = desk.action(desk.controls.go, shown.view, stream, *phases, fields=fields, **after)
     return Tab([action])
 
 
@@ -73,8 +73,8 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, made = show(first, RECORDINGS[0]), run_files(first, say)
-    trace, page, cells = map(str, made.paths)
+    shown = show(first, RECORDINGS[0])
+    trace, page, cells = map(str, run_files(first, say).paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     element_view("beside", say)
     charts_view(say, shown.charts, shown.share["file"])
@@ -124,22 +124,22 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
 
     In the page's language: it may be another one now.
     """
-    live = runs.kept(key, PATIENCE)
+    live = runs.wait_for(key, PATIENCE)
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(SUFFIXES))
     here = live.files is not None and live.say is say
-    return [replace(live, say=say).whole(), *(live.files.offers() if here else offered(live.run(), say))]
+    return [replace(live, say=say).complete(), *(live.files.offers() if here else offered(live.run(), say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
     yield live.start()
     say = live.say
     measured = measured and order.settings.drafter is not None
-    others = runs_of(order.settings) if measured else []
+    extra_runs = runs_of(order.settings) if measured else []
     note = ""
     try:
-        for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
-            yield from _told(batch, live)
+        for batch in closing(runner.batches(order, watched, measured, extra_runs=extra_runs), visit.halt):
+            yield from _messages(batch, live)
     except SpecvizError as error:
         if live.finished:
             note = said("generate.not_measured", reason=say.error(error))
@@ -163,14 +163,15 @@ def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Due
             yield from duel(request, whole=False)
 
 
-def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
+def _messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
     """The messages for a batch of `watched`."""
-    if done := [one for one in batch if isinstance(one, Round)]:
-        yield live.add(done)
-    for one in batch:
-        if isinstance(one, Progress):
-            what, _ = progress(one)
+    if rounds := [event for event in batch if isinstance(event, Round)]:
+        yield live.add(rounds)
+    for event in batch:
+        if isinstance(event, Progress):
+            what, _ = progress(event)
             yield live.end(said("generate.measuring_now", what=what), more=True)
-        elif isinstance(one, Duel):
-            live.measured = one.speedup()
-            live.beside = tuple(tally(run.rounds) for run in one.shown(live.request))
+        elif isinstance(event, Duel):
+            live.measured = event.speedup()
+            plain, fast = event.shown(live.request)
+            live.duel_counts = tally(plain.rounds), tally(fast.rounds)

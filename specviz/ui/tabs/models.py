@@ -46,12 +46,12 @@ class Status:
 
     table: gr.Markdown
     notes: gr.Markdown
-    found: gr.Markdown  # by the check
+    findings: gr.Markdown  # by the check
     advice: gr.Markdown
 
 
 @dataclass(frozen=True)
-class Own:
+class PairForm:
     """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each a place for an
     error."""
 
@@ -73,8 +73,8 @@ def create_models_tab(desk: Desk) -> Tab:
     fold_switch(say("models.notes"), "pair-notes")
     with gr.Column(elem_id="pair-notes", elem_classes=["sv-more"]):
         about = gr.Markdown(elem_classes=["sv-note", "sv-notes"])
-    checked, found, advice = _create_check(desk)
-    status = Status(table, about, found, advice)
+    checked, findings, advice = _create_check(desk)
+    status = Status(table, about, findings, advice)
     loads = _create_others(desk, status) if allowed else []
     _wire_passes(desk, status, loads)
     return checked
@@ -88,8 +88,8 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
             go = gr.Button(say("models.check"), elem_id="check-pair")
             stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
         ask = gr.Button(say("advice.go"), elem_id="advise")
-    found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
-    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
+    findings = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+    advice = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
     def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, name, visit.halt, say)
@@ -100,8 +100,9 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     def check(pair: ModelPair, order: Order) -> None:
         chains_of(runner, pair, order)
 
-    checked = Action(go, found, [desk.controls.pair], lambda heard: [gr.validate(True, "")], stream, as_text, as_text)
-    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop), found, told
+    pair, valid = desk.controls.pair, lambda name: [gr.validate(True, "")]
+    checked = Action(go, findings, [pair], valid, stream, as_text, as_text)
+    return Tab([checked, desk.action(ask, advice, stream_advice, as_text, as_text, check)], stop), findings, advice
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
@@ -111,11 +112,11 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
     yield step
     try:
         for batch in closing(runner.batches(name, _findings), halt):
-            for one in batch:
-                if isinstance(one, Sentence):
-                    step = say("models.checking", step=say.step(one))
+            for event in batch:
+                if isinstance(event, Sentence):
+                    step = say("models.checking", step=say.step(event))
                 else:
-                    lines.append(_found(one, say))
+                    lines.append(_line_of(event, say))
             yield "\n".join([*lines, "", as_text(step)])
     except SpecvizError as error:
         lines += ["", say("models.problem", reason=as_text(say.error(error)))]
@@ -128,7 +129,7 @@ def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
     return check_pair(pair)
 
 
-def _found(finding: Finding, say: Words) -> str:
+def _line_of(finding: Finding, say: Words) -> str:
     """A line of a list: the sign, the check, its result, and advice."""
     advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
     what = as_text(say.step(finding.what))
@@ -166,35 +167,35 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         return chip | described | first
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
-        asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
+        inputs = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
         shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
-        moment(on_look, asked, shown, **UNQUEUED)
+        moment(on_look, inputs, shown, **UNQUEUED)
 
 
 def _of_pair(desk: Desk) -> list[gr.components.Component]:
     """The components that `_used` changes."""
-    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.arrivals)]
+    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.pair_updates)]
 
 
 def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
     """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
-    arrived = {component: made(pair) for component, made in desk.arrivals}
+    updates = {component: update(pair) for component, update in desk.pair_updates}
     line = as_text(desk.say.spoken(pair_line(pair.info())))
-    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
+    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **updates}
 
 
 def _create_others(desk: Desk, status: Status) -> list[Any]:
     """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
-    say, own = desk.say, Own()
-    _create_form(own, say)
+    say, form = desk.say, PairForm()
+    _create_form(form, say)
     with gr.Row(elem_classes=["sv-actions"]):
         load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
     shown = gr.Markdown(elem_classes=["sv-loading"])
     gr.Markdown(say("models.catalog"))
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
-        home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
+        starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
         cards = _catalog_cards(desk, CATALOG)
     gr.Markdown(say("models.published"))
     with gr.Row(elem_classes=["sv-cards"]):
@@ -202,20 +203,20 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     fold_switch(say("models.published_list"), "published-parts")
     with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
         listed = gr.Markdown(published_list("", say), elem_classes=["sv-note", "sv-notes"])
-    desk.arrivals.append((listed, lambda pair: published_list(pair.target_name, say)))
+    desk.pair_updates.append((listed, lambda pair: published_list(pair.target_name, say)))
 
     # Only now is everything there that changes with the pair.
-    known = [(home, PairName()), *cards]
-    loads = [_wire_load(desk, status, shown, card, Own(problems=problem), name) for card, name in known]
-    return [_wire_load(desk, status, shown, load, own), *loads]
+    pairs = [(starting, PairName()), *cards]
+    loads = [_wire_load(desk, status, shown, card, PairForm(problems=problem), name) for card, name in pairs]
+    return [_wire_load(desk, status, shown, load, form), *loads]
 
 
-def _create_form(own: Own, say: Words) -> None:
+def _create_form(form: PairForm, say: Words) -> None:
     def add(name: str, kind: type[gr.components.Component] = gr.Textbox, **options: Any) -> None:
         words = {"label": say(f"models.{name}"), "info": say(f"models.{name}_about")}
         with gr.Column(min_width=220):
-            own.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
-            own.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+            form.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
+            form.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
 
     gr.Markdown(say("models.own"))
     with gr.Row():
@@ -229,9 +230,9 @@ def _create_form(own: Own, say: Words) -> None:
         add("draft_vocabulary")
 
 
-def named(given: dict[str, str]) -> PairName:
+def named(fields: dict[str, str]) -> PairName:
     """The pair that the form's fields name. Raises SpecvizError with the field's name."""
-    texts = {name: (text or "").strip() for name, text in given.items()}
+    texts = {name: (text or "").strip() for name, text in fields.items()}
     if not texts["target"]:
         raise SpecvizError("Name a target model first.", "target")
     draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
@@ -242,7 +243,7 @@ def named(given: dict[str, str]) -> PairName:
 
 
 def _wire_load(
-    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, own: Own, name: PairName | None = None
+    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, form: PairForm, name: PairName | None = None
 ) -> Any:
     """Has a button load a pair, by default the one that the form names; returns the event.
 
@@ -251,26 +252,26 @@ def _wire_load(
     runner, say, controls = desk.runner, desk.say, desk.controls
     drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
 
-    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
-        yield own.show(None, say)  # what was wrong with the last one
+    def load(values: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
+        yield form.show(None, say)  # what was wrong with the last one
         try:
-            pair = name or named({field: form[component] for field, component in own.fields.items()})
+            pair = name or named({field: values[component] for field, component in form.fields.items()})
             with runner.line.joined("load") as turn:
                 runner.line.reached(turn)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair
-                changes = _used(desk, pair, form[drafter], form[prompt])
+                changes = _used(desk, pair, values[drafter], values[prompt])
         except SpecvizError as error:
-            yield {shown: "", **own.show(error, say)}
+            yield {shown: "", **form.show(error, say)}
             return
-        found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
+        cleared = {status.findings: say("models.check_about"), status.advice: say("advice.about_button")}
         loaded = say("models.loaded", pair=as_text(used.info().name))
-        yield {shown: loaded, **found, **changes}
+        yield {shown: loaded, **cleared, **changes}
 
-    asked = {drafter, prompt, *own.fields.values()}
-    changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
-    return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
+    inputs = {drafter, prompt, *form.fields.values()}
+    changed = [shown, *form.problems.values(), status.findings, status.advice, *_of_pair(desk)]
+    return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
 def _catalog_cards(desk: Desk, entries: Iterable[HubPair]) -> list[tuple[gr.Button, PairName]]:
@@ -287,7 +288,7 @@ def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
         available = within_reach(runner.deployment.device)
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
-    desk.arrivals.append((button, measured))
+    desk.pair_updates.append((button, measured))
     return button
 
 
@@ -295,8 +296,8 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
     """The pair and, on a second line, its size, or what it needs where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
     if available is not None and needed > available:
-        known = {"needed": Bytes(needed), "free": Bytes(available)}
-        return say("models.entry_too_large", name=entry.name, **known)
+        sizes = {"needed": Bytes(needed), "free": Bytes(available)}
+        return say("models.entry_too_large", name=entry.name, **sizes)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 
@@ -309,14 +310,13 @@ def published_list(used: str, say: Words) -> str:
         return used in (target, target.rpartition("/")[2])
 
     lines = []
-    for target, entries in groupby(
-        sorted(PUBLISHED, key=lambda entry: not is_used(entry.target)), lambda one: one.target
-    ):
-        found = list(entries)
-        name = say("models.gated", name=_link(target)) if found[0].gated else _link(target)
+    ordered = sorted(PUBLISHED, key=lambda entry: not is_used(entry.target))
+    for target, group in groupby(ordered, lambda entry: entry.target):
+        entries = list(group)
+        name = say("models.gated", name=_link(target)) if entries[0].gated else _link(target)
         parts = [
-            say("models.published_part", part=_link(one.draft), method=one.method, size=Bytes(one.draft_bytes))
-            for one in found
+            say("models.published_part", part=_link(entry.draft), method=entry.method, size=Bytes(entry.draft_bytes))
+            for entry in entries
         ]
         lines.append(f"- {f'**{name}**' if is_used(target) else name}: {', '.join(parts)}")
     return "\n".join(lines)
@@ -358,10 +358,10 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         if role == TARGET and COMPARED in times:
             row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
         yield row
-    for bits, made in pair.passes.quantised.items():
-        kind = "plain" if made.passes is None else made.passes.kind
+    for bits, quantised in pair.passes.quantised.items():
+        kind = "plain" if quantised.passes is None else quantised.passes.kind
         precision = say("generate.bits", value=bits)
-        yield [_roles([Role.quantised(bits)], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
+        yield [_roles([Role.quantised(bits)], say), str(Bytes(quantised.bytes)), precision, say(f"models.on_{kind}")]
 
 
 def _states(part: TrainedPart | None, say: Words) -> str:
@@ -394,9 +394,9 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
         # Where kernels of our own are in use, only something better still was refused.
         key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
         refused.setdefault((key, as_text(say.error(reason))), []).append(role)
-    for bits, made in pair.passes.quantised.items():
-        if made.passes is not None and made.passes.refusal is not None:
-            reason = as_text(say.error(made.passes.refusal))
+    for bits, quantised in pair.passes.quantised.items():
+        if quantised.passes is not None and quantised.passes.refusal is not None:
+            reason = as_text(say.error(quantised.passes.refusal))
             refused.setdefault(("models.no_better", reason), []).append(Role.quantised(bits))
     lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
     return "\n".join(f"- {line}" for line in lines)

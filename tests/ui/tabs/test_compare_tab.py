@@ -134,7 +134,7 @@ def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls
     }
     names = [*controls.fields, "pair", "own rule"]
     for fields, added, places in (({}, [], {}), (own, ["typical"], {"rule": "own rule"})):
-        action = desk.ordered(button, view, stream=None, waiting=None, failed=None, own=fields)
+        action = desk.action(button, view, stream=None, waiting=None, failed=None, fields=fields)
         assert len(action.inputs) == len(action.check(*filled_in(controls), *added))
         for field, changes in mistakes.items():
             verdicts = zip(names, action.check(*filled_in(controls, **changes), *added))
