@@ -15,7 +15,7 @@ from specviz.records.words import Words
 from specviz.ui.components import as_text
 from specviz.ui.contest import order_of
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.views.run_messages import passes_words, title
 from specviz.views.terminal import advice, as_markdown
 
@@ -35,7 +35,8 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     contestants = [Contestant.of(PLAIN), *chains]
     contest = contest_of([plain.request(pair, runner.deployment)], [""], contestants)
     runs = [order.settings] * len(chains)
-    for batch in closing(runner.batches(plain, advising, contestants, extra_runs=runs), halt):
+    batches: Batches[Event] = runner.batches(plain, advising, contestants, extra_runs=runs)
+    for batch in closing(batches, halt):
         for event in batch:
             contest.hear(event)
         if contest.now is not None:

@@ -28,7 +28,7 @@ from specviz.records.words import Said, words
 from specviz.ui.contest import OWN, Choice, comparison_of
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
-from specviz.ui.runner import Runner
+from specviz.ui.runner import Batches, Runner
 from specviz.ui.tabs.compare import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
 from specviz.ui.tabs.race import dueled, progress, race_request
@@ -122,14 +122,13 @@ def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[
     def work() -> Iterator[tuple[list[Round], Run | None]]:
         from specviz.decoding.record import collect
 
-        rounds, tokens = [], 0
-        for batch in filter(None, runner.batches(order)):
+        rounds: list[Round] = []
+        batches: Batches[Round] = runner.batches(order)
+        for batch in filter(None, batches):
             rounds += batch
-            tokens += sum(len(round_.emitted) for round_ in batch)
-            report(
-                SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
-                tokens / order.settings.max_new_tokens,
-            )
+            tokens = sum(len(round_.emitted) for round_ in rounds)
+            doing = "race.running_speculative" if order.settings.drafter else "race.running_plain"
+            report(SAY(doing), tokens / order.settings.max_new_tokens)
             yield batch, None
         yield [], collect(request, rounds)
 
@@ -355,7 +354,7 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
         [answer] = growing(*values, **named)
         return answer
 
-    call = growing if endpoint.grows else call_once
+    call: Any = growing if endpoint.grows else call_once
     call.__name__, call.__signature__ = name, signature
     call.__annotations__ = {key: parameter.kind for key, parameter in endpoint.parameters.items()}
     arguments = "".join(f"    {key}: {parameter.about}\n" for key, parameter in endpoint.parameters.items())

@@ -117,7 +117,7 @@ def element_view(
     return _joined(join, constants, html_template=template, elem_id=f"{name}-view", **options)
 
 
-def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options: Any) -> gr.HTML:
+def run_view(say: Words, missing_rounds: Callable[[dict[str, Any]], list[str]], **options: Any) -> gr.HTML:
     """The live view of a run. Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
@@ -130,7 +130,7 @@ def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options:
 def served_view(say: Words) -> gr.HTML:
     """A server's own numbers. Reading them needs no model and does not wait for one."""
 
-    def read_served(wanted: dict) -> str:
+    def read_served(wanted: dict[str, Any]) -> str:
         return served_answer(str(wanted["text"]), bool(wanted["chains"]), say, str(wanted["speedups"]))
 
     return element_view("served", say, server_functions=[read_served])
@@ -232,7 +232,7 @@ def sampling_heard() -> str:
     return "(...values) => { document.dispatchEvent(new CustomEvent('specviz-sampling', { detail: values })); }"
 
 
-def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
+def reading_view(say: Words, read: Callable[[dict[str, Any]], list[Any]]) -> gr.HTML:
     """The prompt as the model reads it, unfolded on demand; hidden at first (assets/web/gradio/reading.js).
 
     read: asked with ``{"name": PairName, "prompt": text, "chat": bool}``; returns the text and the number of its
@@ -311,17 +311,17 @@ def as_text(text: str) -> str:
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)
 
 
-def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[dict], Any]:
+def _server_function(name: str, function: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
     """A plain function of that name: Gradio marks it with an attribute, which a bound method does not accept."""
 
-    def call(wanted: dict) -> Any:
+    def call(wanted: dict[str, Any]) -> Any:
         return function(wanted)
 
     call.__name__ = name
     return call
 
 
-def _joined(module: str, constants: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:
+def _joined(module: str, constants: Mapping[str, Any], *, html_template: str = "", **options: Any) -> gr.HTML:
     """A component that a module of assets/web/gradio brings to life (assets/web/gradio/load.js)."""
     script = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(constants)};\n"
     return gr.HTML(

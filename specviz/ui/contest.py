@@ -16,7 +16,7 @@ from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, said
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
 from specviz.views.run_messages import title
 
@@ -69,7 +69,8 @@ class Comparison:
         prompts, contest = [order.settings for order in self.orders], self.contest
         extra_runs = [contestant.on(prompt) for prompt in prompts for contestant in self.contestants] * contest.repeats
         arguments = self.orders[0], in_turn, prompts, self.contestants, contest.repeats
-        for batch in closing(self.runner.batches(*arguments, extra_runs=extra_runs), self.halt):
+        batches: Batches[Event] = self.runner.batches(*arguments, extra_runs=extra_runs)
+        for batch in closing(batches, self.halt):
             for event in batch:
                 contest.hear(event)
                 if not isinstance(event, Failed):
@@ -127,9 +128,10 @@ def comparison_of(
             else:
                 left_out.append(_left_out(usual, contestant.settings.rule))
     except SpecvizError as error:
-        raise error.at(
-            FIELDS.get(error.field, "vary" if error.field in OTHERS and choice.vary else error.field)
-        ) from error
+        if error.field is None:
+            raise
+        control = "vary" if error.field in OTHERS and choice.vary else error.field
+        raise error.at(FIELDS.get(error.field, control)) from error
     contest = Contest([*rows.values()], domains or ("",), choice.repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,7 @@ class Controls:
         if row.choices:
             return gr.Radio(row.choices, value=row.choices[0], **shared)
         if row.kind is int and name in DRAFTING:
-            most = row.most or row.least + 1
+            most = row.most or (row.least or 0) + 1
             return gr.Slider(row.least, most, row.default or row.least, step=1, buttons=[], **shared)
         return gr.Number(row.default, step=row.step, **shared)
 
@@ -281,12 +281,13 @@ class Controls:
 _HIDEABLE = ("num_draft_tokens", *DRAFTING, "rule")
 
 
-def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
+def properties(pair: ModelPair, name: str) -> dict[str, dict[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
     from specviz.passes.model_twins import default_exit, layer_count
 
     read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
-    by_field = {"num_draft_tokens": drafts, **{field: {"visible": field in read} for field in DRAFTING}, "rule": drafts}
+    by_field: dict[str, dict[str, Any]] = {field: {"visible": field in read} for field in DRAFTING}
+    by_field = {"num_draft_tokens": drafts, **by_field, "rule": drafts}
     by_field["branches"] |= {"value": default_branches(pair, name)}
     # A slider needs two values at least; where a small target has fewer, the engine says so.
     most = max(2, layer_count(pair.target) - 1)

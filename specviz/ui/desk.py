@@ -175,11 +175,11 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) ->
             on_end, None, [*starts, *ends, *action.offered], **UNQUEUED
         )
 
-    def wire_opened(opened: gr.Tab, tab: Tab) -> None:
+    def wire_opened(opened: gr.Tab, message: Callable[[Visit], str], view: gr.HTML | gr.Markdown) -> None:
         def on_opened(request: gr.Request) -> str:
-            return tab.opened(_visit(stops, request))
+            return message(_visit(stops, request))
 
-        opened.select(on_opened, None, tab.actions[0].view, **UNQUEUED)
+        opened.select(on_opened, None, view, **UNQUEUED)
 
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
@@ -188,7 +188,7 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) ->
         for action in tab.actions:
             wire(action, opened, tab)
         if tab.opened:
-            wire_opened(opened, tab)
+            wire_opened(opened, tab.opened, tab.actions[0].view)
     for button in ends:
         button.click(on_stop, None, None, **UNQUEUED)
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.passes.processes import is_zero_gpu
 from specviz.passes.roles import TARGET, Role
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from specviz.models.sources import Progress
 
 
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
+
+#: The event that ends the work on a pair, and the work's future.
+Work = tuple[threading.Event, Future[Any]]
 
 #: Seconds that a run waits for a pair's first fast passes: our kernels are built in ten.
 PATIENCE = 20.0
@@ -109,7 +112,9 @@ class Preparer:
         self._early: list[ModelPair] = []  # added before that
         self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
         #: The event that ends the work on a pair, and the work's future.
-        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future]] = weakref.WeakKeyDictionary()
+        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, pair: ModelPair) -> None:
         """Queues a loaded pair, or notes why nothing will be prepared."""
@@ -257,8 +262,8 @@ class PairStore:
                 from specviz.models.loading import load_pair
 
                 wanted = self.deployment
-                where = {"device": wanted.device, "dtype": wanted.dtype, "passes": "plain", "progress": self._note}
-                pair = apart(lambda: load_pair(wanted.target, wanted.draft, **where))
+                where: dict[str, Any] = {"device": wanted.device, "dtype": wanted.dtype, "progress": self._note}
+                pair = apart(lambda: load_pair(wanted.target, wanted.draft, passes="plain", **where))
                 # Before the pair can be seen: a look at it must find that passes are being prepared.
                 self.preparer.add(pair)
                 self._starting_pair = pair
@@ -280,14 +285,14 @@ class PairStore:
         if name.target is None:
             return self.starting_pair
         with self.lock:
-            if name != self.guest_name:
+            if self.guest is None or name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps the models that it started with.", "target")
                 if self.guest is not None:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                where = {"device": self.deployment.device, "passes": "plain", "progress": progress}
+                where: dict[str, Any] = {"device": self.deployment.device, "passes": "plain", "progress": progress}
                 with self.preparer.loading:
                     from specviz.models.loading import load_pair
 

@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,11 +30,11 @@ from specviz.ui.gpu_seconds import LEAST_SECONDS, seconds_for
 from specviz.ui.orders import Order
 
 if TYPE_CHECKING:
-    from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 #: How many of the last pieces of a kind tell how long such a piece takes.
 REMEMBERED = 8
@@ -138,8 +138,8 @@ class Line:
         return [name_of(kind, say) for kind in kinds], seconds
 
     def _ahead(self, turns: list[Turn]) -> tuple[list[str], float | None]:
-        left = [self._left(turn) for turn in turns]
-        return [turn.kind for turn in turns], None if None in left else sum(left)
+        left = [seconds for turn in turns if (seconds := self._left(turn)) is not None]
+        return [turn.kind for turn in turns], sum(left) if len(left) == len(turns) else None
 
     def _left(self, turn: Turn) -> float | None:
         if turn.kind not in self._took:
@@ -172,6 +172,7 @@ def name_of(kind: str, say: Words) -> str:
 INTERVAL = 0.1
 
 Item = TypeVar("Item")
+Batches = Generator[list[Item], None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Runner:
         work: Callable[..., Iterator[Item | None]] | None = None,
         *arguments: Any,
         extra_runs: Sequence[RunSettings] = (),
-    ) -> Iterator[list[Item]]:
+    ) -> Batches[Item]:
         """The results of `work(request, *arguments)` for a checked order, or of `work(pair, *arguments)` for a pair.
 
         By default the rounds of the order's run. Where work yields None, nothing is handed over: it can be ended
@@ -230,7 +231,7 @@ class Runner:
         work: Callable[..., Iterator[Item | None]] | None,
         arguments: Sequence[Any],
         _: Any,
-    ) -> Iterator[list[Item] | Ended]:
+    ) -> Generator[list[Item] | Ended, None, None]:
         pair, subject = self._checked(order)
         from specviz.decoding.engine import rounds  # only now: loading the pair has imported torch
 
@@ -251,7 +252,7 @@ class Runner:
             return LEAST_SECONDS
         return seconds_for(pair, len(subject.prompt.ids), [order.settings, *extra_runs])
 
-    def _checked(self, order: Order | PairName) -> tuple[ModelPair, ModelPair | Request]:
+    def _checked(self, order: Order | PairName) -> tuple[ModelPair, Any]:
         """The pair, and the first argument of the work."""
         if isinstance(order, PairName):
             return (pair := self.store.get(order)), pair
@@ -260,7 +261,7 @@ class Runner:
 
 
 def _hand_over(
-    threads: int | None, start: Callable[[], Iterator[Item | None]], results: queue.SimpleQueue, halt: threading.Event
+    threads: int | None, start: Callable[[], Any], results: queue.SimpleQueue[Any], halt: threading.Event
 ) -> None:
     """Puts each item into the queue, then how it ended."""
     import torch  # here, where a pair is: the page stands before torch is loaded
@@ -286,8 +287,8 @@ def _hand_over(
     results.put(Ended(time.perf_counter() - began, error))
 
 
-def _in_batches(results: queue.SimpleQueue) -> Iterator[list[Item] | Ended]:
-    batch: list = []
+def _in_batches(results: queue.SimpleQueue[Any]) -> Iterator[list[Item] | Ended]:
+    batch: list[Any] = []
     while not (batch and isinstance(batch[-1], Ended)):
         batch, due = [], time.monotonic() + INTERVAL
         with contextlib.suppress(queue.Empty):
@@ -299,7 +300,7 @@ def _in_batches(results: queue.SimpleQueue) -> Iterator[list[Item] | Ended]:
     yield batch[-1]
 
 
-def closing(batches: Iterator[list[Item]], halt: threading.Event) -> Iterator[list[Item]]:
+def closing(batches: Batches[Item], halt: threading.Event) -> Iterator[list[Item]]:
     """The batches that hold something until `halt` is set; closes their source in any case, which frees the device."""
     try:
         for batch in batches:

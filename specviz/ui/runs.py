@@ -87,6 +87,7 @@ class LiveRun:
         )
 
     def failed(self) -> str:
+        assert self.failure is not None, "it has failed"
         return messages.message("error", text=self.say.error(self.failure))
 
     def complete(self) -> str:
@@ -98,7 +99,7 @@ class LiveRun:
 
     @property
     def speedup(self) -> float | None:
-        return self.measured and self.measured.ratio
+        return self.measured.ratio if self.measured else None
 
     @property
     def finished(self) -> bool:

@@ -243,11 +243,10 @@ def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
     if not comparison.plain.sampling.greedy or not run_on:
         return None
-    expected = {prompt: run_of(comparison, pair, 0, prompt) for _, prompt in run_on}
     partings = []
     for number, prompt in run_on:
-        parting = compare_texts(expected[prompt], run_of(comparison, pair, number, prompt))["parting"]
-        if parting:
+        plain, run = (run_of(comparison, pair, who, prompt) for who in (0, number))
+        if plain and run and (parting := compare_texts(plain, run)["parting"]):
             where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
             partings.append({"name": joined([title(contest.entries[number]), *where], ", "), **parting})
     return {"of": len(run_on), "partings": partings}

@@ -14,13 +14,13 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
-from specviz.records.words import Words, said
+from specviz.records.words import Said, Words, said
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, dropped, element_view, gallery_view, run_view, share_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
 from specviz.ui.tabs.race import progress
 from specviz.views.run_messages import message, notice, speaks
@@ -50,10 +50,17 @@ def create_generate_tab(desk: Desk) -> Tab:
         return files.offers() if files else [gr.skip()] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
-    fields = {"measured": desk.controls.measured}
-    phases = speaks("waiting"), speaks("error")
-    after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
-    action = desk.action(desk.controls.go, shown.view, stream, *phases, fields=fields, **after)
+    action = desk.action(
+        desk.controls.go,
+        shown.view,
+        stream,
+        speaks("waiting"),
+        speaks("error"),
+        fields={"measured": desk.controls.measured},
+        offered=shown.files,
+        offer=offer,
+        left=speaks("left"),
+    )
     return Tab([action])
 
 
@@ -127,8 +134,8 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
     live = runs.wait_for(key, PATIENCE)
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(SUFFIXES))
-    here = live.files is not None and live.say is say
-    return [replace(live, say=say).complete(), *(live.files.offers() if here else offered(live.run(), say))]
+    files = live.files if live.say is say else None
+    return [replace(live, say=say).complete(), *(files.offers() if files else offered(live.run(), say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
@@ -136,9 +143,10 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     say = live.say
     measured = measured and order.settings.drafter is not None
     extra_runs = runs_of(order.settings) if measured else []
-    note = ""
+    note: Said = ""
     try:
-        for batch in closing(runner.batches(order, watched, measured, extra_runs=extra_runs), visit.halt):
+        batches: Batches[Round | Progress | Duel] = runner.batches(order, watched, measured, extra_runs=extra_runs)
+        for batch in closing(batches, visit.halt):
             yield from _messages(batch, live)
     except SpecvizError as error:
         if live.finished:

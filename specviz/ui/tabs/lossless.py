@@ -140,9 +140,7 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
         yield messages.trial_message(test, counted, counted.test(), phase)
 
 
-def tried(
-    runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
-) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
+def tried(runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event) -> Iterator[list[Any]]:
     """The results of `examined` for a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
     from specviz.decoding.exact_distribution import COMPARED
 
@@ -167,7 +165,7 @@ def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistributi
             shared = plain[: len(drafted)]
             if not item.plain and shared[:-1] == drafted[:-1] and shared != drafted:
                 parted = parting(request.pair, shared, drafted, len(start), later=0)
-                item = replace(item, gap=parted and parted.sides[1].gap)
+                item = replace(item, gap=parted.sides[1].gap if parted else None)
         yield item
 
 
@@ -211,8 +209,9 @@ def growing(results: Iterator[list[ExactDistribution | Sample]], runs: int) -> I
             if isinstance(item, ExactDistribution):
                 evidence = Evidence(item.outcomes, item.probs, item.low, item.high, runs)
                 counted = messages.Counted(item, evidence, noise(item.probs, steps(runs, NOISE_STEPS)))
-            else:
+            elif counted is not None:
                 counted.add(item)
+        assert counted is not None, "the exact distribution comes first"
         yield counted, False
     if counted is not None:
         if counted.evidence.n:

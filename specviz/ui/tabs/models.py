@@ -20,7 +20,7 @@ from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
     step = say("common.preparing")
     yield step
     try:
-        for batch in closing(runner.batches(name, _findings), halt):
+        batches: Batches[Finding | Sentence] = runner.batches(name, _findings)
+        for batch in closing(batches, halt):
             for event in batch:
                 if isinstance(event, Sentence):
                     step = say("models.checking", step=say.step(event))
@@ -396,9 +397,9 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
         refused.setdefault((key, as_text(say.error(reason))), []).append(role)
     for bits, quantised in pair.passes.quantised.items():
         if quantised.passes is not None and quantised.passes.refusal is not None:
-            reason = as_text(say.error(quantised.passes.refusal))
-            refused.setdefault(("models.no_better", reason), []).append(Role.quantised(bits))
-    lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
+            why = as_text(say.error(quantised.passes.refusal))
+            refused.setdefault(("models.no_better", why), []).append(Role.quantised(bits))
+    lines += [say(key, roles=_roles(roles, say), reason=why) for (key, why), roles in refused.items()]
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -14,7 +14,7 @@ from specviz.ui.components import element_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.views.pages import race_page
 from specviz.views.run_messages import message, race_message, speaks
 
@@ -69,7 +69,7 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
 
 def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
     """Progress and, unless `halt` is set before, the finished duel."""
-    batches = runner.batches(order, duel, True, extra_runs=runs_of(order.settings))
+    batches: Batches[Progress | Duel] = runner.batches(order, duel, True, extra_runs=runs_of(order.settings))
     for batch in closing(batches, halt):
         yield from batch
 

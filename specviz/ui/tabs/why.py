@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -48,7 +48,7 @@ def create_why_tab(desk: Desk) -> Tab:
             return measured(runner, visitors, name, visit, kind, *forced)
 
         def says(phase: str) -> Callable[[str], str]:
-            return lambda text: why_message(**{kind: Measuring(phase, problem=text)})
+            return lambda text: _section(kind, Measuring(phase, problem=text))
 
         return Action(button, view, [desk.controls.pair, *inputs], check, stream, says("waiting"), says("failed"))
 
@@ -73,16 +73,21 @@ def measured(
     kind: ``passes``, ``batches``, or ``forced``, whose `values` are α and γ. The last message of ``passes``
     explains the visitor's runs anew. Raises SpecvizError if it cannot be measured.
     """
-    yield why_message(**{kind: Measuring("preparing")})
+    yield _section(kind, Measuring("preparing"))
     result = None
     for batch in closing(runner.batches(name, measurement, kind, *values), visit.halt):
         result = batch[-1]
-        yield why_message(**{kind: Measuring("running", result)})
+        yield _section(kind, Measuring("running", result))
     # Stopped early, a curve may lack its first point: then there is nothing to compute.
     if kind == "passes" and result is not None:
         visitors.passes[visit.session] = result
     over = Measuring("stopped" if visit.halt.is_set() else "finished", result)
-    yield why_message(**{kind: over}, runs=explained(visitors, visit.session) if kind == "passes" else None)
+    yield _section(kind, over, explained(visitors, visit.session) if kind == "passes" else None)
+
+
+def _section(kind: str, measuring: Measuring, runs: Sequence[LabRun] | None = None) -> str:
+    section: dict[str, Any] = {kind: measuring}
+    return why_message(**section, runs=runs)
 
 
 def measurement(pair: ModelPair, kind: str, *arguments: Any) -> Iterator[Any]:
@@ -90,7 +95,9 @@ def measurement(pair: ModelPair, kind: str, *arguments: Any) -> Iterator[Any]:
     from specviz.bench.forced import measure_forced
     from specviz.bench.pass_times import measure_batches, measure_passes
 
-    return {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}[kind](pair, *arguments)
+    measurements: dict[str, Callable[..., Iterator[Any]]]
+    measurements = {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}
+    return measurements[kind](pair, *arguments)
 
 
 def explained(visitors: Visitors, session: str | None) -> list[LabRun]:
