@@ -146,7 +146,9 @@ def chains(
     parameters."""
     for name in names:
         drafter = drafter_class(pair, name)
-        for gamma in _gammas(pair, size, drafter):
+        # Some draft no deeper than they were trained to.
+        lengths = [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
+        for gamma in size.copied_gammas if drafter.copies else lengths:
             yield drafting(pair, name, base, num_draft_tokens=gamma, branches=_chain(drafter), rule="auto")
 
 
@@ -172,13 +174,6 @@ def varied(pair: ModelPair, only: Sequence[str], vary: Values) -> Iterator[Conte
 def takes_part(contestant: Contestant, temperature: float) -> bool:
     """Greedy drafts are compared with the target's choice, whatever the rule."""
     return temperature > 0 or contestant.settings.rule == "auto"
-
-
-def _gammas(pair: ModelPair, size: BenchSize, drafter: type[Drafter]) -> Sequence[int]:
-    """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
-    if drafter.copies:
-        return size.copied_gammas
-    return [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
 
 
 @dataclass
@@ -281,9 +276,8 @@ class Benchmark:
             for contestant in self._present(task):
                 with self.failures.of(contestant.title):
                     if due is not None:
-                        self.equality.append(
-                            agreement(contestant, new_tokens(contestant, plain), due, plain, preset.name)
-                        )
+                        tokens = new_tokens(contestant, plain)
+                        self.equality.append(agreement(contestant, tokens, due, plain, preset.name))
                     elif contestant.engine != "specviz":
                         new_tokens(contestant, plain)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import Tally, tally
+from specviz.records.metrics import tally
 from specviz.records.runs import Round
 from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, RunSettings
 from specviz.records.stopwatch import BUSY
@@ -248,7 +248,9 @@ def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figu
     if not all(run.rounds for run in runs):
         return figures
     counts, plain_counts = (tally(round_ for run in side for round_ in run.rounds) for side in (runs, plain))
-    alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, plain_counts)
+    alpha, cost = counts.acceptance_rate, None
+    if counts.levels and plain_counts.rounds:
+        cost = (counts.draft_seconds / counts.levels) / (plain_counts.verify_seconds / plain_counts.rounds)
     formula = None
     if cost is not None and alpha is not None and not counts.drafted_trees:
         formula = formula_speedup(alpha, cost, counts.rounds_by_depth)
@@ -280,9 +282,3 @@ def formula_speedup(alpha: float, cost: float, rounds_by_depth: Counter[int]) ->
     tokens = sum(count * expected_tokens(alpha, depth) for depth, count in rounds_by_depth.items()) / rounds
     length = sum(count * depth for depth, count in rounds_by_depth.items()) / rounds
     return tokens / (length * cost + 1)
-
-
-def _cost_coefficient(drafting: Tally, plain: Tally) -> float | None:
-    if not drafting.levels or not plain.rounds:
-        return None
-    return (drafting.draft_seconds / drafting.levels) / (plain.verify_seconds / plain.rounds)

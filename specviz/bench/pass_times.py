@@ -107,18 +107,16 @@ def measure_passes(
         fast = dict(pair.passes.fast)
         timers = {role: PassTimer(model, widths, context, fast.get(Role(role))) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
-        curves = tuple(_curve(role, timer, peak) for role, timer in timers.items())
+        curves = tuple(
+            Curve(role, model_size(timer), Limits(read_bandwidth(weight_share(timer), home_of(timer.model)), peak))
+            for role, timer in timers.items()
+        )
         start = PassTimes(**_setup(pair, context, kind_of(fast)), curves=curves, fraction=0.0)
         yield start
         shapes = [(role, width) for width in timers["target"].widths for role in timers]
         passes = {(role, width): functools.partial(timers[role].seconds, width) for role, width in shapes}
         for seconds, fraction in in_turn(passes, repeats, budget):
             yield replace(start, curves=tuple(_filled(curve, seconds) for curve in start.curves), fraction=fraction)
-
-
-def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
-    bandwidth = read_bandwidth(weight_share(timer), home_of(timer.model))
-    return Curve(role, model_size(timer), Limits(bandwidth, peak))
 
 
 def _filled(curve: Curve, seconds_by_pass: Mapping[tuple[str, int], list[float]]) -> Curve:

@@ -1,5 +1,6 @@
 """Settings of a run at several values: ``confidence=0,0.3; bits=4,8``. Loads no torch."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -37,22 +38,17 @@ def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) ->
 
 def _value(name: str, text: str) -> Any:
     row = SETTINGS[name]
+    value: Any = text
     if row.kind is bool:
-        value: Any = {"true": True, "false": False}.get(text, text)
-    else:
-        value = text if row.kind is str or text in row.choices else _number(row.kind, text)
+        value = {"true": True, "false": False}.get(text, text)
+    elif text not in row.choices:
+        with contextlib.suppress(ValueError):  # which the check refuses
+            value = row.kind(text)
     try:
         row.check(name, value)
     except SpecvizError as error:
         raise error.at("vary") from error
     return value
-
-
-def _number(kind: type, text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        return text  # which the setting's check refuses
 
 
 def each_of(values: Values, names: Sequence[str]) -> Iterator[dict[str, Any]]:

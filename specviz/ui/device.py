@@ -257,17 +257,21 @@ class PairStore:
             return self._starting_pair
         with self.preparer.loading:
             if self._starting_pair is None:
-                # All of torch and transformers is imported here, by one thread: two that import parts of transformers
-                # at once may each find the other's half done.
-                from specviz.models.loading import load_pair
-
                 wanted = self.deployment
-                where: dict[str, Any] = {"device": wanted.device, "dtype": wanted.dtype, "progress": self._note}
-                pair = apart(lambda: load_pair(wanted.target, wanted.draft, passes="plain", **where))
-                # Before the pair can be seen: a look at it must find that passes are being prepared.
-                self.preparer.add(pair)
-                self._starting_pair = pair
+                self._starting_pair = self._load(
+                    target=wanted.target, draft=wanted.draft, dtype=wanted.dtype, progress=self._note
+                )
         return self._starting_pair
+
+    def _load(self, **options: Any) -> ModelPair:
+        # All of torch and transformers is imported here, by one thread: two that import parts of transformers at once
+        # may each find the other's half done.
+        from specviz.models.loading import load_pair
+
+        pair = apart(lambda: load_pair(**options, device=self.deployment.device, passes="plain"))
+        # Before the pair can be seen: a look at it must find that passes are being prepared.
+        self.preparer.add(pair)
+        return pair
 
     def _note(self, fraction: float, step: Sentence) -> None:
         self.step = step
@@ -292,13 +296,9 @@ class PairStore:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                where: dict[str, Any] = {"device": self.deployment.device, "passes": "plain", "progress": progress}
                 with self.preparer.loading:
-                    from specviz.models.loading import load_pair
-
-                    self.guest = apart(lambda: load_pair(**asdict(name), **where))
+                    self.guest = self._load(**asdict(name), progress=progress)
                 self.guest_name = name
-                self.preparer.add(self.guest)
             return self.guest
 
     def loaded(self, name: PairName) -> ModelPair | None:

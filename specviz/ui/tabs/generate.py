@@ -17,6 +17,7 @@ from specviz.records.runs import Round
 from specviz.records.words import Said, Words, said
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, dropped, element_view, gallery_view, run_view, share_view
+from specviz.ui.controls import Fields
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
@@ -50,18 +51,10 @@ def create_generate_tab(desk: Desk) -> Tab:
         return files.offers() if files else [gr.skip()] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
-    action = desk.action(
-        desk.controls.go,
-        shown.view,
-        stream,
-        speaks("waiting"),
-        speaks("error"),
-        fields={"measured": desk.controls.measured},
-        offered=shown.files,
-        offer=offer,
-        left=speaks("left"),
-    )
-    return Tab([action])
+    fields: Fields = {"measured": desk.controls.measured}
+    phases = speaks("waiting"), speaks("error")
+    after: dict[str, Any] = {"offered": shown.files, "offer": offer, "left": speaks("left")}
+    return Tab([desk.action(desk.controls.go, shown.view, stream, *phases, fields=fields, **after)])
 
 
 @dataclass(frozen=True)

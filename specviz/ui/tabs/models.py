@@ -17,6 +17,7 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advice import advise, chains_of
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
+from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
 from specviz.ui.orders import Order
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
 
-#: Stands in a table for a figure that was not measured.
-_NONE = "–"
-
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
-
-#: The changes that an event makes, by component.
-Changes = dict[gr.components.Component, Any]
 
 
 @dataclass(frozen=True)
@@ -332,7 +327,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
     preparing passes."""
     titles = ("part", "size", "precision", "runs_on", "one", "five")
     rows = [[say(f"models.{title}") for title in titles], ["---"] * len(titles), *_rows(pair, say)]
-    lines = [f"| {' | '.join([*row, *[_NONE] * (len(titles) - len(row))])} |" for row in rows]
+    lines = [f"| {' | '.join([*row, *['–'] * (len(titles) - len(row))])} |" for row in rows]
     if stage.step is not None:
         lines += ["", as_text(say("models.preparing", step=say.step(stage.step)))]
     return "\n".join(lines)

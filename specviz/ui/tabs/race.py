@@ -40,24 +40,20 @@ def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> 
 
     Raises SpecvizError for a race that cannot be run, or not to its end.
     """
-    yield _phase(said("common.preparing"), 0)
+    yield message("phase", text=said("common.preparing"), fraction=0.0)
     request, finished = race_request(runner.store.get(order.pair), order, runner), None
     for event in dueled(runner, order, halt):
         if isinstance(event, Duel):
             finished = event
         else:
-            yield _phase(*progress(event))
+            text, fraction = progress(event)
+            yield message("phase", text=text, fraction=fraction)
     if finished is None:
         yield message("error", text=said("race.stopped"))
         return None
     runs, outcome = finished.runs(request), finished.outcome(request)
     yield race_message(*runs, outcome)
     return race_page(*runs, outcome, finished.machine, language)
-
-
-def _phase(text: Said, fraction: float) -> str:
-    """A message of progress, with the fraction done (0 to 1)."""
-    return message("phase", text=text, fraction=fraction)
 
 
 def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:

@@ -90,14 +90,14 @@ def _section(kind: str, measuring: Measuring, runs: Sequence[LabRun] | None = No
     return why_message(**section, runs=runs)
 
 
-def measurement(pair: ModelPair, kind: str, *arguments: Any) -> Iterator[Any]:
+def measurement(pair: ModelPair, kind: str, *values: Any) -> Iterator[Any]:
     """The growing result of a measurement; see `measured`."""
     from specviz.bench.forced import measure_forced
     from specviz.bench.pass_times import measure_batches, measure_passes
 
-    measurements: dict[str, Callable[..., Iterator[Any]]]
-    measurements = {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}
-    return measurements[kind](pair, *arguments)
+    if kind == "forced":
+        return measure_forced(pair, *values)
+    return measure_passes(pair) if kind == "passes" else measure_batches(pair)
 
 
 def explained(visitors: Visitors, session: str | None) -> list[LabRun]:
