@@ -220,10 +220,10 @@ def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     row = contest.row(1)
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=row.mode, n=GAMMA)
     reason = contest.failed.get(row.title)
-    yield _raced(what, row, contest.busy) if reason is None else Finding("wrong", what, reason)
+    yield _race_verdict(what, row, contest.busy) if reason is None else Finding("wrong", what, reason)
 
 
-def _raced(what: Sentence, row: Row, disturbed: bool) -> Finding:
+def _race_verdict(what: Sentence, row: Row, disturbed: bool) -> Finding:
     """The verdict on a race: it pays only if all of its interval does."""
     low, high = row.speedup_interval or (0.0, math.inf)
     seen = Sentence(

@@ -30,8 +30,16 @@ from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.runner import Batches, Runner
 from specviz.ui.tabs.compare import MOST_REPEATS, machine_of, rows_of, texts_of
-from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
-from specviz.ui.tabs.race import dueled, progress, race_request
+from specviz.ui.tabs.lossless import (
+    MOST_RUNS,
+    MOST_SUPPORT,
+    Trial,
+    counts_of,
+    results_of,
+    test_of,
+    trial_request,
+)
+from specviz.ui.tabs.race import duel_events, progress, race_request
 from specviz.ui.ways import available
 from specviz.views import answers
 
@@ -90,7 +98,7 @@ RUN = {name: _parameter(row) for name, row in SETTINGS.items()} | {
 _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat")
 
 
-def _ordered(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
+def _order_of(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
     settings = {name: values[name] for name in RUN if name in values} | fixed
     if settings.get("drafter") is None:
@@ -102,7 +110,7 @@ def _ordered(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, O
 
 
 def _generate(runner: Runner, values: Values, report: Report) -> Answers:
-    return (run.to_dict() for _, run in _followed(runner, values, report) if run)
+    return (run.to_dict() for _, run in _run_in_batches(runner, values, report) if run)
 
 
 def _rounds(runner: Runner, values: Values, report: Report) -> Answers:
@@ -110,13 +118,13 @@ def _rounds(runner: Runner, values: Values, report: Report) -> Answers:
     # lists within lists get shorter.
     return (
         {"rounds": {str(round_.index): asdict(round_) for round_ in batch}, "trace": run and run.to_dict()}
-        for batch, run in _followed(runner, values, report)
+        for batch, run in _run_in_batches(runner, values, report)
     )
 
 
-def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[list[Round], Run | None]]:
+def _run_in_batches(runner: Runner, values: Values, report: Report) -> Iterator[tuple[list[Round], Run | None]]:
     """Its rounds in batches, and then the run."""
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     request = order.request(pair, runner.deployment)
 
     def work() -> Iterator[tuple[list[Round], Run | None]]:
@@ -139,11 +147,11 @@ def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[
 
 
 def _race(runner: Runner, values: Values, report: Report) -> Answers:
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     request = race_request(pair, order, runner)
 
     def work() -> Answers:
-        for event in dueled(runner, order, NEVER):
+        for event in duel_events(runner, order, NEVER):
             if isinstance(event, Duel):
                 yield answers.race_answer(*event.runs(request), event.outcome(request), event.machine)
             else:
@@ -153,13 +161,13 @@ def _race(runner: Runner, values: Values, report: Report) -> Answers:
 
 
 def _compare(runner: Runner, values: Values, report: Report) -> Answers:
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     drafters = [name for name in available(pair) if name != PLAIN] if values["drafters"] is None else values["drafters"]
     choice = Choice(
-        _listed("drafters", drafters, lambda value: isinstance(value, str) and value != PLAIN),
-        _listed("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
-        _listed("widths", values["widths"], _is_width),
-        _listed("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
+        _list_of("drafters", drafters, lambda value: isinstance(value, str) and value != PLAIN),
+        _list_of("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
+        _list_of("widths", values["widths"], _is_width),
+        _list_of("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
         vary=str(values["vary"]),
     )
@@ -185,7 +193,7 @@ def _is_width(value: Any) -> bool:
     return is_whole(value) and (value == OWN or SETTINGS["branches"].allows(value))
 
 
-def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
+def _list_of(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     """The values of a list, each once. Raises SpecvizError with the parameter's name."""
     if not isinstance(values, list):
         raise SpecvizError("Enter a list, not {value}.", name, value=quoted(values))
@@ -197,16 +205,16 @@ def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
 
 def _lossless(runner: Runner, values: Values, report: Report) -> Answers:
     trial = Trial(values["rule"], values["runs"], values["support"])
-    pair, order = _ordered(runner, values, rule="auto")
+    pair, order = _order_of(runner, values, rule="auto")
     request = trial_request(pair, order, trial, runner.deployment)
-    test = asked_of(request, trial)
+    test = test_of(request, trial)
 
     def work() -> Answers:
-        results = tried(runner, order, request, trial, NEVER)
+        results = results_of(runner, order, request, trial, NEVER)
         if request.settings.sampling.greedy:
             yield answers.greedy_answer(test, [token for batch in results for token in batch])
             return
-        for counted, over in growing(results, test.runs):
+        for counted, over in counts_of(results, test.runs):
             report(SAY("lossless.counting"), counted.evidence.n / test.runs)
             yield answers.trial_answer(test, counted, over)
 

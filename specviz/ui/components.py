@@ -114,7 +114,7 @@ def element_view(
     """
     constants = {"name": name, "language": say.language, "submits": submits}
     template = f"<specviz-{name}></specviz-{name}>"
-    return _joined(join, constants, html_template=template, elem_id=f"{name}-view", **options)
+    return _component(join, constants, template=template, elem_id=f"{name}-view", **options)
 
 
 def run_view(say: Words, missing_rounds: Callable[[dict[str, Any]], list[str]], **options: Any) -> gr.HTML:
@@ -193,16 +193,16 @@ def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | No
 
     in_line: `Line.now` in the page's language; without it there are no models.
     """
-    named = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
+    template = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
     if in_line is None:
-        return gr.HTML(named)
+        return gr.HTML(template)
     ask = _server_function("in_line", lambda _: in_line())
-    return _joined("gradio/brand.js", {"words": say.texts("line")}, html_template=named, server_functions=[ask])
+    return _component("gradio/brand.js", {"words": say.texts("line")}, template=template, server_functions=[ask])
 
 
 def remote() -> gr.HTML:
     """Invisible: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
-    return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
+    return _component("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
 def lacking_view(say: Words) -> gr.HTML:
@@ -213,7 +213,7 @@ def lacking_view(say: Words) -> gr.HTML:
     """
     summary = html.escape(say("controls.lacking"))
     template = f'<details class="sv-lacking" hidden><summary>{summary} <b></b></summary><ul></ul></details>'
-    return _joined("gradio/pair.js", {}, html_template=template, elem_id="lacking")
+    return _component("gradio/pair.js", {}, template=template, elem_id="lacking")
 
 
 def recommended_view(say: Words, set_at_first: Iterable[float]) -> gr.HTML:
@@ -224,7 +224,7 @@ def recommended_view(say: Words, set_at_first: Iterable[float]) -> gr.HTML:
     """
     button = f'<button type="button">{html.escape(say("controls.recommended_use"))}</button>'
     template = f'<p class="sv-recommended" hidden><span></span> {button}</p>'
-    return _joined("gradio/recommended.js", {"set": list(set_at_first)}, html_template=template, elem_id="recommended")
+    return _component("gradio/recommended.js", {"set": list(set_at_first)}, template=template, elem_id="recommended")
 
 
 def sampling_heard() -> str:
@@ -242,10 +242,10 @@ def reading_view(say: Words, read: Callable[[dict[str, Any]], list[Any]]) -> gr.
     template = f'<details class="sv-reading"><summary>{summary} <b></b></summary><pre tabindex="0"></pre></details>'
     texts = {"common.tokens": say.texts("common")["common.tokens"]}
     ask = _server_function("read", read)
-    return _joined(
+    return _component(
         "gradio/reading.js",
         {"words": texts},
-        html_template=template,
+        template=template,
         server_functions=[ask],
         elem_id="reading",
         visible="hidden",
@@ -254,18 +254,18 @@ def reading_view(say: Words, read: Callable[[dict[str, Any]], list[Any]]) -> gr.
 
 def tab_history(first: str) -> gr.HTML:
     """Invisible: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
-    return _joined("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
+    return _component("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
 
 
 def refused() -> gr.HTML:
     """Invisible: leads to the control whose value was refused (assets/web/gradio/refused.js)."""
-    return _joined("gradio/refused.js", {}, visible="hidden")
+    return _component("gradio/refused.js", {}, visible="hidden")
 
 
 def corrected(say: Words) -> gr.HTML:
     """Invisible: a slider's number field says how a value out of its range was corrected (gradio/corrected.js)."""
     texts = {f"controls.{name}": say(f"controls.{name}") for name in ("most", "least", "no_number")}
-    return _joined("gradio/corrected.js", {"words": texts}, visible="hidden")
+    return _component("gradio/corrected.js", {"words": texts}, visible="hidden")
 
 
 def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
@@ -276,12 +276,12 @@ def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
     """
     button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
     template, options = f"{button}{html.escape(label)}</button>", {"elem_id": "fields-fold"} if by_run else {}
-    return _joined("gradio/fold.js", {"byRun": by_run}, html_template=template, **options)
+    return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 
 def dropped(onto: str, upload: str) -> gr.HTML:
     """Invisible: a file dropped on the block with the element id `onto` goes to the button with the id `upload`."""
-    return _joined("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
+    return _component("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
 
 
 def page_css() -> str:
@@ -321,11 +321,11 @@ def _server_function(name: str, function: Callable[[dict[str, Any]], Any]) -> Ca
     return call
 
 
-def _joined(module: str, constants: Mapping[str, Any], *, html_template: str = "", **options: Any) -> gr.HTML:
+def _component(module: str, constants: Mapping[str, Any], *, template: str = "", **options: Any) -> gr.HTML:
     """A component that a module of assets/web/gradio brings to life (assets/web/gradio/load.js)."""
     script = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(constants)};\n"
     return gr.HTML(
-        html_template=html_template,
+        html_template=template,
         js_on_load=script + text_of("gradio/load.js"),
         elem_classes=["specviz-component"],
         apply_default_css=False,

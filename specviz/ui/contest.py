@@ -188,13 +188,13 @@ def _drafting(
         for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, combinations):
             usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
             request = order_of(plain, usual).request(pair, runner.deployment)
-            yield _ruled(usual, request.rule.name), True
+            yield _with_rule(usual, request.rule.name), True
             for rule in choice.rules:
                 judges = _judges(rule_named(rule), request.drafter, width)
-                yield _ruled(usual, rule), judges and not request.settings.sampling.greedy
+                yield _with_rule(usual, rule), judges and not request.settings.sampling.greedy
 
 
-def _ruled(contestant: Contestant, rule: str) -> Contestant:
+def _with_rule(contestant: Contestant, rule: str) -> Contestant:
     return replace(contestant, settings=replace(contestant.settings, rule=rule))
 
 

@@ -94,7 +94,7 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     def verdict(low, high, busy):
         known = {"speedup_measured": 1.2, "speedup_interval": (low, high), "acceptance_length": 2.5}
         row = Row(title="x", engine="specviz", mode="draft_model", tokens_per_second=100.0, **known)
-        return pair_check._raced(Sentence("a race"), row, busy)
+        return pair_check._race_verdict(Sentence("a race"), row, busy)
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
     assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)

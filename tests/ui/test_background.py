@@ -38,7 +38,7 @@ from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.models import describe, notes
 from specviz.ui.tabs.race import race
-from specviz.ui.tabs.why import explained
+from specviz.ui.tabs.why import explain_runs
 from specviz.ui.visitors import Visitors
 
 ORDER = Order(
@@ -283,7 +283,7 @@ def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
     visitors.passes["me"] = measured
     for kind, source in (("plain", "passes"), ("compiled", "round")):
         list(generate(runner, runs, replace(ORDER, passes=kind), False, ME, words()))
-        assert explained(visitors, "me")[-1].figures.one_source == source
+        assert explain_runs(visitors, "me")[-1].figures.one_source == source
 
 
 # On the command line

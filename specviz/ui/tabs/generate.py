@@ -114,7 +114,7 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     yield message("waiting", text=said("common.preparing"))
     live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
     try:
-        yield from _carried_out(runner, live, order, measured, visit)
+        yield from _run_messages(runner, live, order, measured, visit)
     finally:
         live.over.set()
 
@@ -131,7 +131,7 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
     return [replace(live, say=say).complete(), *(files.offers() if files else offered(live.run(), say))]
 
 
-def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
+def _run_messages(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
     yield live.start()
     say = live.say
     measured = measured and order.settings.drafter is not None
@@ -140,7 +140,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     try:
         batches: Batches[Round | Progress | Duel] = runner.batches(order, watched, measured, extra_runs=extra_runs)
         for batch in closing(batches, visit.halt):
-            yield from _messages(batch, live)
+            yield from _batch_messages(batch, live)
     except SpecvizError as error:
         if live.finished:
             note = said("generate.not_measured", reason=say.error(error))
@@ -164,7 +164,7 @@ def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Due
             yield from duel(request, whole=False)
 
 
-def _messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
+def _batch_messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
     """The messages for a batch of `watched`."""
     if rounds := [event for event in batch if isinstance(event, Round)]:
         yield live.add(rounds)

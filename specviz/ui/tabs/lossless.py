@@ -37,7 +37,7 @@ MOST_SUPPORT = 16
 #: At temperature 0 two texts of at most this many tokens are compared.
 MOST_GREEDY = 128
 
-#: Seconds between two pictures of the growing counts.
+#: Seconds between two pictures of the counts_of counts.
 REPORT_EVERY = 0.25
 
 #: At how many points the noise is computed.
@@ -126,32 +126,34 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
     """
     yield message("phase", text=said("lossless.preparing"), fraction=0.0)
     request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
-    test, results = asked_of(request, trial), tried(runner, order, request, trial, halt)
+    test, results = test_of(request, trial), results_of(runner, order, request, trial, halt)
     if request.settings.sampling.greedy:
         tokens: list[GreedyToken] = []
-        for batch in _now_and_then(results):
+        for batch in _in_larger_batches(results):
             tokens += batch
             yield messages.greedy_message(test, tokens, "running")
         yield messages.greedy_message(test, tokens, "stopped" if halt.is_set() else "finished")
         return
     yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
-    for counted, over in growing(results, test.runs):
+    for counted, over in counts_of(results, test.runs):
         phase = "running" if not over else "finished" if counted.evidence.n == test.runs else "stopped"
         yield messages.trial_message(test, counted, counted.test(), phase)
 
 
-def tried(runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event) -> Iterator[list[Any]]:
-    """The results of `examined` for a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+def results_of(
+    runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
+) -> Iterator[list[Any]]:
+    """The results of `examine_by_name`, in batches, until `halt` is set. request: of `trial_request`."""
     from specviz.decoding.exact_distribution import COMPARED
 
     # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
     tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else COMPARED * int(trial.runs)
     runs = [replace(request.settings, max_new_tokens=tokens)]
-    arguments = trial_order(order, trial), examined, trial.rule, int(trial.runs)
+    arguments = trial_order(order, trial), examine_by_name, trial.rule, int(trial.runs)
     return closing(runner.batches(*arguments, extra_runs=runs), halt)
 
 
-def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+def examine_by_name(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
     """`examine` with the rule by its name, which crosses a process border; and the first greedy token that differs from
     plain decoding's is judged."""
     from specviz.bench.two_texts import parting
@@ -169,7 +171,7 @@ def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistributi
         yield item
 
 
-def asked_of(request: Request, trial: Trial) -> messages.Asked:
+def test_of(request: Request, trial: Trial) -> messages.Asked:
     """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
@@ -199,12 +201,12 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
     )
 
 
-def growing(results: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
+def counts_of(results: Iterator[list[Any]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
     """The counts from time to time and, marked True, at the end: all `runs` made, or the test stopped."""
     from specviz.decoding.exact_distribution import ExactDistribution
 
     counted: messages.Counted | None = None
-    for batch in _now_and_then(results):
+    for batch in _in_larger_batches(results):
         for item in batch:
             if isinstance(item, ExactDistribution):
                 evidence = Evidence(item.outcomes, item.probs, item.low, item.high, runs)
@@ -219,7 +221,7 @@ def growing(results: Iterator[list[ExactDistribution | Sample]], runs: int) -> I
         yield counted, True
 
 
-def _now_and_then(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+def _in_larger_batches(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
     """All that is in the batches, in larger ones, `REPORT_EVERY` seconds apart."""
     waiting, reported = [], -math.inf
     for batch in batches:

@@ -159,21 +159,21 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         else:
             chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
         described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
-        first = {} if line or loaded else _used(desk, PairName(), drafter, prompt, keep=True)
+        first = {} if line or loaded else _changes_for(desk, PairName(), drafter, prompt, keep=True)
         return chip | described | first
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
         inputs = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
-        shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
+        shown = [head.chip, head.timer, status.table, status.notes, *_depending_on_pair(desk)]
         moment(on_look, inputs, shown, **UNQUEUED)
 
 
-def _of_pair(desk: Desk) -> list[gr.components.Component]:
-    """The components that `_used` changes."""
+def _depending_on_pair(desk: Desk) -> list[gr.components.Component]:
+    """The components that `_changes_for` changes."""
     return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.pair_updates)]
 
 
-def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
+def _changes_for(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
     """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
     updates = {component: update(pair) for component, update in desk.pair_updates}
@@ -226,7 +226,7 @@ def _create_form(form: PairForm, say: Words) -> None:
         add("draft_vocabulary")
 
 
-def named(fields: dict[str, str]) -> PairName:
+def pair_named(fields: dict[str, str]) -> PairName:
     """The pair that the form's fields name. Raises SpecvizError with the field's name."""
     texts = {name: (text or "").strip() for name, text in fields.items()}
     if not texts["target"]:
@@ -251,13 +251,13 @@ def _wire_load(
     def load(values: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
         yield form.show(None, say)  # what was wrong with the last one
         try:
-            pair = name or named({field: values[component] for field, component in form.fields.items()})
+            pair = name or pair_named({field: values[component] for field, component in form.fields.items()})
             with runner.line.joined("load") as turn:
                 runner.line.reached(turn)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair
-                changes = _used(desk, pair, values[drafter], values[prompt])
+                changes = _changes_for(desk, pair, values[drafter], values[prompt])
         except SpecvizError as error:
             yield {shown: "", **form.show(error, say)}
             return
@@ -266,7 +266,7 @@ def _wire_load(
         yield {shown: loaded, **cleared, **changes}
 
     inputs = {drafter, prompt, *form.fields.values()}
-    changed = [shown, *form.problems.values(), status.findings, status.advice, *_of_pair(desk)]
+    changed = [shown, *form.problems.values(), status.findings, status.advice, *_depending_on_pair(desk)]
     return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 

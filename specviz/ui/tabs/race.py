@@ -42,7 +42,7 @@ def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> 
     """
     yield message("phase", text=said("common.preparing"), fraction=0.0)
     request, finished = race_request(runner.store.get(order.pair), order, runner), None
-    for event in dueled(runner, order, halt):
+    for event in duel_events(runner, order, halt):
         if isinstance(event, Duel):
             finished = event
         else:
@@ -63,7 +63,7 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
     return order.request(pair, runner.deployment)
 
 
-def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
+def duel_events(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
     """Progress and, unless `halt` is set before, the finished duel."""
     batches: Batches[Progress | Duel] = runner.batches(order, duel, True, extra_runs=runs_of(order.settings))
     for batch in closing(batches, halt):

@@ -53,7 +53,7 @@ def create_why_tab(desk: Desk) -> Tab:
         return Action(button, view, [desk.controls.pair, *inputs], check, stream, says("waiting"), says("failed"))
 
     def opened(visit: Visit) -> str:
-        return why_message(runs=explained(visitors, visit.session))
+        return why_message(runs=explain_runs(visitors, visit.session))
 
     forced = action(pressed, "forced", desk.controls.details)
     return Tab([action(go, "passes"), action(many, "batches"), forced], stop, opened)
@@ -82,7 +82,7 @@ def measured(
     if kind == "passes" and result is not None:
         visitors.passes[visit.session] = result
     over = Measuring("stopped" if visit.halt.is_set() else "finished", result)
-    yield _section(kind, over, explained(visitors, visit.session) if kind == "passes" else None)
+    yield _section(kind, over, explain_runs(visitors, visit.session) if kind == "passes" else None)
 
 
 def _section(kind: str, measuring: Measuring, runs: Sequence[LabRun] | None = None) -> str:
@@ -100,14 +100,14 @@ def measurement(pair: ModelPair, kind: str, *values: Any) -> Iterator[Any]:
     return measure_passes(pair) if kind == "passes" else measure_batches(pair)
 
 
-def explained(visitors: Visitors, session: str | None) -> list[LabRun]:
+def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
     """The visitor's runs that are over and drafted something, the latest last: what limits each, by the passes last
     measured for that visitor."""
     over = [live for live in visitors.runs.runs.values() if live.visit.session == session and live.files is not None]
-    return [run for live in over if (run := _explained(live, visitors.passes.get(session))) is not None]
+    return [run for live in over if (run := _explain_run(live, visitors.passes.get(session))) is not None]
 
 
-def _explained(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
+def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
     request = live.request
     target = passes.curve("target") if passes and _taken_by(request, passes) else None
     # Timed unwatched where it was: drawing a page slows the models down.
