@@ -241,15 +241,8 @@ def reading_view(say: Words, read: Callable[[dict[str, Any]], list[Any]]) -> gr.
     summary = html.escape(say("controls.reading"))
     template = f'<details class="sv-reading"><summary>{summary} <b></b></summary><pre tabindex="0"></pre></details>'
     texts = {"common.tokens": say.texts("common")["common.tokens"]}
-    ask = _server_function("read", read)
-    return _component(
-        "gradio/reading.js",
-        {"words": texts},
-        template=template,
-        server_functions=[ask],
-        elem_id="reading",
-        visible="hidden",
-    )
+    options = {"server_functions": [_server_function("read", read)], "elem_id": "reading", "visible": "hidden"}
+    return _component("gradio/reading.js", {"words": texts}, template=template, **options)
 
 
 def tab_history(first: str) -> gr.HTML:
