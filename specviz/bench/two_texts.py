@@ -45,9 +45,7 @@ class Parting:
     @property
     def wrong(self) -> tuple[bool, bool]:
         """Whether each text departs from the target's choice by more than rounding; one that ends may be cut off."""
-        first, second = (
-            bool(side.token) and (side.gap > self.tolerance or side.later is not None) for side in self.sides
-        )
+        first, second = (bool(side.token) and (side.gap > self.tolerance or bool(side.later)) for side in self.sides)
         return first, second
 
 
@@ -73,26 +71,25 @@ def cut(
 
 
 def parting(
-    pair: ModelPair, first_text: Sequence[int], second_text: Sequence[int], start: int = 0, later: int = LATER
+    pair: ModelPair, first: Sequence[int], second: Sequence[int], start: int = 0, later: int = LATER
 ) -> Parting | None:
     """The first difference of two texts, as the pair's target scores it; None for equal ones.
 
-    first_text, second_text: token ids that begin alike, of which the first `start` are the prompt's. later: how many
+    first, second: token ids that begin alike, of which the first `start` are the prompt's. later: how many
     tokens after the parting are looked at.
     """
-    place = first_difference(first_text, second_text)
+    place = first_difference(first, second)
     if place is None:
         return None
-    before, dtype = first_text[:place], dtype_name(pair.dtype)
-    first, second = (
-        _side(pair, before, text[place : place + 1 + later], tolerance(dtype)) for text in (first_text, second_text)
-    )
-    rows = rows_of(pair, before, first_text[place : place + 1] or second_text[place : place + 1])
+    before, dtype = first[:place], dtype_name(pair.dtype)
+    ends = (text[place : place + 1 + later] for text in (first, second))
+    left, right = (_side(pair, before, end, tolerance(dtype)) for end in ends)
+    rows = rows_of(pair, before, first[place : place + 1] or second[place : place + 1])
     best, runner_up = rows[0].topk(2).values.tolist()
     return Parting(
         place=place + 1 - start,
         before=pair.texts.decode(before[-12:]),
-        sides=(first, second),
+        sides=(left, right),
         margin=best - runner_up,
         step=torch.finfo(pair.dtype).eps * abs(best),
         tolerance=tolerance(dtype),

@@ -32,10 +32,11 @@ class Action:
     button: gr.Button
     view: gr.HTML | gr.Markdown
     inputs: Sequence[gr.components.Component]  # `Controls.pair` among them
-    check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the pair's name, the inputs' values -> messages
     waiting: Callable[[str], str]  # the message that says why it waits
     failed: Callable[[str], str]  # the message that says why nothing comes
+    #: The inputs' values -> Gradio's verdict on each.
+    check: Callable[..., list[dict[str, Any]]] = lambda *values: [gr.validate(True, "")] * len(values)
     offered: Sequence[gr.components.Component] = ()  # other components that change when it is over,
     offer: Callable[[Visit], list[Any]] = lambda visit: []  # and how
     left: Callable[[str], str] | None = None  # the message after Stop in the line; by default `failed`
@@ -132,7 +133,7 @@ class Desk:
             yield from stream(visit, order.with_ready_passes(pair), **tab_values)
 
         inputs = [*controls.inputs, *fields.values()]
-        return Action(button, view, inputs, verdict, carry_out, waiting, failed, **options)
+        return Action(button, view, inputs, carry_out, waiting, failed, verdict, **options)
 
 
 # The buttons

@@ -82,11 +82,6 @@ def apart(work: Callable[[], Made]) -> Made:
         return pool.submit(contextvars.copy_context().run, work).result()
 
 
-def between_runs(work: Callable[[], Made]) -> Made:
-    """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
-    return thread.submit(work).result()
-
-
 @dataclass(frozen=True)
 class Stage:
     """How far the preparation of a pair's passes is."""
@@ -175,8 +170,9 @@ class Preparer:
             pool.shutdown(cancel_futures=True)
 
     def _turn(self, work: Callable[[], Made]) -> Made:
+        """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
         with self.loading:
-            return between_runs(work)
+            return thread.submit(work).result()
 
     def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
         from specviz.models.preparation import prepare_passes

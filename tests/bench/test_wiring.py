@@ -92,9 +92,9 @@ def test_at_each_place_a_reading_drafts_as_after_reading_the_text_anew(made, tmp
     listen(plain, readings, until=float("inf"))
     text, new = list(plain.prompt.ids), new_tokens(Contestant.of(PLAIN), plain)
     for one in readings:
-        assert len(one.kept[0]) == len(new) - instrument.GAMMA + 1
-        for place in (0, 1, 5, len(one.kept[0]) - 1):
-            assert one.kept[0][place] == pytest.approx(anew(one, plain, [*text, *new], len(text) + place), abs=1e-4)
+        assert len(one.accepted[0]) == len(new) - instrument.GAMMA + 1
+        for place in (0, 1, 5, len(one.accepted[0]) - 1):
+            assert one.accepted[0][place] == pytest.approx(anew(one, plain, [*text, *new], len(text) + place), abs=1e-4)
 
 
 @torch.inference_mode()

@@ -98,7 +98,7 @@ def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
         made.append((name, pairs.loaded(name)))
         yield "done"
 
-    action = Action(None, None, ["pair"], None, stream, waiting=str, failed=lambda text: f"failed: {text}")
+    action = Action(None, None, ["pair"], stream, waiting=str, failed=lambda text: f"failed: {text}")
     runner, controls = SimpleNamespace(line=Line(2), store=pairs), SimpleNamespace(pair="pair")
     desk = SimpleNamespace(runner=runner, visitors=visitors, controls=controls, say=SAY)
     return list(_in_turn(desk, "generate", action, visit, [heard])), made

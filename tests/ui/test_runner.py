@@ -91,7 +91,7 @@ def test_a_gpu_is_asked_for_as_long_as_the_runs_may_take(store):
 def test_the_process_of_a_call_works_in_a_thread_of_its_own(monkeypatch):
     lend(monkeypatch)
     device.on_gpu(lambda: None, lambda: LEAST_SECONDS)
-    device.between_runs(lambda: None)  # the parent's thread has begun
+    device.thread.submit(lambda: None).result()  # the parent's thread has begun
     if (child := os.fork()) == 0:
         done = device.thread.submit(lambda: 0)
         os._exit(done.result(timeout=5))

@@ -95,8 +95,7 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     def check(pair: ModelPair, order: Order) -> None:
         chains_of(runner, pair, order)
 
-    pair, valid = desk.controls.pair, lambda name: [gr.validate(True, "")]
-    checked = Action(go, findings, [pair], valid, stream, as_text, as_text)
+    checked = Action(go, findings, [desk.controls.pair], stream, as_text, as_text)
     return Tab([checked, desk.action(ask, advice, stream_advice, as_text, as_text, check)], stop), findings, advice
 
 
@@ -192,10 +191,10 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
         starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
-        cards = _catalog_cards(desk, CATALOG)
+        cards = [_catalog_card(desk, entry) for entry in CATALOG]
     gr.Markdown(say("models.published"))
     with gr.Row(elem_classes=["sv-cards"]):
-        cards += _catalog_cards(desk, PUBLISHED)
+        cards += [_catalog_card(desk, entry) for entry in PUBLISHED]
     fold_switch(say("models.published_list"), "published-parts")
     with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
         listed = gr.Markdown(published_list("", say), elem_classes=["sv-note", "sv-notes"])
@@ -270,22 +269,18 @@ def _wire_load(
     return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
-def _catalog_cards(desk: Desk, entries: Iterable[HubPair]) -> list[tuple[gr.Button, PairName]]:
-    return [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in entries]
-
-
-def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
+def _catalog_card(desk: Desk, entry: HubPair) -> tuple[gr.Button, PairName]:
     runner, say = desk.runner, desk.say
     button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
 
-    def measured(pair: ModelPair) -> Any:
+    def update(pair: ModelPair) -> Any:
         from specviz.models.placement import within_reach
 
         available = within_reach(runner.deployment.device)
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
-    desk.pair_updates.append((button, measured))
-    return button
+    desk.pair_updates.append((button, update))
+    return button, PairName(entry.target, (entry.draft,))
 
 
 def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:

@@ -39,9 +39,6 @@ def create_why_tab(desk: Desk) -> Tab:
     served_view(say)
     desk.pair_updates.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
-    def check(*values: Any) -> list[dict[str, Any]]:
-        return [gr.validate(True, "")] * len(values)
-
     def action(button: gr.Button, kind: str, *inputs: Component) -> Action:
         def stream(visit: Visit, name: PairName, heard: dict[str, Any], *details: dict[str, Any]) -> Iterator[str]:
             forced = [values.get(field) for values in details for field in ("alpha", "num_draft_tokens")]
@@ -50,7 +47,7 @@ def create_why_tab(desk: Desk) -> Tab:
         def says(phase: str) -> Callable[[str], str]:
             return lambda text: _section(kind, Measuring(phase, problem=text))
 
-        return Action(button, view, [desk.controls.pair, *inputs], check, stream, says("waiting"), says("failed"))
+        return Action(button, view, [desk.controls.pair, *inputs], stream, says("waiting"), says("failed"))
 
     def opened(visit: Visit) -> str:
         return why_message(runs=explain_runs(visitors, visit.session))
