@@ -71,7 +71,7 @@ def advise(
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
-    """All contestants on all prompts, once each, however long it takes; told as by `advise`."""
+    """All contestants on all prompts, once each, however long it takes; events as of `advise`."""
     token_seconds, reading = yield from _pace(requests)
     drafting = dict(enumerate(contestants[1:], start=1))
     stage = _Stage(drafting, requests[0].settings.max_new_tokens, range(len(requests)), reading)

@@ -66,7 +66,7 @@ Task = dict[str, Any]
 SAMPLING = ("top_k", "top_p", "min_p")
 
 FULL = BenchSize()
-#: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
+#: Of the advice on which drafter to use, and of the user's prompts: only the lengths count.
 ADVICE = BenchSize(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
 QUICK = BenchSize(
     gammas=(4,), copied_gammas=(4,), tree_branches=(3,), yardstick_gammas=(4,), max_new_tokens=40, budget=10.0

@@ -24,7 +24,7 @@ SCHEMA = "specviz.bench/1"
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"
 
-#: The fields of a row that say who it is, once more together in a report on prompts of one's own.
+#: The fields of a row that say who it is, once more together in a report on the user's prompts.
 CONTESTANT = ("mode", "num_draft_tokens", "branches", "rule", "exit_layer", "bits", "engine")
 
 #: A row that follows from others, as in the file.
@@ -67,7 +67,7 @@ class BenchReport:
 
 @dataclass(slots=True)
 class PromptsReport:
-    """The values of the JSON file of a benchmark on prompts of one's own, as far as it has come."""
+    """The values of the JSON file of a benchmark on the user's prompts, as far as it has come."""
 
     machine: Facts
     pair: dict[str, str | int | None]

@@ -176,13 +176,13 @@ class Controls:
         become those for this pair, and a control that drafter or pair do not read has no say.
         Raises SpecvizError with the control's name in `field`.
         """
-        settings, heard = dict(zip(self.fields, values)), values[len(self.fields)]
+        settings, page_pair = dict(zip(self.fields, values)), values[len(self.fields)]
         if settings["num_draft_tokens"] == SLIDER_AUTO:
             settings["num_draft_tokens"] = AUTO
         unread: set[str] = set()
         if pair is not None:
-            if not heard or name != PairName(**heard):
-                settings |= self._refitted(settings["drafter"], pair, first=not heard)
+            if not page_pair or name != PairName(**page_pair):
+                settings |= self._refitted(settings["drafter"], pair, first=not page_pair)
             unread = set(DRAFTING) - drafter_of(pair, settings["drafter"]).reads
             unread |= set() if pair.has_chat_template else {"chat"}
         if settings["drafter"] == PLAIN:

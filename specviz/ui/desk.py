@@ -202,8 +202,8 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
         with line.joined(kind) as turn:
             yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
             # What the visitor loaded last counts, not what the page had heard of when the button was pressed.
-            heard = values[action.inputs.index(desk.controls.pair)]
-            name = desk.visitors.pairs.get(visit.session) or PairName(**heard)
+            page_pair = values[action.inputs.index(desk.controls.pair)]
+            name = desk.visitors.pairs.get(visit.session) or PairName(**page_pair)
             if not visit.halt.is_set() and store.loaded(name) is None:
                 yield action.waiting(desk.say("common.starting"))
                 store.get(name)

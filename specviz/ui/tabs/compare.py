@@ -118,7 +118,7 @@ def _rule_label(rule: str, say: Words) -> str:
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
-    """Prompts of one's own, typed or from a file; their number, and a button that removes them."""
+    """The visitor's prompts, typed or from a file; their number, and a button that removes them."""
     box = gr.Textbox(
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),

@@ -86,7 +86,7 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     findings = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
     advice = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
-    def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+    def stream(visit: Visit, name: PairName, page_pair: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, name, visit.halt, say)
 
     def stream_advice(visit: Visit, order: Order) -> Iterator[str]:

@@ -40,7 +40,7 @@ def create_why_tab(desk: Desk) -> Tab:
     desk.pair_updates.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
     def action(button: gr.Button, kind: str, *inputs: Component) -> Action:
-        def stream(visit: Visit, name: PairName, heard: dict[str, Any], *details: dict[str, Any]) -> Iterator[str]:
+        def stream(visit: Visit, name: PairName, page_pair: dict[str, Any], *details: dict[str, Any]) -> Iterator[str]:
             forced = [values.get(field) for values in details for field in ("alpha", "num_draft_tokens")]
             return measured(runner, visitors, name, visit, kind, *forced)
 
