@@ -253,10 +253,8 @@ class PairStore:
             return self._starting_pair
         with self.preparer.loading:
             if self._starting_pair is None:
-                wanted = self.deployment
-                self._starting_pair = self._load(
-                    target=wanted.target, draft=wanted.draft, dtype=wanted.dtype, progress=self._note
-                )
+                named = {name: getattr(self.deployment, name) for name in ("target", "draft", "dtype")}
+                self._starting_pair = self._load(**named, progress=self._note)
         return self._starting_pair
 
     def _load(self, **options: Any) -> ModelPair:
