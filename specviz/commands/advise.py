@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
     """
     from specviz.bench.advising import SECONDS, advise, contest_of, require_chains
     from specviz.bench.benchmark import advised_chains
-    from specviz.bench.lanes import reason_of
+    from specviz.bench.contesting import reason_of
     from specviz.drafters.registry import servers_of
 
     def measure_pair(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:

@@ -214,7 +214,7 @@ def test_only_a_draft_model_that_was_downloaded_is_at_hand(monkeypatch):
 
 @pytest.fixture
 def runner(pair) -> Runner:
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
+    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, starting_pair=pair)
     return Runner(store, Deployment.from_environment())
 
 

@@ -95,7 +95,7 @@ def test_a_run_comes_whole_or_round_by_round(shown):
 
 @pytest.mark.parametrize("name", ["generate", "race", "lossless"])
 def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
-    pair = runner.store.home
+    pair = runner.store.starting_pair
     alone = PairStore(runner.deployment, ModelPair.of(pair.target, None, pair.tokenizer))
     given = {one: parameter.default for one, parameter in ENDPOINTS[name].parameters.items()}
     given |= {"prompt": "abcabc", "max_new_tokens": 4, "runs": 20}
@@ -104,7 +104,7 @@ def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
         *_, last = ENDPOINTS[name].begin(Runner(store, runner.deployment), given | asked, lambda text, fraction: None)
         return json.dumps(last).lower().replace(" ", "_")
 
-    chosen = alone.usual(alone.home)
+    chosen = alone.usual(alone.starting_pair)
     assert chosen != runner.store.usual(pair) == "draft_model"
     assert chosen in answer(alone) and "draft_model" in answer(runner.store)
     with refused("drafter", "no draft model"):

@@ -60,7 +60,7 @@ def test_a_run_ends_with_its_speedup_and_the_interval_and_is_there_for_the_press
     figures, measured = said[-1]["figures"], live.run().measured
     assert said[-1]["kind"] == "end" and said[-1]["note"] in ("", words()("common.busy"))
     assert [figures[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.5, 1.4, 1.6]
-    assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.beside is not None
+    assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.duel_counts is not None
     # More is awaited until the speedup is measured.
     ends = [one["more"] for one in said if one["kind"] == "end"]
     assert len(ends) > 1 and ends == [True] * (len(ends) - 1) + [False]

@@ -60,7 +60,7 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     go_on.set()
     settle(page)
     # This pair has no draft model, which stood there when the button was pressed: the run takes what the pair has.
-    drafter = usual(store.home, preparing=False)
+    drafter = usual(store.starting_pair, preparing=False)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(SAY(f"ways.{drafter}"))
     expect(page.locator("#passes")).to_have_text(SAY("passes.plain"))
     expect_drafter(page, drafter)
@@ -83,7 +83,7 @@ def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_p
     go_on.set()
     settle(page)
     view = page.locator(f"specviz-{tab}")
-    expect(view).to_contain_text(SAY(f"ways.{usual(store.home, preparing=False)}"))
+    expect(view).to_contain_text(SAY(f"ways.{usual(store.starting_pair, preparing=False)}"))
     expect(view).not_to_contain_text("has no")
     assert page.evaluate(f"{element(tab)}.state") in ("race", "finished")
 

@@ -134,7 +134,7 @@ def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls
     }
     names = [*controls.fields, "pair", "own rule"]
     for fields, added, places in (({}, [], {}), (own, ["typical"], {"rule": "own rule"})):
-        action = desk.ordered(button, view, stream=None, waiting=None, failed=None, own=fields)
+        action = desk.action(button, view, stream=None, waiting=None, failed=None, fields=fields)
         assert len(action.inputs) == len(action.check(*filled_in(controls), *added))
         for field, changes in mistakes.items():
             verdicts = zip(names, action.check(*filled_in(controls, **changes), *added))
@@ -180,14 +180,14 @@ def test_plain_decoding_comes_first_and_then_all_that_fits_together(
     runner, pair, temperature, choice, drafting, left_out
 ):
     comparison = comparison_of(runner, pair, ORDER.but(temperature=temperature), choice)
-    assert names(comparison.contest.entered) == [("plain", None, None, None), *drafting]
+    assert names(comparison.contest.entries) == [("plain", None, None, None), *drafting]
     assert names(comparison.left_out) == left_out
 
 
 def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_varied(runner, pair):
     choice = Choice(["early_exit", "suffix"], [2], [0], [], 1, vary="confidence=0, 0.5")
     order = ORDER.but(drafter="early_exit", exit_layer=1, confidence=0.9)
-    _, *drafting = comparison_of(runner, pair, order, choice).contest.entered
+    _, *drafting = comparison_of(runner, pair, order, choice).contest.entries
     found = [(row.mode, row.settings["exit_layer"], row.settings["confidence"]) for row in drafting]
     assert found == [("early_exit", 1, 0.0), ("early_exit", 1, 0.5), ("suffix", None, None)]
     told = json.loads(messages.contest_message(drafting, phase="running", text="", fraction=0.0))
@@ -254,7 +254,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
             halt.set()
     assert 3 <= len(contest.runs) < contest.count and contest.row(1).speedup_measured
     # One that failed is told in its row, and the others go on.
-    contest.heard(Failed(contest.entered[1].title, SpecvizError("It is full.")))
+    contest.hear(Failed(contest.entries[1].title, SpecvizError("It is full.")))
     assert [row.reason for row in rows_of(comparison, words(), True)] == ["", "It is full.", ""]
 
 
