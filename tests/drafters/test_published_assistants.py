@@ -11,12 +11,23 @@ from functools import partial
 
 import pytest
 import torch
-from assistant_files import AT, FULL, SLIDING, assistant_config, assistant_weights, module_config, module_weights, saved
+from assistant_files import (
+    AT,
+    FULL,
+    SLIDING,
+    assistant_config,
+    assistant_weights,
+    gemma_folders,
+    module_config,
+    module_folders,
+    module_weights,
+    saved,
+)
 from by_hand import attention, feed_forward, linear, norm
 from fast_passes import MAKERS, with_passes
 from published_heads import assert_rows, noted
-from refusal import refused
-from tiny import greedy_run, save_model, tiny_model
+from refusal import refusal, refused
+from tiny import greedy_run
 from transformers import AutoModelForCausalLM
 
 import specviz
@@ -48,27 +59,7 @@ def drafts_of(monkeypatch, pair, branches):
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory):
-    """Folders of targets, the last layers of one of which share the keys and values of earlier ones, and of
-    assistants."""
-    folder, kinds = tmp_path_factory.mktemp("gemma"), [SLIDING, FULL] * 2
-    targets = {
-        "shared": {"num_kv_shared_layers": 2},
-        "whole": {"hidden_size_per_layer_input": 0},
-        "full": {"layer_types": [FULL] * 4},
-    }
-    settings = {"layers": 4, "layer_types": kinds, "vocab": 16, "eos_token_id": None}
-    folders = {
-        name: save_model(folder / name, tiny_model("gemma4", **settings | changes)) for name, changes in targets.items()
-    }
-    configs = {
-        "ordered": assistant_config(),
-        "unified": assistant_config("gemma4_unified", ordered=False),
-        "all full": assistant_config(kinds=(FULL, FULL)),
-    }
-    return folders | {
-        name: saved(folder / name, config, assistant_weights(config), pickled=name == "unified")
-        for name, config in configs.items()
-    }
+    return gemma_folders(tmp_path_factory.mktemp("gemma"))
 
 
 @torch.inference_mode()
@@ -146,18 +137,7 @@ def test_an_assistants_program_drafts_chains_and_trees_in_one_call(gemma, tmp_pa
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory):
-    """The folders of a target, and of a module of each family for it."""
-    folder = tmp_path_factory.mktemp("modules")
-    model = tiny_model("qwen3", layers=3, vocab=16, eos_token_id=None)
-    with torch.no_grad():
-        model.model.norm.weight.uniform_(0.5, 2)
-    folders = {"target": save_model(folder / "target", model)}
-    for family in ("llama", "qwen2", "qwen3"):
-        weights = module_weights(family)
-        if family == "qwen2":  # as early files
-            weights |= {"embed_tokens.weight": torch.zeros(16, 48), "lm_head.weight": torch.zeros(16, 48)}
-        folders[family] = saved(folder / family, module_config(family), weights, pickled=family == "llama")
-    return folders
+    return module_folders(tmp_path_factory.mktemp("modules"))
 
 
 @torch.inference_mode()
@@ -201,18 +181,6 @@ def test_a_module_in_a_file_of_its_own_goes_on_from_the_targets_last_layer(
 def prepared(pair, passes):
     """The pair with passes of this kind (`fast_passes.MAKERS`)."""
     return with_passes(pair, MAKERS[passes](dataclasses.replace(pair, draft=pair.target)))
-
-
-@pytest.mark.parametrize("depth", [1, 7])
-def test_greedy_text_is_generates(gemma, modules, depth):
-    cases = [(gemma["shared"], gemma["ordered"], "plain", 1), (gemma["whole"], gemma["unified"], "static", 1)]
-    cases += [(modules["target"], modules["qwen3"], *case) for case in (("plain", 1), ("plain", 3), ("kernels", 1))]
-    for target, part, passes, branches in cases:
-        pair = prepared(loaded(target, part), passes)
-        for prompt in (PROMPT, PROMPT[:1]):
-            drafting = DraftParams(branches=branches)
-            run = greedy_run(pair, prompt, 24, drafter="mtp", drafting=drafting, num_draft_tokens=depth)
-            assert run.settings["modules"] == 1
 
 
 def test_beside_copies_they_draft_too(gemma, modules):
@@ -261,20 +229,16 @@ def test_a_bad_assistant_is_refused_by_what_is_wrong(gemma, change, sentence, tm
     config = assistant_config()
     weights = assistant_weights(config)
     change(config, weights)
-    assert re.search(sentence, refusal(gemma["whole"], saved(tmp_path / "bad", config, weights)))
+    assert re.search(sentence, refusal("draft", loaded, gemma["whole"], saved(tmp_path / "bad", config, weights)))
 
 
 def test_parts_of_other_targets_are_refused(gemma, modules, tmp_path):
-    assert "keys and values of a Gemma 4 model" in refusal(modules["target"], gemma["ordered"])
+    assert "keys and values of a Gemma 4 model" in refusal("draft", loaded, modules["target"], gemma["ordered"])
     config = module_config("qwen3", vocab=32)
     assert "another target: vocab_size is 32" in refusal(
-        modules["target"], saved(tmp_path / "other", config, module_weights())
+        "draft", loaded, modules["target"], saved(tmp_path / "other", config, module_weights())
     )
     config = module_config("qwen3_next")
-    assert "family qwen3_next" in refusal(modules["target"], saved(tmp_path / "hybrid", config, module_weights()))
-
-
-def refusal(target, part):
-    with refused("draft") as caught:
-        loaded(target, part)
-    return str(caught.value)
+    assert "family qwen3_next" in refusal(
+        "draft", loaded, modules["target"], saved(tmp_path / "hybrid", config, module_weights())
+    )

@@ -85,16 +85,21 @@ def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch)
     for role in fast:
         pass_checks.check(fast[role]) if role.kind == name else None
     looked = noted(monkeypatch, drafter_class(pair, name))
-    drafting = {"drafter": name, "drafting": DraftParams(branches=3), "num_draft_tokens": 3}
+    drafting = {"drafter": name, "drafting": DraftParams(branches=3), "num_draft_tokens": 3, "max_new_tokens": 24}
     specviz.run(with_passes(pair, fast), PROMPT, sampling=SamplingParams(temperature=3), seed=4, **drafting)
     assert_rows(looked, expected)
     greedy_run(with_passes(pair, fast), PROMPT, drafter=name)
 
 
-@pytest.mark.parametrize("temperature, branches", [(0, 3), (3.0, 1), (3.0, 3)])
-@pytest.mark.parametrize("loaded", [one for one in HEADS if one[0] != "MLP speculator"], indirect=True, ids=", ".join)
-def test_a_head_drafts_on_a_device_as_by_the_host(loaded, temperature, branches):
-    pair, name, _ = loaded
+#: Every kind of head but those that have no such pass, greedily and drawn, in chains and in trees.
+WAYS = [(3.0, 3), (0, 3), (3.0, 1)]
+ON_A_DEVICE = [*zip([head for head in HEADS if head[0] != "MLP speculator"], itertools.cycle(WAYS))]
+ON_A_DEVICE += [(("P-EAGLE", "SafeAILab"), way) for way in WAYS]
+
+
+@pytest.mark.parametrize("loaded, way", dict.fromkeys(ON_A_DEVICE), indirect=["loaded"], ids=str)
+def test_a_head_drafts_on_a_device_as_by_the_host(loaded, way):
+    (pair, name, _), (temperature, branches) = loaded, way
     sampling, drafting = SamplingParams(temperature), DraftParams(branches=branches)
     settings = RunSettings(PROMPT, name, 3, sampling, 24, seed=4, drafting=drafting)
     for one, other in zip(*made_twice(pair, settings), strict=True):

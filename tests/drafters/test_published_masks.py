@@ -269,8 +269,7 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
         torch.testing.assert_close(draft.logits, same_draft.logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name, branches", [*zip(LAYOUTS, itertools.cycle([1, 3]))])
 def test_blocks_are_filled_in_on_a_device_as_by_the_host(with_part, name, branches):
     for one, other in zip(*made_twice(with_part(name), sampled(with_part(name), branches).settings), strict=True):
         assert_same_decisions(one, other)

@@ -12,7 +12,6 @@ from playwright.sync_api import Locator, Page
 from specviz.records.assets import WEB
 from specviz.records.runs import Run
 from specviz.records.words import said as text_of
-from specviz.ui.components import FILES, TYPES
 from specviz.views import run_messages as messages
 
 
@@ -37,6 +36,9 @@ class _Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections are kept
 
     def do_GET(self) -> None:
+        # Not above: whoever tests something else, or only hands tests to others, would load gradio too.
+        from specviz.ui.components import FILES, TYPES
+
         address = urlsplit(self.path)
         name = address.path.removeprefix("/")
         if name in FILES:
@@ -58,7 +60,6 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 def _bare(name: str, language: str, scheme: str) -> str:
-    # Not above: the process that only hands tests to others would load gradio too, before they begin.
     from specviz.ui.components import page_css
 
     return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import torch
 from refusal import refusal
-from tiny import byte_tokenizer, greedy_run, save_model, tiny_model
+from tiny import byte_tokenizer, save_model, tiny_model
 from tiny_gguf import MERGES, SIZES, write_gguf
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -17,8 +17,6 @@ from specviz.models.trained_parts import load_parts
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.records.settings import SamplingParams
 from specviz.training.heads import MedusaRecipe
-
-PROMPT = [40, 41, 42, 43, 40, 41, 42]
 
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8192}
@@ -59,12 +57,6 @@ def test_its_tokenizer_and_chat_template_come_with_it(pair):
     assert pair.encode("tale", chat=True).text == "<user>tale\n<assistant>"
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "early_exit", "quantised_self", "lookahead", "draft_model"])
-def test_greedy_text_is_generates(file, pair, drafter):
-    pair = loaded(file, file) if drafter == "draft_model" else pair
-    greedy_run(pair, PROMPT, 24, drafter=drafter)
-
-
 def test_a_folder_that_holds_one_and_a_file_without_suffix_are_models(file, tmp_path, monkeypatch):
     beside = write_gguf(tmp_path / "folder.gguf", tiny_model("llama", **SIZES))
     for name in ("folder.gguf.part00", "folder.gguf.sha256"):
@@ -86,7 +78,6 @@ def test_a_file_drafts_for_a_folder(file, tmp_path):
     folder = save_model(tmp_path / "target", tiny_model("llama", **SIZES), byte_tokenizer(MERGES))
     pair = loaded(folder, file)
     assert pair.stored == {"draft": "Q8_0"} and pair.translation is None
-    greedy_run(pair, PROMPT, 24)
 
 
 def test_a_part_trained_on_it_fits_in_every_precision(pair, file, tmp_path):

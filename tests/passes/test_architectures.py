@@ -1,17 +1,15 @@
-"""Architectures that transformers knows, old and new: greedy text is `generate`'s or refused, and so are fast passes.
-
-Those of `tiny.ARCHITECTURES` are tried with every drafter in tests/drafters and tests/passes/test_static_passes.py.
-"""
+"""Architectures that transformers knows, old and new: fast passes give the model's own logits, or are refused."""
 
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 
 import pytest
 import torch
+from matrix import PROMPT
 from refusal import refused
-from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair, unprepared, with_heads
+from subjects import CHAINS_ONLY, NO_EXIT, further_pair
+from tiny import MORE_ARCHITECTURES, greedy_run, save_pair, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
 from specviz.models import pass_checks
@@ -26,61 +24,10 @@ from specviz.passes.reading_checks import check_exit, reads_trees, why_no_trees
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
-
-#: What reads chains only. Windows: cohere2, gpt_oss, and gpt_neo with a mask of its own. A bias by place in the cache:
-#: bloom and falcon_alibi, which take no such mask either, and mpt. Positions that begin at 2: roberta.
-CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gemma4", "gpt_neo", "gpt_oss", "llama4", "mpt", "roberta"}
+from specviz.records.settings import DraftParams
 
 #: What has no fast passes.
 NOT_STATIC = {"bloom", "deepseek_v32", "falcon_alibi", "gpt_neo", "llama4", "roberta"}
-
-#: What keeps its layers elsewhere than `exit_after` looks, or, as gemma4, has an input for each of them.
-NO_EXIT = {"bert", "gemma4", "llama4", "opt", "roberta"}
-
-PROMPT = [3, 5, 7, 11, 3, 5]
-NEW_TOKENS = 10
-GREEDY = SamplingParams(temperature=0)
-ORDERS = [("draft_model", 1), ("draft_model", 3), ("lookahead", None), ("suffix", None), ("early_exit", 3)]
-
-
-@lru_cache
-def pair_of(architecture: str) -> ModelPair:
-    """No token ends its texts."""
-    pair = tiny_pair(architecture, seed=6, eos_token_id=None)
-    return dataclasses.replace(pair, eos_ids=frozenset())
-
-
-@lru_cache
-@torch.inference_mode()
-def greedy_text(architecture: str) -> list[int]:
-    return generated(pair_of(architecture), PROMPT, NEW_TOKENS)
-
-
-def text(pair: ModelPair, drafter: str, branches: int | None) -> list[int]:
-    order = {"num_draft_tokens": 3, "drafting": DraftParams(branches=branches), "max_new_tokens": NEW_TOKENS}
-    return list(specviz.run(pair, PROMPT, drafter=drafter, sampling=GREEDY, **order).token_ids)
-
-
-@pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
-def test_greedy_text_is_that_of_generate_or_refused(architecture):
-    pair = pair_of(architecture)
-    assert len(set(greedy_text(architecture))) > 1, "a text in a rut shows little"
-    for drafter, branches in ORDERS:
-        if field := refused_field(architecture, drafter, branches):
-            with refused(field):
-                text(pair, drafter, branches)
-        else:
-            assert text(pair, drafter, branches) == greedy_text(architecture), (drafter, branches)
-
-
-def refused_field(architecture: str, drafter: str, branches: int | None) -> str | None:
-    """The parameter to put right where this architecture cannot be drafted for in this way; None where it can."""
-    if drafter == "early_exit" and architecture in NO_EXIT:
-        return "drafter"
-    if architecture not in CHAINS_ONLY:
-        return None
-    return "drafter" if drafter == "lookahead" else "branches" if branches == 3 else None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +45,7 @@ def test_what_only_differs_in_long_texts_is_refused_before_any_is_read(settings)
 
 @pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
 def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
-    pair = pair_of(architecture)
+    pair = further_pair(architecture)
     if architecture in NOT_STATIC:
         with refused("passes"):
             pass_checks.check(unprepared(pair.target))
@@ -111,7 +58,7 @@ def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
         pass_checks.check(passes[Role.exit(1)], passes[TARGET])
     fast = dataclasses.replace(pair, passes=PairPasses(passes))
     branches = 1 if architecture in CHAINS_ONLY else 3
-    assert text(fast, "draft_model", branches) == greedy_text(architecture)
+    greedy_run(fast, PROMPT, 10, num_draft_tokens=3, drafting=DraftParams(branches=branches))
 
 
 # The trial itself

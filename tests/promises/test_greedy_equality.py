@@ -1,9 +1,16 @@
-"""Greedy text is what transformers' `generate` writes: every drafter, every architecture, every kind of passes."""
+"""Greedy text is what transformers' `generate` writes: every drafter, architecture, kind of passes, of files, of parts.
+
+What is theirs alone, such as what a head computes, has tests beside it, which look at its greedy text on the way.
+"""
+
+import dataclasses
+from functools import lru_cache
 
 import pytest
 from matrix import GREEDY, PROMPT, greedy_text, pair_of, pairwise, prepared_pair, refused_field
 from refusal import refused
-from tiny import ARCHITECTURES, InTurn, generated, tiny_pair
+from subjects import SUBJECTS
+from tiny import ARCHITECTURES, WITH_STATES, InTurn, generated, greedy_run, tiny_pair
 
 import specviz
 from specviz.decoding import engine
@@ -11,8 +18,10 @@ from specviz.drafters import DRAFTERS
 from specviz.passes.roles import TARGET
 from specviz.records.settings import AUTO, DraftParams
 
-#: A single token, which leaves a head nothing to look at; a few; more than a window, and nearly a block of buffers.
+#: A single token, which leaves a head nothing to look at; a few; more than a window, and nearly a block of buffers;
+#: more than a state reads again.
 PROMPTS = {"one": PROMPT[:1], "short": PROMPT, "long": [5, 9, 3, 7, 7, 2, 11, 3] * 6}
+PROMPTS |= {"seven": [*PROMPT, 9], "longer": [5, 9, 3, 7, 7, 2, 11, 3] * 10}
 
 CASES = pairwise(
     architecture=list(ARCHITECTURES),
@@ -20,13 +29,32 @@ CASES = pairwise(
     passes=["plain", "static", "kernels", "graphs"],
     branches=[None, 1, 3],
     gamma=[1, 3, 8, AUTO],
-    prompt=list(PROMPTS),
+    prompt=["one", "short", "long"],
     steps=["drafts", "drafts and plain steps"],
+    ends=["in full"],
 )
 
+#: With running states, what drafts with states of its own, with the target's weights or hidden states, and with
+#: neither: each architecture meets these, and every drafter a state of each kind.
+KINDS = [None, "draft_model", "quantised_self", "eagle", "prompt_lookup"]
+CHAINS = [name for name in DRAFTERS if name not in ("lookahead", "early_exit")]
+STATES = {"passes": ["plain"], "branches": [1], "gamma": [1, 4, 7], "prompt": ["one", "seven", "longer"]}
+STATES |= {"steps": ["drafts"], "ends": ["in full", "within a draft"]}
+WITH_STATES_CASES = pairwise(architecture=list(WITH_STATES), drafter=KINDS, **STATES)
+WITH_STATES_CASES += pairwise(
+    architecture=["qwen3_5", "lfm2", "mamba2"], drafter=[name for name in CHAINS if name not in KINDS], **STATES
+)
+# One in ten is tried at once; the rest is wide.
+CASES += [
+    pytest.param(*case.values, id=case.id, marks=pytest.mark.wide if place % 10 else [])
+    for place, case in enumerate(WITH_STATES_CASES)
+]
 
-@pytest.mark.parametrize("architecture, drafter, passes, branches, gamma, prompt, steps", CASES)
-def test_greedy_text_is_that_of_generate(architecture, drafter, passes, branches, gamma, prompt, steps, monkeypatch):
+
+@pytest.mark.parametrize("architecture, drafter, passes, branches, gamma, prompt, steps, ends", CASES)
+def test_greedy_text_is_that_of_generate(
+    architecture, drafter, passes, branches, gamma, prompt, steps, ends, monkeypatch
+):
     pair, ids = prepared_pair(architecture, passes), PROMPTS[prompt]
     if steps != "drafts":
         monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
@@ -36,9 +64,31 @@ def test_greedy_text_is_that_of_generate(architecture, drafter, passes, branches
             specviz.speculate(pair, ids, sampling=GREEDY, **order)
         return
     expected = greedy_text(architecture, tuple(ids))
+    if ends != "in full":
+        end = expected[min(9, len(expected) - 1)]
+        pair = dataclasses.replace(pair, eos_ids=frozenset({end}))
+        expected = expected[: expected.index(end) + 1]
     run = specviz.run(pair, ids, sampling=GREEDY, max_new_tokens=len(expected), **order)
     assert list(run.token_ids) == expected
     assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
+
+
+@pytest.fixture(scope="module")
+def pair_named(tmp_path_factory):
+    return lru_cache(lambda name: SUBJECTS[name][0](tmp_path_factory.mktemp("subject")))
+
+
+@pytest.mark.parametrize("name, way", [(name, way) for name, (_, ways) in SUBJECTS.items() for way in ways], ids=str)
+def test_greedy_text_of_what_people_bring_is_that_of_generate_or_refused(pair_named, name, way):
+    pair, (drafter, branches) = pair_named(name), way
+    order = {"drafter": drafter, "drafting": DraftParams(branches=branches), "num_draft_tokens": 5}
+    if field := SUBJECTS[name][1][way]:
+        with refused(field):
+            specviz.speculate(pair, PROMPT, sampling=GREEDY, **order)
+        return
+    greedy_run(pair, PROMPT[:1], 8, **order)
+    run = greedy_run(pair, PROMPT, 16, **order)
+    assert len(set(run.token_ids)) > 1, "a text in a rut shows little"
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -5,52 +5,20 @@ import dataclasses
 import pytest
 import torch
 from chi_square import FEW, SHORT, p_value
-from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of, pairwise
+from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of
 from refusal import refused
 from tiny import WITH_STATES, InTurn, assert_same_rows, generated, greedy_run, tiny_model, tiny_pair, with_heads
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters import DRAFTERS
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import StatefulModel
 from specviz.passes.states import KeptStates, keeps_state
 from specviz.records.settings import DraftParams, SamplingParams
 
-CHAINS = [None, *(name for name in DRAFTERS if name not in ("lookahead", "early_exit"))]
 #: Passes over other numbers of tokens sum up a state in another order.
 CLOSE = 1e-3
-
-PROMPTS = {1: PROMPT[:1], 7: [*PROMPT, 9], 80: [5, 9, 3, 7, 7, 2, 11, 3] * 10}
-
-#: What drafts with states of its own, with the target's weights or hidden states, and with neither: each architecture
-#: meets these, and every drafter a state of each kind.
-KINDS = [None, "draft_model", "quantised_self", "eagle", "prompt_lookup"]
-OTHERS = [name for name in CHAINS if name not in KINDS]
-MORE = {"gamma": [1, 4, 7], "prompt": list(PROMPTS), "ends": [0, 1]}
-CASES = pairwise(architecture=list(WITH_STATES), drafter=KINDS, **MORE)
-CASES += pairwise(architecture=["qwen3_5", "lfm2", "mamba2"], drafter=OTHERS, **MORE)
-
-
-def now_or_later(place: int, case):
-    """One in ten is tried at once; the rest is wide."""
-    return pytest.param(*case.values, id=case.id, marks=pytest.mark.wide if place % 10 else [])
-
-
-@pytest.mark.parametrize(
-    "architecture, drafter, gamma, prompt, ends", [now_or_later(place, case) for place, case in enumerate(CASES)]
-)
-def test_greedy_text_is_that_of_generate(architecture, drafter, gamma, prompt, ends):
-    pair, ids = pair_of(architecture), PROMPTS[prompt]
-    expected = generated(pair, ids, 24)
-    if ends:  # the text ends within a draft
-        end = expected[min(9, len(expected) - 1)]
-        pair = dataclasses.replace(pair, eos_ids=frozenset({end}))
-        expected = expected[: expected.index(end) + 1]
-    order = {"drafter": drafter, "num_draft_tokens": gamma, "drafting": DraftParams(branches=1)}
-    run = specviz.run(pair, ids, sampling=GREEDY, max_new_tokens=len(expected), **order)
-    assert list(run.token_ids) == expected
 
 
 @pytest.fixture

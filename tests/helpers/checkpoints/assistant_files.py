@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from published_heads import write
+from tiny import save_model, tiny_model
 from torch import Tensor
 
 #: The two kinds of layers of a Gemma 4.
@@ -91,3 +92,41 @@ def module_weights(family: str = "qwen3") -> dict[str, Tensor]:
     if family == "qwen3":
         shapes |= {f"{AT}.self_attn.{name}_norm.weight": (8,) for name in "qk"}
     return drawn(shapes)
+
+
+def gemma_folders(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Folders of targets, the last layers of one of which share the keys and values of earlier ones, and of
+    assistants."""
+    kinds = [SLIDING, FULL] * 2
+    targets = {
+        "shared": {"num_kv_shared_layers": 2},
+        "whole": {"hidden_size_per_layer_input": 0},
+        "full": {"layer_types": [FULL] * 4},
+    }
+    settings = {"layers": 4, "layer_types": kinds, "vocab": 16, "eos_token_id": None}
+    folders = {
+        name: save_model(folder / name, tiny_model("gemma4", **settings | changes)) for name, changes in targets.items()
+    }
+    configs = {
+        "ordered": assistant_config(),
+        "unified": assistant_config("gemma4_unified", ordered=False),
+        "all full": assistant_config(kinds=(FULL, FULL)),
+    }
+    return folders | {
+        name: saved(folder / name, config, assistant_weights(config), pickled=name == "unified")
+        for name, config in configs.items()
+    }
+
+
+def module_folders(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """The folders of a target, and of a module of each family for it."""
+    model = tiny_model("qwen3", layers=3, vocab=16, eos_token_id=None)
+    with torch.no_grad():
+        model.model.norm.weight.uniform_(0.5, 2)
+    folders = {"target": save_model(folder / "target", model)}
+    for family in ("llama", "qwen2", "qwen3"):
+        weights = module_weights(family)
+        if family == "qwen2":  # as early files
+            weights |= {"embed_tokens.weight": torch.zeros(16, 48), "lm_head.weight": torch.zeros(16, 48)}
+        folders[family] = saved(folder / family, module_config(family), weights, pickled=family == "llama")
+    return folders
