@@ -41,8 +41,8 @@ def order(request) -> Order:
 def test_every_parameter_survives_into_each_contestants_run_of_compare_advice_benchmark_and_race(pair, order):
     assert CHANGED.keys() == set(DRAFTING) and all(CHANGED[name] != SETTINGS[name].default for name in DRAFTING)
     name, store = order.settings.drafter, types.SimpleNamespace(get=lambda name: pair, starting_pair=pair)
-    runner, reads = Runner(store, Deployment.from_environment()), drafter_class(pair, name).parameters
-    due = {parameter: CHANGED[parameter] for parameter in reads - CHOSEN}
+    runner, parameters = Runner(store, Deployment.from_environment()), drafter_class(pair, name).parameters
+    due = {parameter: CHANGED[parameter] for parameter in parameters - CHOSEN}
 
     def reached(settings: RunSettings) -> dict[str, object]:
         return {parameter: getattr(settings.drafting, parameter) for parameter in due}
