@@ -22,7 +22,7 @@ from specviz.decoding.request import Request
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
-from specviz.passes.static_passes import BLOCK, WIDEST
+from specviz.passes.static_passes import ROOM_STEP, WIDEST
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
@@ -213,7 +213,7 @@ def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentenc
             if original := kind.get("original_max_position_embeddings"):
                 lengths[original] = Sentence("texts across {n} tokens, the context before it was extended", n=original)
     if pair.passes.fast:
-        length = (prompt_length // BLOCK + 1) * BLOCK
+        length = (prompt_length // ROOM_STEP + 1) * ROOM_STEP
         lengths[length] = Sentence("texts across {n} tokens, where buffers grow", n=length)
         lengths[WIDEST] = Sentence("texts across {n} tokens, the most that a prepared pass reads", n=WIDEST)
     if (end := pair.context_length) is not None:

@@ -146,7 +146,7 @@ def model_size(timer: PassTimer) -> ModelSize:
     """The bytes and operations of this model's passes, counted on the model and its cache."""
     model = timer.model
     # Layers that share another's keys and values have none of their own.
-    rows, states = [part for part in timer.reader.rows() if part is not None], timer.reader.states()
+    rows, states = [part for part in timer.reader.kv() if part is not None], timer.reader.states()
     positions = statistics.mean(part.shape[-2] for part in rows) if rows else timer.context
     cached = sum(part.numel() * part.element_size() for part in rows)
     config = model.config.get_text_config()

@@ -102,7 +102,7 @@ def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> to
     """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
     target = reader(pair.target, Stopwatch(pair.device))
     target.prefill(before)
-    return target.forward(target.unread([*before, *tokens[:-1]]), keep=len(tokens)).float()
+    return target.forward(target.unread([*before, *tokens[:-1]]), rows_wanted=len(tokens)).float()
 
 
 def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> list[float]:

@@ -97,7 +97,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     # By the reader that a run has: a running state wants a reader of its own.
     target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
     plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
-    probs = plain_target.forward(read, keep=len(new)).float().softmax(-1)
+    probs = plain_target.forward(read, rows_wanted=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()
     requests = [reading.request(plain) for reading in readings]
     drafters = [request.drafter(context_of(request, target, chooser)) for request in requests]
@@ -116,7 +116,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
             chooser.coming = iter(tokens[place:].split(1))
             drafts.append(drafter.propose(committed, GAMMA, coins.draft))
             reading.accepted[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
-        target.forward(target.unread(committed), keep=1)
+        target.forward(target.unread(committed), rows_wanted=1)
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
             # As if all were rejected: at each place the target has read what comes before it, and no more.

@@ -64,7 +64,7 @@ class Decoder:
         # 3. Judge.
         verdict = self.judge.verdict(draft, logits, uniforms)
         # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
-        self.target.keep(len(committed), verdict.path)
+        self.target.rewind_to_path(len(committed), verdict.path)
         features = _accepted_rows(self.target.features, len(draft.parents), verdict.path)
         observe = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
         observe(len(committed), verdict, features)

@@ -127,11 +127,11 @@ def _shapes(request: Request) -> list[tuple[int, ...]]:
 
 def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:
     target, ids = start.target(), start.ids
-    first = warper.probabilities(target.forward(target.unread(ids), keep=1))[0]
+    first = warper.probabilities(target.forward(target.unread(ids), rows_wanted=1))[0]
     target.rewind(len(ids))
 
     def after(a: int) -> Tensor:
-        row = warper.probabilities(target.forward(target.unread([*ids, a]), keep=1))[0]
+        row = warper.probabilities(target.forward(target.unread([*ids, a]), rows_wanted=1))[0]
         target.rewind(len(ids))
         return row
 
@@ -154,7 +154,7 @@ def _after_next(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple
     """The second row from the next round's pass: the first token ended a round whose whole draft was rejected."""
     target, ids = start.target(), start.ids
     first = warper.probabilities(target.verify(ids, _draft_of(0, parents, target), parents))[0]
-    target.keep(len(ids), ())
+    target.rewind_to_path(len(ids), ())
 
     def after(a: int) -> Tensor:
         row = warper.probabilities(target.verify([*ids, a], _draft_of(0, parents, target), parents))[0]

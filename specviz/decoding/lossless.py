@@ -251,7 +251,7 @@ def _plain_text(request: Request, length: int) -> Generator[tuple[int, float], N
     text = list(request.prompt.ids)
     for _ in range(length):
         with torch.inference_mode():
-            logits = target.forward(target.unread(text), keep=1)[0]
+            logits = target.forward(target.unread(text), rows_wanted=1)[0]
             target.rewind(len(text))
             best = logits.float().topk(2).values
             token, margin = logits.argmax().item(), (best[0] - best[1]).item()

@@ -47,7 +47,7 @@ class RoundSetup:
     @property
     def buffers(self) -> list[Tensor]:
         """The first of the rows that its passes work on now."""
-        return [passes.static.own_rows(passes.kept.tensors)[0] for passes in self.passes]
+        return [passes.static.kv_in_use(passes.kept.tensors)[0] for passes in self.passes]
 
     @property
     def room(self) -> int:
@@ -77,7 +77,7 @@ class Recordings:
     def __init__(self, setup: RoundSetup):
         static, device = setup.target.static, setup.target.static.device
         self.setup, self.buffers, self.room = setup, setup.buffers, setup.room
-        self.rows = static.own_rows(setup.target.kept.tensors)
+        self.kv = static.kv_in_use(setup.target.kept.tensors)
         self.cells = setup.target.kept.cells
         width = len(setup.feature_layers) * static.original.config.get_text_config().hidden_size
         self.text = DeviceText(
@@ -128,7 +128,7 @@ class RecordedRound:
             branches = draft.grown.ancestors
             positions = torch.cat([where[:1], text.length - 1 + branches.sum(-1)])
             visible = torch.cat([visible[:1], branches_see(self.recordings.cells, text.length, branches)])
-        self.logits, *hidden = static(tokens, positions, where, visible, *self.recordings.rows)
+        self.logits, *hidden = static(tokens, positions, where, visible, *self.recordings.kv)
         if text.features is not None:
             by_layer = dict(zip(static.feature_layers, hidden, strict=True))
             # By place: features of rejected tokens are overwritten before they are read.
@@ -170,8 +170,8 @@ class RecordedRound:
 
     def _move(self, path: Tensor) -> None:
         """Moves what was read of the accepted tokens to the text's end."""
-        move(self.recordings.rows, self.text.length, path)
-        self.setup.drafting.keep(self.text.length, path)
+        move(self.recordings.kv, self.text.length, path)
+        self.setup.drafting.move_accepted(self.text.length, path)
         if self.text.features is not None:
             places = self.text.length + torch.arange(self.depth, device=path.device)
             moved = self.text.features.index_select(0, self.text.length + path)

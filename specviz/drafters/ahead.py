@@ -96,11 +96,11 @@ class DraftAhead:
         """How many places it has read after `length` tokens of text and a draft of which `accepted` were accepted."""
         return length + min(accepted, depth - 1)
 
-    def keep(self, start: Tensor, path: Tensor) -> None:
+    def move_accepted(self, start: Tensor, path: Tensor) -> None:
         """Moves what it has read of a tree's accepted tokens to the text's end. start: [1] int64; path: [depth]
         int64, the accepted tokens, then any."""
         if not self.shares:
-            move(self.rows, start, path)
+            move(self.kv, start, path)
 
     @property
     def extra_places(self) -> int:
@@ -108,9 +108,9 @@ class DraftAhead:
         return 0
 
     @property
-    def rows(self) -> Sequence[Tensor]:
-        """Of keys and values, that its passes work on."""
-        return self.passes.static.own_rows(self.passes.kept.tensors)
+    def kv(self) -> Sequence[Tensor]:
+        """The keys and values that its passes work on."""
+        return self.passes.static.kv_in_use(self.passes.kept.tensors)
 
     @property
     def cells(self) -> Tensor:
@@ -138,7 +138,7 @@ class MasksAhead(DraftAhead):
     def read_after(self, length: int, accepted: int, depth: int) -> int:
         return length
 
-    def keep(self, start: Tensor, path: Tensor) -> None:
+    def move_accepted(self, start: Tensor, path: Tensor) -> None:
         """Nothing to do: it has read nothing of the draft."""
 
     @property
@@ -176,7 +176,7 @@ class HeadAhead(DraftAhead):
     def read_after(self, length: int, accepted: int, depth: int) -> int:
         return length - 1
 
-    def keep(self, start: Tensor, path: Tensor) -> None:
+    def move_accepted(self, start: Tensor, path: Tensor) -> None:
         """Nothing to do: it reads the accepted tokens once more, with the target's states."""
 
     @property
@@ -240,13 +240,13 @@ class DeviceReading:
         self, tokens: Tensor, positions: Tensor, where: Tensor, visible: Tensor, inputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
         """Rows and states, which are empty where a pass returns none."""
-        rows, *states = self.ahead.passes.static(tokens, positions, where, visible, *inputs, *self.ahead.rows)
+        rows, *states = self.ahead.passes.static(tokens, positions, where, visible, *inputs, *self.ahead.kv)
         return rows, states[0] if states else rows[:, :0]
 
-    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, rows_wanted: int, head: int = 0) -> tuple[Tensor, Tensor]:
         assert isinstance(self.ahead, HeadAhead)
         rows = self.ahead.model(input_ids=tokens[None], features=states[None]).logits[0]
-        return rows[-keep:], states
+        return rows[-rows_wanted:], states
 
 
 def branches_see(cells: Tensor, end: Tensor, ancestors: Tensor) -> Tensor:

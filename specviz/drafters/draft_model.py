@@ -86,7 +86,7 @@ class DraftModel(Stepwise):
         return self._rows_by_level(self.unread(committed))
 
     def _rows_by_level(self, unread: Tensor) -> Rows[HostLevel]:
-        rows = self.model.forward(unread, keep=1)
+        rows = self.model.forward(unread, rows_wanted=1)
         while True:
             level = yield self._full_rows(rows)
             rows = self.model.extend(self._readable(level.tokens), level.parents)
@@ -113,7 +113,7 @@ class DraftModel(Stepwise):
         fed = self.model.length - committed
         if fed < 0:  # its context is full
             return
-        self.model.keep(committed, [index for index in verdict.path if index < fed])
+        self.model.rewind_to_path(committed, [index for index in verdict.path if index < fed])
 
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not (self.covers_target and self.grows_on(self.model)):
@@ -187,7 +187,7 @@ class TranslatedDraftModel(DraftModel):
             # Tokens of an unfinished character will be read again, and so must everything drafted after them.
             self.model.rewind(min(settled, self.model.length))
         else:
-            self.model.keep(min(read, self.model.length), [index for index in verdict.path if index < fed])
+            self.model.rewind_to_path(min(read, self.model.length), [index for index in verdict.path if index < fed])
 
 
 #: The most masks for which published PARD models are run, less one: nothing in their folders says how many.
@@ -241,7 +241,7 @@ class ParallelDraftModel(DraftModel):
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         unread = self.unread(committed)
         masks = unread.new_full((depth - 1,), self.model.model.config.pard_token)
-        yield self.model.forward(torch.cat([unread, masks]), keep=depth)
+        yield self.model.forward(torch.cat([unread, masks]), rows_wanted=depth)
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.model.rewind(committed)

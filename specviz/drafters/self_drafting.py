@@ -46,7 +46,7 @@ class SelfDrafting(Stepwise):
             self.model.rewind(self.target.length)
 
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
-        rows = self.model.forward(self.model.unread(committed), keep=1)
+        rows = self.model.forward(self.model.unread(committed), rows_wanted=1)
         while True:
             level = yield rows
             rows = self.model.extend(level.tokens, level.parents)

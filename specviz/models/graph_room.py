@@ -31,6 +31,6 @@ def refuse_short_memory(static: StaticPass) -> None:
 
 def graph_bytes(static: StaticPass) -> int:
     """A rough count of the memory that recorded passes take beside the weights."""
-    logits = _LOGITS * WIDTHS[-1] * static.rows * static.vocab_size * 4
-    row = sum(heads * size for heads, size in static.row_shapes) * static.inner_dtype.itemsize
-    return _GRAPHS + logits + (0 if static.shares_rows else 2 * _POSITIONS * row)
+    logits = _LOGITS * WIDTHS[-1] * static.logit_rows * static.vocab_size * 4
+    row = sum(heads * size for heads, size in static.kv_shapes) * static.inner_dtype.itemsize
+    return _GRAPHS + logits + (0 if static.shares_kv else 2 * _POSITIONS * row)

@@ -35,7 +35,7 @@ from specviz.models.sources import (
 from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
-from specviz.passes.devices import home_of, keep_in_step
+from specviz.passes.devices import home_of, share_leaders_logits
 from specviz.passes.model_twins import narrow_head
 from specviz.passes.processes import process_count
 from specviz.records.assets import EMBEDDED
@@ -236,7 +236,7 @@ def _load_models(
         models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
     if place.way == "sharded":
         for model in models:
-            keep_in_step(model)
+            share_leaders_logits(model)
 
 
 def _announce(source: ModelSource) -> Sentence:

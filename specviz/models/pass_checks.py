@@ -82,7 +82,7 @@ def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
     """
     passes, first = FastPasses(static, static, "kernels"), static
     with contextlib.suppress(SpecvizError):
-        if not isinstance(static, StaticHead) and not static.shares_rows:
+        if not isinstance(static, StaticHead) and not static.shares_kv:
             check_exit(static.original, static.name)
             first = static.first_layers(default_exit(static.original))
     check(passes, target)
@@ -100,7 +100,7 @@ def recorded(
     faster. Raises SpecvizError (field ``passes``).
     """
     refuse_short_memory(static)
-    passes = GraphedPasses(static, recorder, target.kept if static.shares_rows and target is not None else None)
+    passes = GraphedPasses(static, recorder, target.kept if static.shares_kv and target is not None else None)
     check(passes, target)
     if slower is None:
         refuse_unrecordable(static)
@@ -123,7 +123,7 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     """
     static = passes.static
     outputs = _head_outputs if isinstance(static, StaticHead) else _model_outputs
-    compared = outputs(passes, target if static.shares_rows else None)
+    compared = outputs(passes, target if static.shares_kv else None)
     try:
         for dtype, expected, given, moved in compared:
             apart = difference(given, expected)
@@ -197,7 +197,7 @@ def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Co
     static, generator = passes.static, torch.Generator().manual_seed(0)
     reference = static.reference()
     for seed in range(_COMPARISONS):
-        if static.shares_rows:
+        if static.shares_kv:
             own, fast = _beside_target(passes, reference, target, generator)
         else:
             own, fast = _alone(passes, reference)
@@ -211,9 +211,9 @@ def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Co
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
                 positions = torch.full_like(tokens, own.length)
-            keep = width * static.rows
-            expected = own.forward(tokens, keep, siblings, positions, inputs.to(static.inner_dtype))
-            yield static.product_dtype, expected, fast.forward(tokens, keep, siblings, positions, inputs), None
+            rows_wanted = width * static.logit_rows
+            expected = own.forward(tokens, rows_wanted, siblings, positions, inputs.to(static.inner_dtype))
+            yield static.product_dtype, expected, fast.forward(tokens, rows_wanted, siblings, positions, inputs), None
             if static.feature_layers:
                 yield static.dtype, own.features, fast.features, None
             for cached in (own, fast):
@@ -241,7 +241,7 @@ def _beside_target(
     of_target = StaticModel(target.static.original, Stopwatch(target.static.device), target)
     of_target.buffers.reserve(_TEXT)
     of_target.length = _TEXT
-    for rows in passes.static.own_rows(of_target.buffers.tensors):
+    for rows in passes.static.kv_in_use(of_target.buffers.tensors):
         rows.copy_(torch.randn(rows.shape, generator=generator))
     return assistant_reader(reference, of_target, None), assistant_reader(passes.static.original, of_target, passes)
 

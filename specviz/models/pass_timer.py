@@ -84,7 +84,7 @@ class PassTimer:
         self.widths = sorted({width for width in widths if positions is None or width < positions})
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
         self.reader = reader(model, Stopwatch(home_of(model)), passes)
-        self._pass(self.context, keep=1)
+        self._pass(self.context, rows_wanted=1)
         # Fast passes are met as often as a run's are before they are recorded; then it is the recorded ones that count.
         downwards = self.widths[::-1]  # so that what is timed first follows the narrowest
         for width in downwards if passes is None else 2 * downwards:
@@ -94,14 +94,14 @@ class PassTimer:
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over `width` tokens, as in a run; leaves the cache as it was."""
-        return self._pass(width, keep=width)
+        return self._pass(width, rows_wanted=width)
 
     @torch.inference_mode()
-    def _pass(self, width: int, keep: int) -> float:
+    def _pass(self, width: int, rows_wanted: int) -> float:
         ids = torch.ones(width, dtype=torch.long, device=self.reader.device)
         synchronise(self.reader.device)
         start = time.perf_counter()
-        self.reader.forward(ids, keep)
+        self.reader.forward(ids, rows_wanted)
         synchronise(self.reader.device)
         seconds = time.perf_counter() - start
         # Needed even when nothing is removed: a sliding window keeps spare rows until then.

@@ -97,7 +97,7 @@ def prepare_passes(
     if missing:
         pair.passes.tried.set()
     # The largest first, or else one might still be compiling when all others of its group are done.
-    jobs.sort(key=lambda job: -len(job.static.row_shapes))
+    jobs.sort(key=lambda job: -len(job.static.kv_shapes))
     with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
         for group in ready:
             if compiling:
@@ -191,7 +191,7 @@ class _Work:
     def record(self, statics: Mapping[Role, StaticPass], recorder: Recorder, progress: Progress) -> None:
         """Hands over the passes as graphs, and once more when their layers are compiled."""
         # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
-        reading = {role: one for role, one in statics.items() if one.row_shapes}
+        reading = {role: one for role, one in statics.items() if one.kv_shapes}
         # Before anything is recorded, as weights may move.
         layered, refused = self._layered(reading)
         self.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in reading.items()})
@@ -222,7 +222,7 @@ class _Work:
             try:
                 compiled_layers.refuse_uncompilable(self.pair.device)
                 with refusing_out_of_memory(_no_memory):
-                    if not static.shares_rows and not self.halt.is_set():
+                    if not static.shares_kv and not self.halt.is_set():
                         layered[role] = self.turn(functools.partial(LayeredPass, static))
             except SpecvizError as error:
                 refused[role] = error.at("passes")
@@ -240,7 +240,7 @@ class _Work:
         fast = self.pair.passes.fast
         makers: dict[Role, Callable[[FastPasses | None], FastPasses]] = {}
         compiled = self._with_programs({role: one for role, one in layered.items() if role.is_model is of_models})
-        exits = {role: one for role, one in statics.items() if one.shares_rows and role in fast}
+        exits = {role: one for role, one in statics.items() if one.shares_kv and role in fast}
         if not of_models and TARGET in layered and (target := fast.get(TARGET)) is not None:
             for role, static in exits.items():
                 if target.static is layered[TARGET].static and not isinstance(static, StaticHead):

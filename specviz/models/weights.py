@@ -117,11 +117,11 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    kept_here = read_to.type == "cpu" and not source.quantised and place.way == "whole"
-    reading = unmapped() if kept_here else contextlib.nullcontext()
+    stays_on_cpu = read_to.type == "cpu" and not source.quantised and place.way == "whole"
+    reading = unmapped() if stays_on_cpu else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
-        if kept_here:
+        if stays_on_cpu:
             _align(model)
     _refuse_another_model(source, model, report)
     if place.lent:

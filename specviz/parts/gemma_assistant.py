@@ -168,7 +168,7 @@ class StaticAssistant(StaticHead):
     """One pass of an assistant over the target's buffers."""
 
     model_class: ClassVar[type[HeadModel]] = AssistantModel
-    shares_rows = True
+    shares_kv = True
     drafts_in_place = True
 
     def _lay_out(self, model: AssistantModel) -> None:
@@ -176,13 +176,13 @@ class StaticAssistant(StaticHead):
         sizes = dict(zip(text.layer_types, text.per_layer_config))
         kinds = list(model.head.sources)
         self.caching = [True] * len(kinds)
-        self.row_shapes = [(sizes[kind].num_key_value_heads, sizes[kind].head_dim) for kind in kinds for _ in range(2)]
+        self.kv_shapes = [(sizes[kind].num_key_value_heads, sizes[kind].head_dim) for kind in kinds for _ in range(2)]
         self.slides = [kind == _SLIDING for kind in kinds]
         self.window = text.sliding_window if any(self.slides) else None
         self.places = [2 * layer + part for layer in model.head.sources.values() for part in range(2)]
 
-    def own_rows(self, rows: Sequence[Tensor]) -> Sequence[Tensor]:
-        return rows if len(rows) == len(self.places) else [rows[place] for place in self.places]
+    def kv_in_use(self, kv: Sequence[Tensor]) -> Sequence[Tensor]:
+        return kv if len(kv) == len(self.places) else [kv[place] for place in self.places]
 
 
 def assistant_reader(model: AssistantModel, of_target: CachedModel, passes: FastPasses | None) -> CachedModel:
@@ -205,25 +205,25 @@ class _AssistantReader(CachedModel):
         self.cache = Cache(layers=[])
 
     def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
+        self, token_ids: Tensor, rows_wanted: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
     ) -> Tensor:
         if self.remembered != self.of_target.length:
             self.cache, self.remembered = self._memory(), self.of_target.length
         # Nothing goes on from what comes before in the text.
-        last = token_ids[-keep:]
-        logits = super()._read(last, keep, None, torch.full_like(last, self.remembered), inputs[-keep:])
+        last = token_ids[-rows_wanted:]
+        logits = super()._read(last, rows_wanted, None, torch.full_like(last, self.remembered), inputs[-rows_wanted:])
         assert self.features is not None
         self.features = self.features.expand(len(token_ids), -1)
         return logits
 
     def _memory(self) -> Cache:
         """What the queries read: of windows, what the target's own layer sees from the text's last token."""
-        rows, length, layers = self.of_target.rows(), self.of_target.length, []
+        kv, length, layers = self.of_target.kv(), self.of_target.length, []
         for kind, layer in self.model.head.sources.items():
             # Before its window is full, and over static buffers, a layer holds more.
             count = min(length, self.model.config.sliding_window - 1) if kind == _SLIDING else length
             like = self.model.head.pre_projection.weight
-            keys, values = (part[:, :, -count:].to(like) for part in rows[2 * layer :][:2])
+            keys, values = (part[:, :, -count:].to(like) for part in kv[2 * layer :][:2])
             layers.append(StaticLayer(keys, values, where=None))
         return Cache(layers=layers)
 
@@ -237,12 +237,12 @@ class _StaticAssistantReader(StaticModel):
         super().__init__(model, of_target.stopwatch, passes, (-1,), of_target.buffers)
 
     def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
+        self, token_ids: Tensor, rows_wanted: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
     ) -> Tensor:
-        last = token_ids[-keep:]
+        last = token_ids[-rows_wanted:]
         where = torch.full_like(last, self.of_target.length)
         read = last, where, where, where.unsqueeze(-1) > self.buffers.cells
-        logits, states = self.passes.read(*read, self._tensors, self.feature_layers, (inputs[-keep:],))
+        logits, states = self.passes.read(*read, self._tensors, self.feature_layers, (inputs[-rows_wanted:],))
         assert states is not None, "its `feature_layers` ask for them"
         self.features = states.expand(len(token_ids), -1)
         return logits

@@ -147,7 +147,7 @@ class StaticMedusa(StaticHead):
 
     def __init__(self, head: PublishedMedusa, target: StaticPass | WithoutPass):
         super().__init__(head, target)
-        self.rows = head.num_heads
+        self.logit_rows = head.num_heads
         self.reads_chains_only = True  # there are no trees of tokens with several rows
 
 

@@ -236,8 +236,8 @@ class ReadingInTurn(RunReading):
         self.drafted.append(level.tokens)
         return self._read_on(len(level.tokens), level.parents, level.in_tree)
 
-    def _read_on(self, keep: int, parents: tuple[int, ...], in_tree: bool) -> Tensor:
-        """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
+    def _read_on(self, rows_wanted: int, parents: tuple[int, ...], in_tree: bool) -> Tensor:
+        """The next module reads the text's new tokens and all draft tokens so far; the last logits [rows_wanted, vocab]."""
         self.place += 1
         self.reader = self.readers[self.place]
         tokens = to_device(self.committed[self.reader.length + self.place + 1 :], self.states.device)
@@ -247,7 +247,7 @@ class ReadingInTurn(RunReading):
         self.held = self.reader.length + len(tokens)
         view = tree_view(parents, self.reader.length, len(tokens)) if in_tree else ()
         visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
-        logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
+        logits = self.reader.forward(torch.cat([tokens, *self.drafted]), rows_wanted, visible, positions, features)
         self._note(self._last_states[: len(tokens)])
         self.states = self._last_states[len(tokens) - 1 :]
         return logits

@@ -100,9 +100,9 @@ class Reading(Protocol[ReadLevel]):
     def level(self, level: ReadLevel) -> Tensor:
         """Reads a level of the draft, each token with the state after its parent: its rows [k, any width]."""
 
-    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, rows_wanted: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last
-        `keep` rows, and the states to continue."""
+        `rows_wanted` rows, and the states to continue."""
 
     def span(self) -> AbstractContextManager[object]:
         """A context whose work counts as time in the part."""
@@ -243,7 +243,7 @@ class RunReading:
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         if masks is None:
-            rows = self.reader.forward(self.tokens, keep=1, inputs=self._fused(self.features))
+            rows = self.reader.forward(self.tokens, rows_wanted=1, inputs=self._fused(self.features))
             self.held, self.states = self.reader.length, self._last_states[-1:]
             return rows
         count = len(masks)
@@ -270,9 +270,9 @@ class RunReading:
         self.states = with_level(self.states, self._last_states, level)
         return rows
 
-    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, rows_wanted: int, head: int = 0) -> tuple[Tensor, Tensor]:
         reader = self.readers[head]
-        rows = reader.forward(tokens, keep, inputs=states)
+        rows = reader.forward(tokens, rows_wanted, inputs=states)
         reader.rewind(0)
         return rows, states if reader.features is None else reader.features
 

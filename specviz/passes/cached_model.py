@@ -65,11 +65,11 @@ class CachedModel:
 
     def _empty(self) -> None:
         self.cache = DynamicCache(config=self.model.config)
-        # Otherwise sliding windows forget the rows that a rewind has to bring back.
+        # Otherwise sliding windows forget the keys and values that a rewind has to bring back.
         self.cache.activate_past_recording()
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
-        """The same text, read by a model of this one's first `layers` layers, which share their rows with this one.
+        """The same text, read by a model of this one's first `layers` layers, which share its cache.
 
         passes: that model's fast passes, used only if this one has fast passes too. After reading on with the twin,
         rewind it to this one's length before this one reads on.
@@ -85,27 +85,32 @@ class CachedModel:
     def forward(
         self,
         token_ids: Tensor,
-        keep: int,
+        rows_wanted: int,
         visible: Tensor | None = None,
         positions: Tensor | None = None,
         inputs: Tensor | None = None,
     ) -> Tensor:
-        """One pass over the next tokens of the text; returns logits [keep, vocab] in the model's dtype or in float32.
+        """One pass over the next tokens; returns logits [rows_wanted, vocab] in the model's dtype or in float32.
 
-        token_ids: [n] int64, following the `length` cached tokens. keep: how many of the last rows are wanted.
+        token_ids: [n] int64, following the `length` cached tokens. rows_wanted: how many rows, the last.
         visible: [n, length + n] bool, what each token attends to, and positions: [n] int64; by default a chain.
         inputs: [n, width], what a trained part reads with each token.
         """
         with self.stopwatch.span():
-            logits = self._read(token_ids, keep, visible, positions, inputs)
+            logits = self._read(token_ids, rows_wanted, visible, positions, inputs)
         self.length += token_ids.shape[0]
         # Some architectures return every row, no matter how many are asked for.
-        return logits if logits.shape[0] == keep else logits[-keep:]
+        return logits if logits.shape[0] == rows_wanted else logits[-rows_wanted:]
 
     def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
+        self,
+        token_ids: Tensor,
+        rows_wanted: int,
+        visible: Tensor | None,
+        positions: Tensor | None,
+        inputs: Tensor | None,
     ) -> Tensor:
-        """The pass itself: appends the tokens' rows, leaves `features`, returns logits [at least keep, vocab]."""
+        """The pass itself: appends keys and values, leaves `features`, returns logits [at least rows_wanted, vocab]."""
         further = {} if inputs is None else {"features": inputs[None]}
         if positions is not None:
             further["position_ids"] = positions[None]
@@ -115,7 +120,7 @@ class CachedModel:
             input_ids=token_ids.unsqueeze(0),
             cache=self.cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=rows_wanted,
             output_hidden_states=bool(self.feature_layers),
             **further,
         )
@@ -132,10 +137,10 @@ class CachedModel:
         """
         unread, n = self.unread(committed), len(parents)
         if not parents:
-            return self.forward(unread, keep=1)
+            return self.forward(unread, rows_wanted=1)
         token_ids = torch.cat([unread, draft_tokens])
         if parents == tuple(range(-1, n - 1)):
-            return self.forward(token_ids, keep=n + 1)
+            return self.forward(token_ids, rows_wanted=n + 1)
         self._refuse_trees()
         visible, positions = tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
@@ -148,7 +153,7 @@ class CachedModel:
         """
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
-            return self.forward(tokens, keep=k, inputs=inputs)
+            return self.forward(tokens, rows_wanted=k, inputs=inputs)
         self._refuse_trees()
         branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
@@ -175,17 +180,17 @@ class CachedModel:
 
     @property
     def graphs(self) -> GraphedPasses | None:
-        """Its passes, if they work on the rows that hold this text, over which whole rounds can be recorded then."""
+        """Its passes, if they work on the buffers that hold this text: then whole rounds can be recorded over them."""
         return None
 
     def rewind(self, length: int) -> None:
-        """Forgets all rows after the first `length`.
+        """Forgets all tokens after the first `length`.
 
         Needed after every round, even with nothing to forget: a sliding-window layer holds more than its window until
         it hears that the round is over.
         """
         if length > self.length:
-            raise ValueError(f"A cache of {self.length} rows cannot be rewound to {length}.")
+            raise ValueError(f"A cache of {self.length} tokens cannot be rewound to {length}.")
         self._forget(self.length - length)
         self.length = length
 
@@ -193,34 +198,34 @@ class CachedModel:
         if self.length:
             self.cache.crop(-count)
 
-    def keep(self, committed: int, path: Sequence[int]) -> None:
-        """After a target pass over `committed` tokens and a draft: keeps those and the draft tokens on `path`."""
+    def rewind_to_path(self, committed: int, path: Sequence[int]) -> None:
+        """After a target pass over `committed` tokens and a draft: holds those and the draft tokens on `path`."""
         if list(path) != list(range(len(path))):
             self._move(committed, to_device(path, self.device) + committed)
         self.rewind(committed + len(path))
 
     def _move(self, start: int, origins: Tensor) -> None:
-        """Moves the rows at the indices `origins` [k] to the places from `start` on."""
+        """Moves the keys and values at the indices `origins` [k] to the places from `start` on."""
         end = start + len(origins)
         for layer in self.cache.layers:
             # Layers may lie on different devices.
             origins = origins.to(layer.keys.device)
             # Sparse attention has further keys, by which it chooses what to attend to.
-            for rows in (layer.keys, layer.values, getattr(layer, "indexer_keys", None)):
-                if rows is not None:
+            for part in (layer.keys, layer.values, getattr(layer, "indexer_keys", None)):
+                if part is not None:
                     # Indexing copies, so the ranges may overlap.
-                    rows[..., start:end, :] = rows[..., origins, :]
+                    part[..., start:end, :] = part[..., origins, :]
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Reads a prompt except for its last token, which the first round reads."""
         if len(prompt) > 1:
-            self.forward(self.unread(prompt[:-1]), keep=1)
+            self.forward(self.unread(prompt[:-1]), rows_wanted=1)
             self.rewind(self.length)
 
-    def rows(self) -> list[Tensor]:
+    def kv(self) -> list[Tensor]:
         """Keys and values of each layer in turn, [1, heads, tokens held, head size]."""
         layers = [layer for layer in self.cache.layers if hasattr(layer, "keys")]  # all but those with a state alone
-        return [rows for layer in layers for rows in (layer.keys, layer.values)]
+        return [part for layer in layers for part in (layer.keys, layer.values)]
 
     def states(self) -> list[Tensor]:
         """Windows [1, channels, size] and running states [1, ...], layer by layer."""
@@ -255,21 +260,21 @@ class StatefulModel(CachedModel):
     def forward(
         self,
         token_ids: Tensor,
-        keep: int,
+        rows_wanted: int,
         visible: Tensor | None = None,
         positions: Tensor | None = None,
         inputs: Tensor | None = None,
     ) -> Tensor:
         if not self._kept:
             self._kept.append(KeptStates(self.cache, self.length))
-        return self._forward(token_ids, keep, inputs)
+        return self._forward(token_ids, rows_wanted, inputs)
 
-    def _forward(self, token_ids: Tensor, keep: int, inputs: Tensor | None = None) -> Tensor:
+    def _forward(self, token_ids: Tensor, rows_wanted: int, inputs: Tensor | None = None) -> Tensor:
         """A pass without keeping the states before it."""
         n = token_ids.shape[0]
         again = min(self._again, n)
         positions = torch.arange(self.length, self.length + n, device=self.device) if self._takes_positions else None
-        logits = super().forward(token_ids, keep, None, positions, inputs)
+        logits = super().forward(token_ids, rows_wanted, None, positions, inputs)
         self._again -= again
         self.read_again += again
         if self.feature_layers:
@@ -281,11 +286,11 @@ class StatefulModel(CachedModel):
         self.read_again = 0
         if not parents:
             self._kept.clear()
-            return self._forward(self.unread(committed), keep=1)
+            return self._forward(self.unread(committed), rows_wanted=1)
         if self._again <= self.AGAIN:
             return super().verify(committed, draft_tokens, parents)
         self._kept.clear()
-        self._forward(self.unread(committed[:-1]), keep=1)
+        self._forward(self.unread(committed[:-1]), rows_wanted=1)
         return super().verify(committed, draft_tokens, parents)
 
     def extend(self, tokens: Tensor, parents: tuple[int, ...], inputs: Tensor | None = None) -> Tensor:
@@ -341,26 +346,33 @@ class StaticModel(CachedModel):
 
     @property
     def _tensors(self) -> Sequence[Tensor]:
-        return self.passes.static.own_rows(self.buffers.tensors)
+        return self.passes.static.kv_in_use(self.buffers.tensors)
 
     def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
+        self,
+        token_ids: Tensor,
+        rows_wanted: int,
+        visible: Tensor | None,
+        positions: Tensor | None,
+        inputs: Tensor | None,
     ) -> Tensor:
         if token_ids.shape[0] <= WIDEST:
             logits, features = self._pass(token_ids, self.length, visible, positions, inputs)
         else:
-            logits, features = self._read_in_parts(token_ids, keep, inputs)
+            logits, features = self._read_in_parts(token_ids, rows_wanted, inputs)
         if self.feature_layers:
             self.features = features
         return logits
 
-    def _read_in_parts(self, token_ids: Tensor, keep: int, inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Reads a long prompt, of which only the last `keep` rows of logits are wanted."""
+    def _read_in_parts(
+        self, token_ids: Tensor, rows_wanted: int, inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Reads a long prompt, for its last `rows_wanted` rows of logits."""
         length, rows, features = self.length, None, []
         parts = itertools.repeat(None) if inputs is None else inputs.split(WIDEST)
         for part, given in zip(token_ids.split(WIDEST), parts):
             logits, part_features = self._pass(part, length, None, None, given)
-            rows = (logits if rows is None else torch.cat([rows, logits]))[-keep:]
+            rows = (logits if rows is None else torch.cat([rows, logits]))[-rows_wanted:]
             features.append(part_features)
             length += len(part)
         return rows, torch.cat(features) if self.feature_layers else None
@@ -394,14 +406,14 @@ class StaticModel(CachedModel):
         return made
 
     def _forget(self, count: int) -> None:
-        """Nothing to do: rows beyond `length` are never attended to, and get overwritten."""
+        """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
-        for rows in self._tensors:
-            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
+        for part in self._tensors:
+            part[:, :, start : start + len(origins)] = part.index_select(2, origins)
 
-    def rows(self) -> list[Tensor]:
-        return [rows[:, :, : self.length] for rows in self._tensors]
+    def kv(self) -> list[Tensor]:
+        return [part[:, :, : self.length] for part in self._tensors]
 
     def states(self) -> list[Tensor]:
         return []

@@ -76,8 +76,8 @@ class LayerCode:
     result: Form
     sizes: tuple[tuple[int | str, ...], ...]  # of each input of the call
     dtypes: tuple[torch.dtype, ...]
-    row_shapes: tuple[tuple[int, int], ...]  # (heads, head size) of keys and of values
-    row_dtype: torch.dtype
+    kv_shapes: tuple[tuple[int, int], ...]  # (heads, head size) of keys and of values
+    kv_dtype: torch.dtype
     fewest: int  # tokens of a pass
     device: torch.device
     names: tuple[str, ...]  # of weights and buffers of `layer`
@@ -105,10 +105,10 @@ class LayerCode:
                 torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
                 for sizes, dtype in zip(self.sizes, self.dtypes, strict=True)
             ]
-            rows = [torch.zeros(1, heads, room, size, dtype=self.row_dtype) for heads, size in self.row_shapes]
+            kv = [torch.zeros(1, heads, room, size, dtype=self.kv_dtype) for heads, size in self.kv_shapes]
             held = dict(itertools.chain(self.layer.named_parameters(), self.layer.named_buffers()))
             weights = [torch.zeros_like(held[name], device=self.device, requires_grad=False) for name in self.names]
-            return [*inputs, torch.arange(3, 3 + width), *rows, *weights]
+            return [*inputs, torch.arange(3, 3 + width), *kv, *weights]
 
     def exported(self, one: bool) -> ExportedProgram:
         """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
@@ -148,7 +148,7 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     place = _place(layer)
     held = None if first.cache is None else first.cache.layers[place]
     if not isinstance(held, StaticLayer):
-        raise _without_rows()
+        raise _without_kv()
     template = _without_weights(layer)
     attention = static.original.config.get_text_config()._attn_implementation
     if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
@@ -160,8 +160,8 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     block = static.fewest - 1
     sizes = tuple([sizes_of(*tensors, block) for tensors in zip(first.tensors, second.tensors, strict=True)])
     dtypes = tuple(tensor.dtype for tensor in first.tensors)
-    row_shapes = tuple(tuple(rows.shape[1::2]) for rows in (held.keys, held.values))
-    forms = first.call, first.result, sizes, dtypes, row_shapes, held.keys.dtype, static.fewest
+    kv_shapes = tuple(tuple(part.shape[1::2]) for part in (held.keys, held.values))
+    forms = first.call, first.result, sizes, dtypes, kv_shapes, held.keys.dtype, static.fewest
     facts = _description(layer), attention, static.original._supports_attention_backend, forms, static.device
     return LayerCode(
         template,
@@ -170,7 +170,7 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
         first.result,
         sizes,
         dtypes,
-        row_shapes,
+        kv_shapes,
         held.keys.dtype,
         static.fewest,
         static.device,
@@ -184,11 +184,11 @@ def _place(layer: nn.Module) -> int:
     """Which of the cache's layers holds this layer's keys and values. Raises SpecvizError (field ``passes``)."""
     places = {part.layer_idx for part in layer.modules() if hasattr(part, "layer_idx")}
     if len(places) != 1:
-        raise _without_rows()
+        raise _without_kv()
     return places.pop()
 
 
-def _without_rows() -> SpecvizError:
+def _without_kv() -> SpecvizError:
     return SpecvizError("Its layers have no keys and values of their own.", "passes")
 
 

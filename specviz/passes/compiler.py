@@ -123,7 +123,7 @@ class Program:
 def exported(static: StaticPass) -> ExportedProgram:
     """The pass as a graph of operations, for any room and any number of tokens."""
     room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
-    others = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
+    inputs_and_kv = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.kv_shapes))
     with torch.no_grad():
         program = torch.export.export(
             static,
@@ -133,7 +133,7 @@ def exported(static: StaticPass) -> ExportedProgram:
                 "positions": {0: count},
                 "where": {0: count},
                 "visible": {0: count, 1: room},
-                "others": others,
+                "inputs_and_kv": inputs_and_kv,
             },
             strict=False,
         )

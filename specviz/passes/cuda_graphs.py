@@ -92,9 +92,9 @@ class KeptBuffers(KeyValueBuffers):
             self.by_room[room] = super().take(room)
         return self.by_room[room]
 
-    def has(self, room: int, rows: Sequence[Tensor]) -> bool:
+    def has(self, room: int, kv: Sequence[Tensor]) -> bool:
         """True if these are some of that room's tensors."""
-        return room in self.by_room and any(rows[0] is one for one in self.by_room[room][1])
+        return room in self.by_room and any(kv[0] is tensor for tensor in self.by_room[room][1])
 
 
 class Shape(NamedTuple):
@@ -113,7 +113,7 @@ class Shape(NamedTuple):
 class Graph:
     """A recorded pass."""
 
-    rows: Sequence[Tensor]  # the buffers that it works on
+    kv: Sequence[Tensor]  # the buffers that it works on
     padding: tuple[Tensor, ...]  # the other arguments of a pass that reads nothing, see `GraphedPasses._padding`
     replay: Replay
 
@@ -147,7 +147,7 @@ class GraphedPasses(FastPasses):
         return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
-        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.rows)]:
+        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.kv)]:
             del self.graphs[shape]
         for shape in [shape for shape, count in self.met.items() if count >= meetings]:
             del self.met[shape]
@@ -156,14 +156,14 @@ class GraphedPasses(FastPasses):
 
     @torch.inference_mode()
     def _record(self, shape: Shape) -> None:
-        rows, padding = self.static.own_rows(self.kept.by_room[shape.room][1]), self._padding(shape)
+        kv, padding = self.static.kv_in_use(self.kept.by_room[shape.room][1]), self._padding(shape)
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
-            replay = self.record(lambda *inputs: self.static(*inputs, *rows), padding)
+            replay = self.record(lambda *inputs: self.static(*inputs, *kv), padding)
         except RuntimeError as error:
             self._refuse(error)
             return
-        self.graphs[shape] = Graph(rows, padding, replay)
+        self.graphs[shape] = Graph(kv, padding, replay)
         if len(self.graphs) > MOST_GRAPHS:
             self.graphs.popitem(last=False)
 
@@ -194,7 +194,7 @@ class GraphedPasses(FastPasses):
 
     def _run(self, *arguments: Tensor) -> Sequence[Tensor]:
         count, room = arguments[3].shape
-        *changing, first = arguments[: len(arguments) - len(self.static.row_shapes) + 1]
+        *changing, first = arguments[: len(arguments) - len(self.static.kv_shapes) + 1]
         if count > WIDTHS[-1] or not self.works_on(first):
             return self.static(*arguments)
         # A block is the end of its pass, and nothing may come after it.
@@ -204,13 +204,13 @@ class GraphedPasses(FastPasses):
         return [output[:count] for output in graph.replay(_padded(changing, graph.padding))]
 
     def works_on(self, first: Tensor) -> bool:
-        """True if graphs work on the text whose first rows these are."""
-        return self.refusal is None and first is self.static.own_rows(self.kept.tensors)[0]
+        """True if graphs work on the text with these first keys."""
+        return self.refusal is None and first is self.static.kv_in_use(self.kept.tensors)[0]
 
     def _graph(self, shape: Shape, first: Tensor) -> Graph | None:
         """The graph for this shape, once it is recorded over the buffers that begin with `first`."""
         graph = self.graphs.get(shape)
-        if graph is None or graph.rows[0] is not first:
+        if graph is None or graph.kv[0] is not first:
             if self.text != self.kept.texts:
                 self.met.clear()
                 self.text = self.kept.texts

@@ -5,9 +5,9 @@ Sharded (tensor parallelism): all processes run the same program with the same s
 may decide anything differently: one that drafted or accepted another token would leave the others waiting. Everything
 that decisions depend on is therefore the leader's, bit by bit, in all of them:
 
-- the logits of target and draft model (`keep_in_step`). A head sharded by vocabulary gives the same logits everywhere,
-  since each is computed once and copied; but one that is not sharded rounds sums over processes, and a draft model runs
-  whole in each process, on as many threads as that process has.
+- the logits of target and draft model (`share_leaders_logits`). A head sharded by vocabulary gives the same logits
+  everywhere, since each is computed once and copied; but a head that is not sharded rounds sums over processes, and a
+  draft model runs whole in each process, on as many threads as that process has.
 - the hidden states that trained heads read (`leaders`), and the number of threads and measured times (`agreed`).
 
 From the logits on, everything is the same arithmetic on the same numbers, which one kind of device rounds one way;
@@ -110,7 +110,7 @@ def place_of(model: PreTrainedModel) -> str:
     return f"{model.tp_size} × {model.device.type}" if is_sharded(model) else ", ".join(devices_of(model))
 
 
-def keep_in_step(model: PreTrainedModel) -> None:
+def share_leaders_logits(model: PreTrainedModel) -> None:
     """From now on every process gets the leader's logits of this model. Needed for all models of a sharded pair."""
 
     def take_the_leaders_logits(model: PreTrainedModel, inputs: object, output: ModelOutput) -> None:

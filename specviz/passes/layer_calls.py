@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import Cache
 
-from specviz.passes.static_passes import BLOCK, StaticPass
+from specviz.passes.static_passes import ROOM_STEP, StaticPass
 from specviz.records.errors import SpecvizError
 
 #: The passes that are watched, (tokens, room): where their calls differ, they depend on the one or the other.
-TRACED = ((5, 2 * BLOCK), (7, 3 * BLOCK))
+TRACED = ((5, 2 * ROOM_STEP), (7, 3 * ROOM_STEP))
 
 #: Sizes of a call that are those of the pass.
 COUNT, ROOM = "count", "room"

@@ -39,5 +39,5 @@ class Made(NamedTuple):
         return Draft(self.tokens, self.parents, self.probs, None if own_softmax else self.logits, draws, sources)
 
 
-#: ``draft(unread, length, rows, levels, choice, uniforms, features)``, see `DraftsInOneCall.draft`.
+#: ``draft(unread, length, kv, levels, choice, uniforms, features)``, see `DraftsInOneCall.draft`.
 DraftFunction = Callable[[Tensor, int, Sequence[Tensor], int, Choice, Tensor, Tensor | None], Made]

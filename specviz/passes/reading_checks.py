@@ -116,12 +116,12 @@ def read_draft(
     """
     start = len(tokens) - len(parents) - 1
     text, draft = list(tokens[:start]), tokens[start:-1]
-    yield cached.forward(cached.unread(text[:-1]), keep=1)
+    yield cached.forward(cached.unread(text[:-1]), rows_wanted=1)
     cached.rewind(start - 1)
     yield cached.verify(text, torch.tensor(draft, device=cached.device), parents)
-    cached.keep(start, kept)
+    cached.rewind_to_path(start, kept)
     committed = [*text, *(draft[index] for index in kept), tokens[-1]]
-    yield cached.forward(cached.unread(committed), keep=1)
+    yield cached.forward(cached.unread(committed), rows_wanted=1)
     cached.rewind(len(committed))
 
 
@@ -155,7 +155,7 @@ def reads_on(model: PreTrainedModel) -> bool:
     with _narrow_windows(model):
         cached, expected = _fresh(model), _rows_at_once(model, tokens)
         for part in torch.tensor(tokens, device=cached.device).split(_PARTS):
-            rows.append(cached.forward(part, keep=len(part)))
+            rows.append(cached.forward(part, rows_wanted=len(part)))
             cached.rewind(cached.length)
         given = torch.cat(rows)
         if not (given.isfinite().all() and expected.isfinite().all()):
@@ -239,7 +239,7 @@ def why_no_exit(model: PreTrainedModel, layer: int | None = None) -> str | None:
     if layer not in reasons:
         try:
             left = _fresh(exit_after(model, layer))
-            left.forward(torch.zeros(2, dtype=torch.long, device=left.device), keep=1)
+            left.forward(torch.zeros(2, dtype=torch.long, device=left.device), rows_wanted=1)
             reasons[layer] = None
         except torch.OutOfMemoryError:
             raise
@@ -278,7 +278,7 @@ def _rows_alone(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
         # After the branch that is kept comes the token after the draft.
         places = [*branch, len(TREE)] if branch == KEPT else branch
         cached, text = _fresh(model), [*tokens[:TEXT], *(tokens[TEXT + place] for place in places)]
-        rows |= zip((-1, *places), cached.forward(cached.unread(text), keep=len(places) + 1), strict=True)
+        rows |= zip((-1, *places), cached.forward(cached.unread(text), rows_wanted=len(places) + 1), strict=True)
     return torch.stack([rows[place] for place in sorted(rows)])
 
 
@@ -286,7 +286,7 @@ def _rows_one_by_one(model: PreTrainedModel, text: Sequence[int]) -> Tensor:
     """The rows from the `TEXT`th token on, each from a pass over one token."""
     cached = _fresh(model)
     cached.prefill(text[:TEXT])
-    return torch.cat([cached.forward(cached.unread(text[:end]), keep=1) for end in range(TEXT, len(text) + 1)])
+    return torch.cat([cached.forward(cached.unread(text[:end]), rows_wanted=1) for end in range(TEXT, len(text) + 1)])
 
 
 def _fresh(model: PreTrainedModel) -> CachedModel:
@@ -315,7 +315,7 @@ def rows_are_alike(passes: FastPasses) -> bool:
         """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""
         visible, positions = view or (None, None)
         given = next((rows[which] for rows in inputs), None)
-        logits = one.forward(ids[which], len(which) * static.rows, visible, positions, given)
+        logits = one.forward(ids[which], len(which) * static.logit_rows, visible, positions, given)
         return [logits, one.features] if static.feature_layers else [logits]
 
     text = torch.arange(_TOKENS)

@@ -23,8 +23,8 @@ from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_att
 from specviz.passes.roles import TARGET, Role
 from specviz.records.errors import SpecvizError
 
-#: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
-BLOCK = 64
+#: Buffers grow by this many positions. A pass attends to all of the room, so little of it should be empty.
+ROOM_STEP = 64
 
 #: Tensors of at most this many numbers are written into programs (Inductor does so with eight).
 FEW_NUMBERS = 8
@@ -37,17 +37,17 @@ PassFunction = Callable[..., Sequence[Tensor]]
 
 
 class StaticPass(nn.Module):
-    """One pass of `model` as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
+    """One pass of `model` as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *kv)``.
 
-    Its rows are keys and values of each layer in turn. feature_layers: the hidden states that it returns with the
+    kv: keys and values of each layer in turn. feature_layers: the hidden states that it returns with the
     logits, as indices into transformers' ``hidden_states``. few_rows: to run on our own kernels. twin: the model
     to run in its place, if it exists already.
     Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
     fewest = 1  # tokens of a pass
-    rows = 1  # of logits, of each token
-    shares_rows = False  # whether it works on some of the target's rows
+    logit_rows = 1  # of each token
+    shares_kv = False  # whether it works on some of the target's keys and values
     drafts_in_place = False  # whether all of a draft is read at the place after the text, and sees the text alone
 
     def __init__(
@@ -73,15 +73,15 @@ class StaticPass(nn.Module):
         self.reads_chains_only = any(self.slides)  # each token's position is its place, as sliding windows need it
 
     def _lay_out(self, model: PreTrainedModel) -> None:
-        """Notes what rows this model's passes read and write."""
+        """Notes what keys and values this model's passes read and write."""
         layers = _cache_after_one_token(model).layers
         # Some layers cache nothing, as they read the keys and values of earlier ones (Gemma 4).
         self.caching = [not isinstance(layer, DummyLayer) for layer in layers]
         layers = list(itertools.compress(layers, self.caching))
         if (reason := _why_not_static(self.original, layers)) is not None:
             raise reason
-        # (heads, head size) of each tensor of rows
-        self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
+        # (heads, head size) of each tensor of keys or values
+        self.kv_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
@@ -129,12 +129,12 @@ class StaticPass(nn.Module):
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
         first = StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
-        first.shares_rows = True
+        first.shares_kv = True
         return first
 
-    def own_rows(self, rows: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Those that it reads of the rows it is given or shares: of another model's, those of the first layers."""
-        return rows[: len(self.row_shapes)]
+    def kv_in_use(self, kv: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The tensors that its passes work on: of another model's keys and values, those of the first layers."""
+        return kv[: len(self.kv_shapes)]
 
     def quantised(self, bits: int, squares: Mapping[str, Tensor]) -> StaticPass:
         """The pass with the weights of the model's linear layers in this many bits; by the kernels, if this one is.
@@ -153,18 +153,19 @@ class StaticPass(nn.Module):
         return in_float32(self.original, self.model, self.product_dtype)
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
+        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *inputs_and_kv: Tensor
     ) -> tuple[Tensor, ...]:
-        """Reads n tokens and writes their keys and values into the rows.
+        """Reads n tokens and writes their keys and values into the buffers.
 
         token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take.
         visible: [n, room] bool, the places each token attends to, its own included.
-        others: the further inputs; then the rows, [1, heads, room, head size] each.
+        inputs_and_kv: the further inputs; then keys and values of each layer, [1, heads, room, head size] each.
         Returns logits [n, vocab] in float32 and the hidden states [n, d] of `feature_layers` in the model's dtype.
         """
-        inputs, rows = others[: len(self.input_widths)], others[len(self.input_widths) :]
-        held = iter([StaticLayer(keys, values, where) for keys, values in zip(rows[::2], rows[1::2], strict=True)])
-        layers = [next(held) if caches else DummyLayer() for caches in self.caching]
+        count = len(self.input_widths)
+        inputs, kv = inputs_and_kv[:count], inputs_and_kv[count:]
+        caching = iter([StaticLayer(keys, values, where) for keys, values in zip(kv[::2], kv[1::2], strict=True)])
+        layers = [next(caching) if caches else DummyLayer() for caches in self.caching]
         given = {"features": inputs[0][None].to(self.inner_dtype)} if inputs else {}
         output = self.model(
             input_ids=token_ids[None],
@@ -190,14 +191,14 @@ class StaticPass(nn.Module):
             return near
         return {"sliding_attention": near, "full_attention": additive_mask(visible, self.inner_dtype)}
 
-    def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
+    def examples(self, width: int, room: int = 2 * ROOM_STEP) -> tuple[Tensor, ...]:
         """Arguments of a pass over `width` tokens after a few others."""
         where = torch.arange(3, 3 + width)
         inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
-        rows = [torch.zeros(1, heads, room, size, dtype=self.inner_dtype) for heads, size in self.row_shapes]
+        kv = [torch.zeros(1, heads, room, size, dtype=self.inner_dtype) for heads, size in self.kv_shapes]
         visible = where.unsqueeze(-1) >= torch.arange(room)
         # A copy: tracing takes two arguments for one if they are the same tensor.
-        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
+        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *kv)
 
 
 def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -> SpecvizError | None:
@@ -294,7 +295,7 @@ class StaticLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Writes new rows [1, heads, n, head size] to their places; returns all rows, empty ones included."""
+        """Writes new keys and values [1, heads, n, head size] to their places; returns all, empty places included."""
         self.keys.index_copy_(2, self.where, key_states)
         self.values.index_copy_(2, self.where, value_states)
         return self.keys, self.values
@@ -328,18 +329,18 @@ class KeyValueBuffers:
         self.room = self.room_for(length)
         self.cells, self.tensors = self.take(self.room)
         if held:
-            for new, rows in zip(self.tensors, old):
-                new[:, :, :held] = rows
+            for new, filled in zip(self.tensors, old):
+                new[:, :, :held] = filled
 
     def room_for(self, length: int) -> int:
         """The room to make for this many tokens."""
-        return -(-length // BLOCK) * BLOCK
+        return -(-length // ROOM_STEP) * ROOM_STEP
 
     def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
         """`cells` and `tensors` of that room."""
         device = self.static.device
         # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
-        shapes = [(1, heads, room, size) for heads, size in self.static.row_shapes]
+        shapes = [(1, heads, room, size) for heads, size in self.static.kv_shapes]
         tensors = [torch.zeros(shape, dtype=self.static.inner_dtype, device=device) for shape in shapes]
         return torch.arange(room, device=device), tensors
 
@@ -407,7 +408,7 @@ class FastPasses:
         positions: Tensor,
         where: Tensor,
         visible: Tensor,
-        rows: Sequence[Tensor],
+        kv: Sequence[Tensor],
         feature_layers: Sequence[int] = (),
         inputs: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor | None]:
@@ -415,7 +416,7 @@ class FastPasses:
 
         feature_layers: some of those that the pass returns.
         """
-        logits, *hidden = self.run(token_ids, positions, where, visible, *inputs, *rows)
+        logits, *hidden = self.run(token_ids, positions, where, visible, *inputs, *kv)
         if not feature_layers:
             return logits, None
         by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))

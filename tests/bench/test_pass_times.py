@@ -162,9 +162,9 @@ def test_each_request_is_read_after_rows_of_its_own(architecture):
     read = [batch.read(texts[:, :2]), batch.read(texts[:, 2:])]
     for request, text in enumerate(texts):
         alone = CachedModel(model, Stopwatch(torch.device("cpu")))
-        alone.forward(torch.ones(context, dtype=torch.long), keep=1)
+        alone.forward(torch.ones(context, dtype=torch.long), rows_wanted=1)
         alone.rewind(context)
-        expected = alone.forward(text, keep=5)
+        expected = alone.forward(text, rows_wanted=5)
         torch.testing.assert_close(torch.cat([part[request] for part in read]), expected, atol=1e-5, rtol=1e-4)
 
 

@@ -108,7 +108,7 @@ def anew(one, plain, text, length):
     chooser.coming = iter(tokens.split(1))
     draft = drafter.propose(text[:length], instrument.GAMMA, torch.zeros(instrument.GAMMA))
     rows = CachedModel(plain.pair.target, Stopwatch(plain.pair.device))
-    probs = rows.forward(torch.tensor(text[:-1]), keep=len(tokens)).softmax(-1)
+    probs = rows.forward(torch.tensor(text[:-1]), rows_wanted=len(tokens)).softmax(-1)
     return expected(draft.logits, probs, tokens)
 
 

@@ -239,14 +239,14 @@ def test_a_greedy_text_leaves_plain_decodings_where_a_state_keeps_what_was_refus
 
 def test_a_wrong_cache_is_found_out_too(pair, monkeypatch):
     """The whole round is under test, not the rule alone: here the target reads on from a text that lost a token."""
-    keep = lossless.CachedModel.keep
+    rewind = lossless.CachedModel.rewind_to_path
 
     def forgets(self, committed, path):
-        keep(self, committed - 1, path)
+        rewind(self, committed - 1, path)
         self.length = committed + len(path)
 
     expected = exact_distribution(ordered(pair))
-    monkeypatch.setattr(lossless.CachedModel, "keep", forgets)
+    monkeypatch.setattr(lossless.CachedModel, "rewind_to_path", forgets)
     sampler = lossless.Sampler(ordered(pair), LAB_RULES["auto"])
     evidence = Evidence(expected.outcomes, expected.probs, expected.low, expected.high, RUNS)
     for _ in range(RUNS):

@@ -77,7 +77,7 @@ def test_a_tree_in_one_pass_equals_its_branches_one_by_one(architecture, depth):
     torch.testing.assert_close(logits[1:], path_by_path(model, PROMPT, tokens, parents), **CLOSE)
     torch.testing.assert_close(logits[0], model(torch.tensor([PROMPT])).logits[0, -1], **CLOSE)
     kept = path_to(parents, len(parents) - 1)
-    cached.keep(len(PROMPT), kept)
+    cached.rewind_to_path(len(PROMPT), kept)
     assert cached.length == len(PROMPT) + len(kept)
     assert_same_rows(cached, [*PROMPT, *tokens[kept].tolist()])
 

@@ -116,8 +116,8 @@ def test_the_keys_by_which_sparse_attention_chooses_move_with_the_others():
     model, tokens = tiny_model("deepseek_v32"), torch.tensor([20, 21, 22])
     branched, chained = (CachedModel(model, Stopwatch(torch.device("cpu"))) for _ in range(2))
     branched.verify(PROMPT, tokens, (-1, -1, 1))
-    branched.keep(len(PROMPT), (1, 2))
-    chained.forward(torch.tensor([*PROMPT, 21, 22]), keep=1)
+    branched.rewind_to_path(len(PROMPT), (1, 2))
+    chained.forward(torch.tensor([*PROMPT, 21, 22]), rows_wanted=1)
     for kept, expected in zip(branched.cache.layers, chained.cache.layers, strict=True):
         torch.testing.assert_close(kept.indexer_keys, expected.indexer_keys)
 

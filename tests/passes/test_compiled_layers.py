@@ -103,7 +103,7 @@ def test_an_early_exit_has_the_targets_compiled_layers(monkeypatch):
     plain = StaticPass(tiny_model("llama", layers=3))
     first = by_code(LayeredPass(plain), monkeypatch).first_layers(2)
     assert sum(isinstance(vars(part).get("forward"), CompiledLayer) for part in first.model.modules()) == 2
-    assert first.shares_rows
+    assert first.shares_kv
     assert_same_passes(first, plain.first_layers(2))
 
 

@@ -79,7 +79,7 @@ def logits_of(cached, parts: list[list[int]], passes=None) -> list[torch.Tensor]
     for part in parts:
         if passes is not None:
             passes.between_rounds()
-        given.append(cached.forward(torch.tensor(part), keep=1))
+        given.append(cached.forward(torch.tensor(part), rows_wanted=1))
     return given
 
 
@@ -105,13 +105,13 @@ def test_padding_leaves_the_text_and_its_rows_alone(model):
     cached.prefill(IDS)
     for width in (8, 8, 7):
         passes.between_rounds()
-        cached.forward(torch.arange(1, 1 + width), keep=width)
+        cached.forward(torch.arange(1, 1 + width), rows_wanted=width)
         cached.rewind(len(IDS) - 1)
     tree = torch.tensor([3, IDS[0], 4, 6, 8, 2]), (-1, -1, 0, 1, 1, 0)
     plain = reader(model, Stopwatch(CPU))
     plain.prefill(IDS)
     torch.testing.assert_close(cached.verify(IDS, *tree), plain.verify(IDS, *tree), rtol=1e-4, atol=1e-4)
-    cached.keep(len(IDS), (1, 3))
+    cached.rewind_to_path(len(IDS), (1, 3))
     # The prompt, which was as wide, was the first to need this shape.
     assert passes.record.recorded == [8] and passes.record.replays == 3
     assert_same_rows(cached, [*IDS, IDS[0], 6])
@@ -128,12 +128,12 @@ def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(mod
     for _ in range(3):
         exits.between_rounds()
         twin.length = cached.length
-        drafted = twin.forward(twin.unread(prompt), keep=1)
+        drafted = twin.forward(twin.unread(prompt), rows_wanted=1)
         twin.rewind(cached.length)
     assert exits.record.recorded == [1]
     plain = reader(model, Stopwatch(CPU))
     plain.prefill(prompt)
-    expected = plain.sharing_first_layers(short, 1, None).forward(plain.unread(prompt), keep=1)
+    expected = plain.sharing_first_layers(short, 1, None).forward(plain.unread(prompt), rows_wanted=1)
     torch.testing.assert_close(drafted, expected, rtol=1e-4, atol=1e-4)
     plain.rewind(plain.length)
     assert_same_rows(cached, prompt)

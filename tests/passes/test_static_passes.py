@@ -26,7 +26,7 @@ from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.made_drafts import Choice
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
+from specviz.passes.static_passes import ROOM_STEP, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import BITS, DraftParams, RunSettings, SamplingParams
@@ -114,7 +114,7 @@ def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
     layers = 2 if architecture in ("gemma2", "gemma3") else 1
     static = StaticPass(tiny_model(architecture, layers=layers), (1,), FewRows.ready())
     program = compiler.exported(static).module()
-    for count, room in itertools.product((1, 2, 17), (BLOCK, 3 * BLOCK)):
+    for count, room in itertools.product((1, 2, 17), (ROOM_STEP, 3 * ROOM_STEP)):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
         for expected, given in zip(*kept, strict=True):
             torch.testing.assert_close(given, expected)
@@ -243,7 +243,7 @@ def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
         unread = at_once.unread(text)
         chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms)
         for depth, u in enumerate(uniforms):
-            row = step_by_step.forward(chosen[depth - 1 : depth] if depth else unread, keep=1)
+            row = step_by_step.forward(chosen[depth - 1 : depth] if depth else unread, rows_wanted=1)
             assert torch.equal(logits[depth : depth + 1], row)
             if temperature:
                 assert draw(probs[depth], u) == chosen[depth]
@@ -251,7 +251,7 @@ def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
             else:
                 assert probs is None and chosen[depth] == row.argmax()
         assert at_once.length == step_by_step.length == len(text) + 7
-        for given, expected in zip(at_once.rows(), step_by_step.rows(), strict=True):
+        for given, expected in zip(at_once.kv(), step_by_step.kv(), strict=True):
             assert torch.equal(given, expected)
         at_once.rewind(len(text) - 3)
         step_by_step.rewind(len(text) - 3)

@@ -129,7 +129,7 @@ def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches
         features = self.part.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
         expected = fresh.forward(torch.tensor(committed[1:]), 1, inputs=features)
         assert read.length == fresh.length == len(committed) - 1
-        torch.testing.assert_close(read.rows(), fresh.rows(), **CLOSE)
+        torch.testing.assert_close(read.kv(), fresh.kv(), **CLOSE)
         torch.testing.assert_close(row, expected, **CLOSE)
 
     looked = looked_at(monkeypatch, look)

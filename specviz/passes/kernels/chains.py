@@ -54,7 +54,7 @@ class DraftsInOneCall:
         self,
         unread: Tensor,
         length: int,
-        rows: Sequence[Tensor],
+        kv: Sequence[Tensor],
         levels: int,
         choice: Choice,
         uniforms: Tensor,
@@ -62,12 +62,12 @@ class DraftsInOneCall:
     ) -> Made:
         """Reads n tokens after `length` others, then drafts `levels` ≥ 1 levels, of which it reads all but the last.
 
-        unread: [n] int64. rows: the text's, with room for all that is written. uniforms: [levels · branches or more]
-        float64. features: [n, d], a head's further input with these tokens; None for a model.
+        unread: [n] int64. kv: the text's keys and values, with room for all that is written. uniforms: [levels · branches or
+        more] float64. features: [n, d], a head's further input with these tokens; None for a model.
         """
         made = _Room(levels, self.static.vocab_size, choice)
         counts = map(ctypes.c_int64, (unread.shape[0], length))
-        given = (self.opened, ctypes.c_int64(len(rows)), _memories(rows), _pointer(unread), *counts)
+        given = (self.opened, ctypes.c_int64(len(kv)), _memories(kv), _pointer(unread), *counts)
         inputs = None if features is None else _memories([features])
         count = self._draft(*given, ctypes.c_bool(self.static.drafts_in_place), inputs, *made.arguments(uniforms))
         if count < 0:

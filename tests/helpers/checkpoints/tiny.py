@@ -291,9 +291,9 @@ def assert_same_rows(cached: CachedModel, ids: list[int], close: float = 1e-4) -
     fresh = reader(cached.model, Stopwatch(cached.device))
     if not cached.length:  # a running state that was put back to where a text begins
         return
-    fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), keep=1)
+    fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), rows_wanted=1)
     fresh.rewind(cached.length)
-    held, due = ([*one.rows(), *one.states()] for one in (cached, fresh))
+    held, due = ([*one.kv(), *one.states()] for one in (cached, fresh))
     for rows, expected in zip(held, due, strict=True):
         # A sliding window's own cache holds the last of the rows only.
         torch.testing.assert_close(rows[:, :, -expected.shape[2] :], expected, rtol=close, atol=close)
