@@ -75,7 +75,7 @@ def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
     target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get(TARGET))
     fast = request.passes.get(TARGET)
-    if isinstance(fast, GraphedPasses) and isinstance(target, StaticModel) and target.buffers is not fast.kept:
+    if isinstance(fast, GraphedPasses) and isinstance(target, StaticModel) and target.buffers is not fast.kept_buffers:
         # Another text has the buffers that the graphs work on: this run is plain, and its record says so.
         request.passes[TARGET] = FastPasses.unprepared(fast.static)
     drafter = (build or request.drafter)(context_of(request, target))

@@ -151,7 +151,7 @@ class DeviceRounds(HostRounds):
         """What an earlier run with this setup has recorded, if over the same buffers; else none yet."""
         settings = self.request.settings
         facts = settings.sampling, self.setup.rule.name, self.setup.deepest, self.setup.coins
-        rooms = tuple(passes.kept.room for passes in self.setup.passes)
+        rooms = tuple(passes.kept_buffers.room for passes in self.setup.passes)
         key: Hashable = (settings.drafter, settings.drafting, *facts, rooms)
         recordings = cache.pop(key, None)
         if recordings is None or any(a is not b for a, b in zip(recordings.buffers, self.setup.buffers)):

@@ -105,7 +105,7 @@ class Forgetful(StatefulModel):
     def rewind(self, length: int) -> None:
         crop_rows(self.cache, self.length - length)
         self.length = length
-        self._kept.clear()
+        self._saved.clear()
 
 
 #: Those that only the lab has, the drafter's usual one first among them.

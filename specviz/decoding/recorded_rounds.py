@@ -47,13 +47,13 @@ class RoundSetup:
     @property
     def buffers(self) -> list[Tensor]:
         """The first of the rows that its passes work on now."""
-        return [passes.static.kv_in_use(passes.kept.tensors)[0] for passes in self.passes]
+        return [passes.static.kv_in_use(passes.kept_buffers.tensors)[0] for passes in self.passes]
 
     @property
     def room(self) -> int:
         """How many tokens a text may have that these rounds write."""
         extra_places = 0 if self.ahead is None else self.ahead.extra_places
-        return min(passes.kept.room for passes in self.passes) - extra_places
+        return min(passes.kept_buffers.room for passes in self.passes) - extra_places
 
     @property
     def margin(self) -> int:
@@ -64,7 +64,7 @@ class RoundSetup:
         """Makes room for a text of this length, and for the trial runs of a recording."""
         extra_places = 0 if self.ahead is None else self.ahead.extra_places
         for passes in self.passes:
-            passes.kept.reserve(length + self.margin + _RUNS * (self.deepest + 1) + extra_places)
+            passes.kept_buffers.reserve(length + self.margin + _RUNS * (self.deepest + 1) + extra_places)
 
     def tokens(self, depth: int) -> int:
         """How many tokens a draft of this depth has."""
@@ -77,8 +77,8 @@ class Recordings:
     def __init__(self, setup: RoundSetup):
         static, device = setup.target.static, setup.target.static.device
         self.setup, self.buffers, self.room = setup, setup.buffers, setup.room
-        self.kv = static.kv_in_use(setup.target.kept.tensors)
-        self.cells = setup.target.kept.cells
+        self.kv = static.kv_in_use(setup.target.kept_buffers.tensors)
+        self.cells = setup.target.kept_buffers.cells
         width = len(setup.feature_layers) * static.original.config.get_text_config().hidden_size
         self.text = DeviceText(
             ids=torch.zeros(len(self.cells), dtype=torch.long, device=device),

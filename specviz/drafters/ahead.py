@@ -110,12 +110,12 @@ class DraftAhead:
     @property
     def kv(self) -> Sequence[Tensor]:
         """The keys and values that its passes work on."""
-        return self.passes.static.kv_in_use(self.passes.kept.tensors)
+        return self.passes.static.kv_in_use(self.passes.kept_buffers.tensors)
 
     @property
     def cells(self) -> Tensor:
         """[room] int64, all places."""
-        return self.passes.kept.cells
+        return self.passes.kept_buffers.cells
 
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         """The first place that it reads, and the one after the text's last: [1] int64 each."""
@@ -210,7 +210,7 @@ class DeviceReading:
         ahead, device, count = self.ahead, self.start.device, 0 if masks is None else len(masks)
         places = self.start + torch.arange(ahead.unread, device=device)
         tokens = self.on_device.ids.index_select(0, places + ahead.shift)
-        where = places.where(places < self.end, ahead.passes.kept.room - 1)
+        where = places.where(places < self.end, ahead.passes.kept_buffers.room - 1)
         wanted = self.end - 1 - self.start
         if masks is not None:
             after = torch.arange(count, device=device)

@@ -73,12 +73,12 @@ class Grown:
             rows, ancestors = map(torch.cat, zip(*[(level.rows, level.ancestors) for level in self.levels]))
             grown = GrownTree(rows, ancestors, tuple(self.widths))
         probs, warper = torch.cat(self.probs) if self.probs else None, self.growing.warper
-        own_softmax = probs is not None and width == 1 and warper is not None and not warper.changes_logits
+        probs_are_softmax = probs is not None and width == 1 and warper is not None and not warper.changes_logits
         return Draft(
             tokens=tokens,
             parents=chain(n) if grown is None else (-1,) * n,
             probs=probs,
-            logits=None if own_softmax else torch.cat(self.logits),
+            logits=None if probs_are_softmax else torch.cat(self.logits),
             draws=None if probs is None else uniforms[:n],
             sources=tuple([sources[place // width] for place in range(n)]) if sources else (),
             grown=grown,

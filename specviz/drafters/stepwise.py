@@ -19,7 +19,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.chains import spread
-from specviz.passes.made_drafts import Choice, Made
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import TARGET
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
@@ -113,7 +113,7 @@ class Stepwise(Drafter):
                     too_low = confidence
                     break
         drawn = torch.cat(probs) if probs else None
-        return self.as_draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, too_low)
+        return self.as_draft(RawDraft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, too_low)
 
     @property
     def choice(self) -> Choice | None:
@@ -170,13 +170,15 @@ class Stepwise(Drafter):
                 too_low = max(level.confidences)
                 break
         drawn = torch.cat(probs) if probs else None
-        return self.as_draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, too_low)
+        return self.as_draft(RawDraft(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, too_low)
 
-    def as_draft(self, drafted: Made, uniforms: Tensor, too_low: float | None = None) -> Draft:
+    def as_draft(self, drafted: RawDraft, uniforms: Tensor, too_low: float | None = None) -> Draft:
         """What was drafted, for a rule. too_low: the confidence that ended drafting early."""
         warper = self.chooser.warper
-        own_softmax = warper is not None and not warper.changes_logits and self.width == 1
-        return replace(drafted.as_draft(uniforms, own_softmax, self._sources(drafted.parents)), confidence=too_low)
+        probs_are_softmax = warper is not None and not warper.changes_logits and self.width == 1
+        return replace(
+            drafted.as_draft(uniforms, probs_are_softmax, self._sources(drafted.parents)), confidence=too_low
+        )
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

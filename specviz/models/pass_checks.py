@@ -22,7 +22,7 @@ from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
 from specviz.passes.reading_checks import (
-    KEPT,
+    ACCEPTED,
     TREE,
     check_exit,
     difference,
@@ -44,7 +44,7 @@ _MOVED = 4
 
 #: The drafts with which they are compared, and the tokens kept of each: a chain, and for models that read them a tree.
 _CHAIN = ((-1, 0, 1, 2), (0, 1))
-_TREE = (TREE, KEPT)
+_TREE = (TREE, ACCEPTED)
 
 #: Tokens of text before these drafts.
 _TEXT = 24
@@ -100,7 +100,7 @@ def recorded(
     faster. Raises SpecvizError (field ``passes``).
     """
     refuse_short_memory(static)
-    passes = GraphedPasses(static, recorder, target.kept if static.shares_kv and target is not None else None)
+    passes = GraphedPasses(static, recorder, target.kept_buffers if static.shares_kv and target is not None else None)
     check(passes, target)
     if slower is None:
         refuse_unrecordable(static)

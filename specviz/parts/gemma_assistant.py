@@ -24,7 +24,7 @@ from specviz.parts.reading import RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.devices import is_sharded
-from specviz.passes.made_drafts import Choice, Made
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
 from specviz.records.words import Sentence
@@ -249,7 +249,7 @@ class _StaticAssistantReader(StaticModel):
 
     def draft(
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
-    ) -> Made:
+    ) -> RawDraft:
         assert inputs is not None and self.passes.draft is not None, "it reads states, and there is a `draft_width`"
         arguments = unread[-1:], self.of_target.length, self._tensors, levels, choice, uniforms, inputs[-1:]
         with self.stopwatch.span():

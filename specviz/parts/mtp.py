@@ -237,7 +237,7 @@ class ReadingInTurn(RunReading):
         return self._read_on(len(level.tokens), level.parents, level.in_tree)
 
     def _read_on(self, rows_wanted: int, parents: tuple[int, ...], in_tree: bool) -> Tensor:
-        """The next module reads the text's new tokens and all draft tokens so far; the last logits [rows_wanted, vocab]."""
+        """The next module reads the text's new tokens and all draft tokens so far; logits [rows_wanted, vocab]."""
         self.place += 1
         self.reader = self.readers[self.place]
         tokens = to_device(self.committed[self.reader.length + self.place + 1 :], self.states.device)

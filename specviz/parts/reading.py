@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.made_drafts import Choice, Made
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, FastPasses, StaticPass
 from specviz.records.words import Sentence
@@ -281,7 +281,7 @@ class RunReading:
         one_reader = len(self.readers) == 1 and not self.part.at_once
         return self.reader.draft_width(branches) if one_reader else None
 
-    def draft(self, levels: int, choice: Choice, uniforms: Tensor) -> Made:
+    def draft(self, levels: int, choice: Choice, uniforms: Tensor) -> RawDraft:
         """Drafts in one call, where there is a `draft_width`."""
         self.held = self.reader.length + len(self.tokens)
         return self.reader.draft(self.tokens, levels, choice, uniforms, self._fused(self.features))

@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Stopwatch, home_of, leaders
-from specviz.passes.made_drafts import Choice, Made
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
     WIDEST,
@@ -171,7 +171,7 @@ class CachedModel:
 
     def draft(
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
-    ) -> Made:
+    ) -> RawDraft:
         """Reads what is unread, at most WIDEST tokens, and drafts after it; see `DraftsInOneCall.draft`.
 
         Only where there is a `draft_width`.
@@ -235,20 +235,21 @@ class CachedModel:
 class StatefulModel(CachedModel):
     """The same for models with a running state, which no rewind can take tokens out of.
 
-    The states are kept before a pass that reads draft tokens. Where some of these are refused, the states are put back,
+    The states are saved before a pass that reads draft tokens. Where some of these are rejected, they are put back,
     keys and values go back to the same place, and the tokens that stay are unread once more: the next pass reads them
     again, together with the next draft. Of `features`, a token's row is left by the first pass over it alone.
     """
 
     #: How many tokens a pass reads again at most. More get a pass of their own, whose states then stay: otherwise each
-    #: refused draft would lengthen all later passes until one is kept whole. On two random models of 30 layers, 8, 16
-    #: and 32 took the same time for a text, 4 up to a tenth more and a pass of their own every time a fifth to a third.
+    #: rejected draft would lengthen all later passes until a draft is accepted whole. On two random models of 30
+    #: layers, 8, 16 and 32 took the same time for a text, 4 up to a tenth more and a pass of their own every time a
+    #: fifth to a third.
     AGAIN = 16
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         super().__init__(model, stopwatch, feature_layers)
         self.reads_chains_only = True
-        self._kept: list[KeptStates] = []  # by length
+        self._saved: list[KeptStates] = []  # by length
         self._again = 0  # of the next tokens, how many have been read before
         # Not all of these models count by themselves how far a text has been read: Bamba begins at 0 in each pass.
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -265,12 +266,12 @@ class StatefulModel(CachedModel):
         positions: Tensor | None = None,
         inputs: Tensor | None = None,
     ) -> Tensor:
-        if not self._kept:
-            self._kept.append(KeptStates(self.cache, self.length))
+        if not self._saved:
+            self._saved.append(KeptStates(self.cache, self.length))
         return self._forward(token_ids, rows_wanted, inputs)
 
     def _forward(self, token_ids: Tensor, rows_wanted: int, inputs: Tensor | None = None) -> Tensor:
-        """A pass without keeping the states before it."""
+        """A pass without saving the states before it."""
         n = token_ids.shape[0]
         again = min(self._again, n)
         positions = torch.arange(self.length, self.length + n, device=self.device) if self._takes_positions else None
@@ -285,17 +286,17 @@ class StatefulModel(CachedModel):
     def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         self.read_again = 0
         if not parents:
-            self._kept.clear()
+            self._saved.clear()
             return self._forward(self.unread(committed), rows_wanted=1)
         if self._again <= self.AGAIN:
             return super().verify(committed, draft_tokens, parents)
-        self._kept.clear()
+        self._saved.clear()
         self._forward(self.unread(committed[:-1]), rows_wanted=1)
         return super().verify(committed, draft_tokens, parents)
 
     def extend(self, tokens: Tensor, parents: tuple[int, ...], inputs: Tensor | None = None) -> Tensor:
         if len(parents) == tokens.shape[0]:  # all before them is text, and stays
-            self._kept.append(KeptStates(self.cache, self.length))
+            self._saved.append(KeptStates(self.cache, self.length))
         return super().extend(tokens, parents, inputs)
 
     def rewind(self, length: int) -> None:
@@ -303,23 +304,23 @@ class StatefulModel(CachedModel):
         if length > self.length + self._again:
             raise ValueError(f"A text of {self.length + self._again} tokens cannot be rewound to {length}.")
         if length == self.length:
-            self._kept.clear()
+            self._saved.clear()
             if length:
                 crop_rows(self.cache, 0)
             self._again = 0
             return
-        while self._kept and self._kept[-1].length > length:
-            self._kept.pop()
-        if not self._kept:
+        while self._saved and self._saved[-1].length > length:
+            self._saved.pop()
+        if not self._saved:
             self._empty()
             self.length, self._again = 0, length
             return
-        held = self._kept[-1].length
-        self._kept[-1].put_back()
+        held = self._saved[-1].length
+        self._saved[-1].put_back()
         crop_rows(self.cache, self.length - held)
         self.length, self._again = held, length - held
         if held == length:  # whoever shares the layers may read on before this one does
-            self._kept.clear()
+            self._saved.clear()
 
 
 class StaticModel(CachedModel):
@@ -333,7 +334,7 @@ class StaticModel(CachedModel):
         feature_layers: tuple[int, ...] = (),
         buffers: KeyValueBuffers | None = None,
     ):
-        """buffers: those that already hold the text. To ask the passes for some would empty the kept ones."""
+        """buffers: those that already hold the text. To ask the passes for some would empty theirs."""
         self.passes = passes
         self.buffers = passes.buffers(self) if buffers is None else buffers
         super().__init__(model, stopwatch, feature_layers)
@@ -370,8 +371,8 @@ class StaticModel(CachedModel):
         """Reads a long prompt, for its last `rows_wanted` rows of logits."""
         length, rows, features = self.length, None, []
         parts = itertools.repeat(None) if inputs is None else inputs.split(WIDEST)
-        for part, given in zip(token_ids.split(WIDEST), parts):
-            logits, part_features = self._pass(part, length, None, None, given)
+        for part, part_inputs in zip(token_ids.split(WIDEST), parts):
+            logits, part_features = self._pass(part, length, None, None, part_inputs)
             rows = (logits if rows is None else torch.cat([rows, logits]))[-rows_wanted:]
             features.append(part_features)
             length += len(part)
@@ -383,8 +384,8 @@ class StaticModel(CachedModel):
         """Logits [n, vocab] and features [n, layers · d] of one pass over n tokens after `length` cached ones."""
         where, visible = self.buffers.places(length, token_ids.shape[0], visible)
         positions = where if positions is None else positions
-        given = () if inputs is None else (inputs,)
-        return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, given)
+        further = () if inputs is None else (inputs,)
+        return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, further)
 
     @property
     def graphs(self) -> GraphedPasses | None:
@@ -396,14 +397,14 @@ class StaticModel(CachedModel):
 
     def draft(
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
-    ) -> Made:
+    ) -> RawDraft:
         assert self.passes.draft is not None, "there is no `draft_width`"
         text = self.length + unread.shape[0]
         self.buffers.reserve(text + (levels - 1) * choice.branches)
         with self.stopwatch.span():
-            made = self.passes.draft(unread, self.length, self._tensors, levels, choice, uniforms, inputs)
-        self.length = text + made.read
-        return made
+            draft = self.passes.draft(unread, self.length, self._tensors, levels, choice, uniforms, inputs)
+        self.length = text + draft.read
+        return draft
 
     def _forget(self, count: int) -> None:
         """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""

@@ -81,46 +81,46 @@ class LayerCode:
     fewest: int  # tokens of a pass
     device: torch.device
     names: tuple[str, ...]  # of weights and buffers of `layer`
-    own_names: tuple[tuple[str, ...], ...]  # the model's own, of those that lie together as each of these
+    model_names: tuple[tuple[str, ...], ...]  # the model's names of the tensors that are joined in each of these
     described: str = field(repr=False)  # all that its program depends on, apart from torch
 
-    def __call__(self, *given: Tensor) -> list[Tensor]:
-        inputs, (where, keys, values), weights = _parted(given, len(self.sizes))
+    def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        inputs, (where, keys, values), weights = _parted(arguments, len(self.sizes))
         cache = Cache(layers=[*[DummyLayer()] * self.place, StaticLayer(keys, values, where)])
-        arguments, named = self.call.filled(inputs, cache)
+        positional, named = self.call.filled(inputs, cache)
         by_name = dict(zip(self.names, weights, strict=True))
-        return Form.of(functional_call(self.layer, by_name, arguments, named))[1]
+        return Form.of(functional_call(self.layer, by_name, positional, named))[1]
 
     def weights(self, layer: nn.Module) -> list[Tensor]:
         """What its programs need of one of the model's layers; joined ones are laid together, if they were not."""
         tensors = dict(itertools.chain(layer.named_parameters(), layer.named_buffers()))
-        together = [[tensors[name] for name in names] for names in self.own_names]
-        return [laid_together(some) if len(some) > 1 else some[0].detach() for some in together]
+        together = [[tensors[name] for name in names] for names in self.model_names]
+        return [laid_together(parts) if len(parts) > 1 else parts[0].detach() for parts in together]
 
     def examples(self, width: int, room: int = LEAST_ROOM) -> list[Tensor]:
         """Arguments of a call over `width` tokens: arbitrary numbers, on the device."""
-        known: dict[int | str, int | str] = {COUNT: width, ROOM: room}
+        open_sizes: dict[int | str, int | str] = {COUNT: width, ROOM: room}
         with torch.device(self.device):
             inputs = [
-                torch.zeros([known.get(size, size) for size in sizes], dtype=dtype)
+                torch.zeros([open_sizes.get(size, size) for size in sizes], dtype=dtype)
                 for sizes, dtype in zip(self.sizes, self.dtypes, strict=True)
             ]
             kv = [torch.zeros(1, heads, room, size, dtype=self.kv_dtype) for heads, size in self.kv_shapes]
-            held = dict(itertools.chain(self.layer.named_parameters(), self.layer.named_buffers()))
-            weights = [torch.zeros_like(held[name], device=self.device, requires_grad=False) for name in self.names]
+            tensors = dict(itertools.chain(self.layer.named_parameters(), self.layer.named_buffers()))
+            weights = [torch.zeros_like(tensors[name], device=self.device, requires_grad=False) for name in self.names]
             return [*inputs, torch.arange(3, 3 + width), *kv, *weights]
 
-    def exported(self, one: bool) -> ExportedProgram:
-        """The layer as a graph of operations for any room. one: over one token, else over any number up to the widest
-        that is recorded."""
+    def exported(self, one_token: bool) -> ExportedProgram:
+        """The layer as a graph of operations for any room. one_token: over a single token, else over any number up
+        to the widest that is recorded."""
         room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=max(2, self.fewest), max=WIDTHS[-1])
-        open_sizes = {ROOM: room} if one else {ROOM: room, COUNT: count}
+        open_sizes = {ROOM: room} if one_token else {ROOM: room, COUNT: count}
         dynamic: list[dict[int, Dim] | None] = [
             {place: open_sizes[size] for place, size in enumerate(sizes) if size in open_sizes} for sizes in self.sizes
         ]
-        dynamic += [{} if one else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
+        dynamic += [{} if one_token else {0: count}, {2: room}, {2: room}, *[None] * len(self.names)]
         with torch.no_grad():
-            examples = tuple(self.examples(1 if one else TRACED[0][0] + self.fewest - 1))
+            examples = tuple(self.examples(1 if one_token else TRACED[0][0] + self.fewest - 1))
             return torch.export.export(_Traced(self), examples, dynamic_shapes=(tuple(dynamic),), strict=False)
 
 
@@ -131,12 +131,12 @@ class _Traced(nn.Module):
         super().__init__()
         self.code = code
 
-    def forward(self, *given: Tensor) -> list[Tensor]:
-        return self.code(*given)
+    def forward(self, *arguments: Tensor) -> list[Tensor]:
+        return self.code(*arguments)
 
 
-def _parted(given: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    return given[:inputs], given[inputs : inputs + 3], given[inputs + 3 :]
+def _parted(arguments: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    return arguments[:inputs], arguments[inputs : inputs + 3], arguments[inputs + 3 :]
 
 
 def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> LayerCode:
@@ -153,9 +153,9 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     attention = static.original.config.get_text_config()._attn_implementation
     if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
         attending_by(template, FEW_QUERIES)
-    own: dict[str, tuple[str, ...]] = {}
+    joined: dict[str, tuple[str, ...]] = {}
     for together in joinable(layer, first.together, shared_weights(static.model)):
-        own |= join(template, together)
+        joined |= join(template, together)
     names = [name for name, _ in itertools.chain(template.named_parameters(), template.named_buffers())]
     block = static.fewest - 1
     sizes = tuple([sizes_of(*tensors, block) for tensors in zip(first.tensors, second.tensors, strict=True)])
@@ -175,8 +175,8 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
         static.fewest,
         static.device,
         tuple(names),
-        tuple(own.get(name, (name,)) for name in names),
-        repr((facts, sorted(own.items()))),
+        tuple(joined.get(name, (name,)) for name in names),
+        repr((facts, sorted(joined.items()))),
     )
 
 
@@ -217,9 +217,9 @@ def _description(layer: nn.Module) -> str:
         facts.append((name, type(part).__module__, type(part).__qualname__, settings, sorted(functions.items())))
         if hasattr(part, "config"):
             facts.append(part.config.to_json_string())
-    held = itertools.chain(layer.named_parameters(), layer.named_buffers())
-    whole = repr((facts, [(name, tuple(one.shape), one.stride(), one.dtype) for name, one in held]))
-    return re.sub(" at 0x[0-9a-f]+", "", whole)  # where this process happens to keep something
+    tensors = itertools.chain(layer.named_parameters(), layer.named_buffers())
+    text = repr((facts, [(name, tuple(tensor.shape), tensor.stride(), tensor.dtype) for name, tensor in tensors]))
+    return re.sub(" at 0x[0-9a-f]+", "", text)  # where this process happens to keep something
 
 
 # Programs
@@ -230,7 +230,7 @@ class LayerProgram:
     """A program that is yet to be made."""
 
     code: LayerCode
-    one: bool  # over one token
+    one_token: bool  # over a single token
     name: str  # of the model, for people
 
     @property
@@ -242,8 +242,8 @@ class LayerProgram:
             torch.__version__,
             transformers.__version__,
             (torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)) if on_gpu else processor(),
-            self.one,
-            _OPTIONS[self.one],
+            self.one_token,
+            _OPTIONS[self.one_token],
             self.code.described,
             *map(
                 inspect.getsource,
@@ -258,17 +258,19 @@ def build(program: LayerProgram, path: pathlib.Path) -> None:
     code = program.code
     if code.device.type == "cuda":
         torch.cuda.set_device(code.device)
-    graph = code.exported(program.one).graph_module
+    graph = code.exported(program.one_token).graph_module
     inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     for node in graph.graph.output_node().args[0]:
         node.meta["example_value"] = node.meta["val"]  # where Inductor looks for sizes that are left open
     with torch.no_grad():
-        made = torch._inductor.standalone_compile(graph, inputs, options={"config_patches": _OPTIONS[program.one]})
-    made.save(path=str(path), format="binary")
-    del made
+        artifact = torch._inductor.standalone_compile(
+            graph, inputs, options={"config_patches": _OPTIONS[program.one_token]}
+        )
+    artifact.save(path=str(path), format="binary")
+    del artifact
     run = loaded(path)
     with torch.inference_mode():
-        for width in (1,) if program.one else (max(2, code.fewest), WIDTHS[-1]):
+        for width in (1,) if program.one_token else (max(2, code.fewest), WIDTHS[-1]):
             run(*code.examples(width))
 
 
@@ -343,10 +345,10 @@ class LayeredPass:
         """What has to be made, or was: two programs for each kind of layer, or one if no pass reads a single token."""
         kinds = {id(code): code for code in self.codes}
         return [
-            LayerProgram(code, one, self.static.name)
-            for one in (True, False)
+            LayerProgram(code, one_token, self.static.name)
+            for one_token in (True, False)
             for code in kinds.values()
-            if not one or code.fewest == 1
+            if not one_token or code.fewest == 1
         ]
 
     def compiled(self) -> StaticPass:
@@ -354,7 +356,7 @@ class LayeredPass:
         programs: dict[int, dict[bool, Program]] = {}
         try:
             for program in self.programs():
-                programs.setdefault(id(program.code), {})[program.one] = loaded(program.path)
+                programs.setdefault(id(program.code), {})[program.one_token] = loaded(program.path)
         except Exception as error:
             # Of another version, or half a file: torch's readers raise anything.
             raise SpecvizError(

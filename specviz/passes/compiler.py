@@ -144,19 +144,19 @@ def exported(static: StaticPass) -> ExportedProgram:
 
 def join_layers(graph: Graph) -> None:
     """Has linear layers that read the same inputs computed together: inputs are made ready, and threads woken, once."""
-    beside: dict[tuple[Node, int], list[Node]] = {}
+    readers: dict[tuple[Node, int], list[Node]] = {}
     for node in graph.find_nodes(op="call_function", target=LINEAR[0]):
-        beside.setdefault(_read(node), []).append(node)
-    for nodes in beside.values():
+        readers.setdefault(_read(node), []).append(node)
+    for nodes in readers.values():
         for first in range(0, len(nodes), len(LINEAR)):
-            some = nodes[first : first + len(LINEAR)]
-            if len(some) == 1:
+            together = nodes[first : first + len(LINEAR)]
+            if len(together) == 1:
                 continue
-            with graph.inserting_before(some[0]):
-                layers = itertools.chain.from_iterable(node.args[1:] for node in some)
-                joined = graph.call_function(LINEAR[len(some) - 1], (some[0].args[0], *layers))
-                outputs = [graph.call_function(operator.getitem, (joined, place)) for place in range(len(some))]
-            for node, output in zip(some, outputs, strict=True):
+            with graph.inserting_before(together[0]):
+                layers = itertools.chain.from_iterable(node.args[1:] for node in together)
+                joined = graph.call_function(LINEAR[len(together) - 1], (together[0].args[0], *layers))
+                outputs = [graph.call_function(operator.getitem, (joined, place)) for place in range(len(together))]
+            for node, output in zip(together, outputs, strict=True):
                 output.meta = dict(node.meta)
                 node.replace_all_uses_with(output)
                 graph.erase_node(node)
@@ -165,11 +165,11 @@ def join_layers(graph: Graph) -> None:
 
 def _read(node: Node) -> tuple[Node, int]:
     """What a linear layer reads, before it is put in rows, and their length: both say what the rows are."""
-    given = node.args[0]
-    length = int(given.meta["val"].shape[-1])
-    while given.target in _IN_ROWS:
-        given = given.args[0]
-    return given, length
+    source = node.args[0]
+    length = int(source.meta["val"].shape[-1])
+    while source.target in _IN_ROWS:
+        source = source.args[0]
+    return source, length
 
 
 def build(static: StaticPass, path: pathlib.Path) -> None:
@@ -286,13 +286,13 @@ class _Rest:
                 self.left -= time.monotonic() - self.began
             self._arrange()
 
-    def began_one(self, worker: Worker) -> None:
+    def add(self, worker: Worker) -> None:
         """A process that has just been started may have to stop at once, or others for it."""
         with self.lock:
             self.workers.add(worker)
             self._arrange()
 
-    def ended_one(self, worker: Worker) -> None:
+    def discard(self, worker: Worker) -> None:
         """Others may go on."""
         with self.lock:
             self.workers.discard(worker)
@@ -349,7 +349,7 @@ class Worker:
             )
         assert self.process.stdin and self.process.stdout, "both are pipes"
         self._orders, self._answers = self.process.stdin, self.process.stdout
-        _rest.began_one(self)
+        _rest.add(self)
 
     def stop(self, stands_still: bool) -> None:
         """Stops the process and those it started, or has them go on."""
@@ -384,7 +384,7 @@ class Worker:
     def end(self) -> None:
         """Kills the process, whatever it is doing, and the processes it started."""
         self._ended = True
-        _rest.ended_one(self)
+        _rest.discard(self)
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill_below(psutil.Process(self.process.pid))
         self.process.kill()
@@ -404,17 +404,17 @@ def _last_line(text: str) -> str:
 
 def _kill_below(process: psutil.Process) -> None:
     """Kills all processes below this one, the C++ compiler among them."""
-    for one in process.children(recursive=True):
+    for child in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            child.kill()
 
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
-    made = itertools.chain.from_iterable(map(cache_folder().glob, ("*.pt2", "*.layer")))
-    known = sorted(made, key=lambda path: path.stat().st_mtime, reverse=True)
+    programs = itertools.chain.from_iterable(map(cache_folder().glob, ("*.pt2", "*.layer")))
+    newest_first = sorted(programs, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
-    for path in known:
+    for path in newest_first:
         total += path.stat().st_size
         if total > keep_bytes:
             path.unlink()

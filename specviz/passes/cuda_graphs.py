@@ -122,16 +122,16 @@ class GraphedPasses(FastPasses):
     """The passes of one model as graphs, one for each `Shape`.
 
     A model whose passes cannot be recorded goes on with plain ones; `refusal` says why.
-    record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
+    record: such as `CudaRecorder`. kept_buffers: those to work on, if shared with the model whose first layers this is.
     """
 
-    def __init__(self, static: StaticPass, record: Recorder, kept: KeptBuffers | None = None):
+    def __init__(self, static: StaticPass, record: Recorder, kept_buffers: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
         self.record = record
         self.graphs: OrderedDict[Shape, Graph] = OrderedDict()
-        self.met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
+        self.times_met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
         self.text = 0
-        self.kept = kept or KeptBuffers(static)
+        self.kept_buffers = kept_buffers or KeptBuffers(static)
         #: Whole rounds of which these passes are a part, by the way in which they are made; None if they cannot be
         #: recorded (`specviz.decoding.device_rounds`).
         self.whole_rounds: OrderedDict[Hashable, Any] | None = OrderedDict()
@@ -139,24 +139,24 @@ class GraphedPasses(FastPasses):
     def free(self) -> None:
         super().free()
         self.graphs.clear()
-        del self.kept
+        del self.kept_buffers
         self.whole_rounds = None
 
     def buffers(self, reader: object) -> KeyValueBuffers:
         """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
-        return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
+        return self.kept_buffers if self.kept_buffers.lend(reader) else KeyValueBuffers(self.static)
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
-        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape.room, graph.kv)]:
+        for shape in [shape for shape, graph in self.graphs.items() if not self.kept_buffers.has(shape.room, graph.kv)]:
             del self.graphs[shape]
-        for shape in [shape for shape, count in self.met.items() if count >= meetings]:
-            del self.met[shape]
-            if self.refusal is None and shape.room in self.kept.by_room:
+        for shape in [shape for shape, count in self.times_met.items() if count >= meetings]:
+            del self.times_met[shape]
+            if self.refusal is None and shape.room in self.kept_buffers.by_room:
                 self._record(shape)
 
     @torch.inference_mode()
     def _record(self, shape: Shape) -> None:
-        kv, padding = self.static.kv_in_use(self.kept.by_room[shape.room][1]), self._padding(shape)
+        kv, padding = self.static.kv_in_use(self.kept_buffers.by_room[shape.room][1]), self._padding(shape)
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
             replay = self.record(lambda *inputs: self.static(*inputs, *kv), padding)
@@ -205,16 +205,16 @@ class GraphedPasses(FastPasses):
 
     def works_on(self, first: Tensor) -> bool:
         """True if graphs work on the text with these first keys."""
-        return self.refusal is None and first is self.static.kv_in_use(self.kept.tensors)[0]
+        return self.refusal is None and first is self.static.kv_in_use(self.kept_buffers.tensors)[0]
 
     def _graph(self, shape: Shape, first: Tensor) -> Graph | None:
         """The graph for this shape, once it is recorded over the buffers that begin with `first`."""
         graph = self.graphs.get(shape)
         if graph is None or graph.kv[0] is not first:
-            if self.text != self.kept.texts:
-                self.met.clear()
-                self.text = self.kept.texts
-            self.met[shape] += 1
+            if self.text != self.kept_buffers.texts:
+                self.times_met.clear()
+                self.text = self.kept_buffers.texts
+            self.times_met[shape] += 1
             return None
         self.graphs.move_to_end(shape)
         return graph
@@ -225,7 +225,7 @@ def _padded(arguments: Sequence[Tensor], padding: Sequence[Tensor]) -> Sequence[
     count = len(arguments[0])
     if count == len(padding[0]):
         return arguments
-    return [torch.cat([given, rest[count:]]) for given, rest in zip(arguments, padding, strict=True)]
+    return [torch.cat([argument, rest[count:]]) for argument, rest in zip(arguments, padding, strict=True)]
 
 
 class CudaRecorder:

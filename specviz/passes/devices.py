@@ -63,9 +63,9 @@ def join() -> torch.device:
 
 def _refuse_mixtures(device: torch.device) -> None:
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    own = f"{kind} with torch {torch.__version__} and transformers {transformers.__version__}"
-    kinds = [own] * dist.get_world_size()
-    dist.all_gather_object(kinds, own)
+    this_kind = f"{kind} with torch {torch.__version__} and transformers {transformers.__version__}"
+    kinds = [this_kind] * dist.get_world_size()
+    dist.all_gather_object(kinds, this_kind)
     if len(set(kinds)) > 1:
         raise SpecvizError(
             "All processes need the same kind of device and the same packages, or they round differently and "

@@ -1,6 +1,6 @@
 """Linear layers that read the same inputs as one product: on a GPU that is one kernel in place of several.
 
-Their weights are laid side by side, and each layer keeps its own as a part of the whole.
+Their weights are laid side by side, and each layer keeps its own as a part of them.
 """
 
 import itertools
@@ -19,17 +19,19 @@ def joinable(layer: nn.Module, groups: Sequence[tuple[str, ...]], shared: set[in
 
     shared: the `id` of each weight that several modules have.
     """
-    found = []
+    groups_to_join = []
     for names in groups:
         parts = [layer.get_submodule(name) for name in names]
         weights = [weight for part in parts for weight in part.parameters()]
-        kinds = {(part.bias is None, *((one.dtype, one.device) for one in part.parameters())) for part in parts}
+        kinds = {
+            (part.bias is None, *((weight.dtype, weight.device) for weight in part.parameters())) for part in parts
+        }
         once = len(set(names)) == len(names) and not any(id(weight) in shared for weight in weights)
         whole_rows = all(weight.is_contiguous() for weight in weights)
         aligned = parts[0].in_features * parts[0].weight.element_size() % _ALIGNED == 0
         if len(kinds) == 1 and once and whole_rows and aligned and all(map(_can_lie_together, _by_kind(parts))):
-            found.append(names)
-    return found
+            groups_to_join.append(names)
+    return groups_to_join
 
 
 def join(layer: nn.Module, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -37,11 +39,11 @@ def join(layer: nn.Module, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]
 
     Returns, for the name of each weight that it has now, the names of those in whose place it is.
     """
-    whole = _Joined([layer.get_submodule(name) for name in names])
+    joined = _Joined([layer.get_submodule(name) for name in names])
     for place, name in enumerate(names):
-        layer.set_submodule(name, _Part(whole, place))
-    kinds = [kind for kind, _ in whole.named_parameters()]
-    return {f"{names[0]}.whole.{kind}": tuple(f"{name}.{kind}" for name in names) for kind in kinds}
+        layer.set_submodule(name, _Part(joined, place))
+    kinds = [kind for kind, _ in joined.named_parameters()]
+    return {f"{names[0]}.joined.{kind}": tuple(f"{name}.{kind}" for name in names) for kind in kinds}
 
 
 @torch.inference_mode(False)
@@ -52,8 +54,8 @@ def laid_together(weights: Sequence[nn.Parameter]) -> Tensor:
     Weights that lie together stay where they are.
     """
     if not _lie_together(weights):
-        whole = torch.cat(list(weights))
-        for weight, rows in zip(weights, whole.split([len(one) for one in weights]), strict=True):
+        joined = torch.cat(list(weights))
+        for weight, rows in zip(weights, joined.split([len(weight) for weight in weights]), strict=True):
             weight.data = rows
     first = weights[0].detach()
     return first.as_strided((sum(map(len, weights)), *first.shape[1:]), first.stride())
@@ -70,24 +72,24 @@ class _Joined(nn.Module):
         if parts[0].bias is not None:
             self.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
         self.read: Tensor | None = None
-        self.made: Sequence[Tensor] = ()
+        self.products: Sequence[Tensor] = ()
 
     def part(self, x: Tensor, place: int) -> Tensor:
         """[..., outputs] of one layer; the first to ask has all of them computed."""
         if x is not self.read:
-            self.read, self.made = x, functional.linear(x, self.weight, self.bias).split(self.sizes, -1)
-        return self.made[place]
+            self.read, self.products = x, functional.linear(x, self.weight, self.bias).split(self.sizes, -1)
+        return self.products[place]
 
 
 class _Part(nn.Module):
-    def __init__(self, whole: _Joined, place: int):
+    def __init__(self, joined: _Joined, place: int):
         super().__init__()
         self.place = place
         # One of the modules of the first alone: its weights have one name.
-        (self._modules if place == 0 else self.__dict__)["whole"] = whole
+        (self._modules if place == 0 else self.__dict__)["joined"] = joined
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.whole.part(x, self.place)
+        return self.joined.part(x, self.place)
 
 
 def _by_kind(parts: Sequence[nn.Linear]) -> list[tuple[nn.Parameter, ...]]:
@@ -97,7 +99,7 @@ def _by_kind(parts: Sequence[nn.Linear]) -> list[tuple[nn.Parameter, ...]]:
 
 def _can_lie_together(weights: Sequence[Tensor]) -> bool:
     """True if they do, or if the memory of each holds nothing else, and so comes free when it moves."""
-    return _lie_together(weights) or all(one.untyped_storage().nbytes() == one.nbytes for one in weights)
+    return _lie_together(weights) or all(weight.untyped_storage().nbytes() == weight.nbytes for weight in weights)
 
 
 def _lie_together(weights: Sequence[Tensor]) -> bool:

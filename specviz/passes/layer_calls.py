@@ -31,35 +31,35 @@ class Form(NamedTuple):
     """What a call of a layer is made of, or its result, apart from its tensors and the cache."""
 
     shape: pytree.TreeSpec
-    leaves: tuple[object, ...]  # constants; `Tensor` and `Cache` stand for what is given anew
+    leaves: tuple[object, ...]  # constants; `Tensor` and `Cache` stand for what differs from call to call
 
     @classmethod
-    def of(cls, given: object) -> tuple[Form, list[Tensor], Cache | None]:
+    def of(cls, content: object) -> tuple[Form, list[Tensor], Cache | None]:
         """The form, tensors and cache of ``(arguments, named arguments)``, or of a result.
 
         Raises SpecvizError (field ``passes``) if there is anything else.
         """
-        leaves, shape = pytree.tree_flatten(given)
-        held, tensors, cache = [], [], None
+        leaves, shape = pytree.tree_flatten(content)
+        kinds, tensors, cache = [], [], None
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 tensors.append(leaf)
-                held.append(Tensor)
+                kinds.append(Tensor)
             elif isinstance(leaf, Cache):
                 cache = leaf
-                held.append(Cache)
+                kinds.append(Cache)
             elif isinstance(leaf, CONSTANTS):
-                held.append(leaf)
+                kinds.append(leaf)
             else:
                 raise SpecvizError(
                     "Its layers take arguments other than tensors ({kind}).", "passes", kind=type(leaf).__qualname__
                 )
-        return cls(shape, tuple(held)), tensors, cache
+        return cls(shape, tuple(kinds)), tensors, cache
 
     def filled(self, tensors: Sequence[Tensor], cache: Cache | None = None) -> Any:
         """What it is the form of, with these tensors."""
         rest = iter(tensors)
-        leaves = [next(rest) if one is Tensor else cache if one is Cache else one for one in self.leaves]
+        leaves = [next(rest) if leaf is Tensor else cache if leaf is Cache else leaf for leaf in self.leaves]
         return pytree.tree_unflatten(leaves, self.shape)
 
 
@@ -82,7 +82,7 @@ def seen_calls(static: StaticPass, layers: Sequence[nn.Module], width: int, room
     seen: dict[nn.Module, Seen] = {}
     arguments = [argument.to(static.device) for argument in static.examples(width, room)]
 
-    def watched(layer: nn.Module, *given: object, **named: object) -> object:
+    def watched(layer: nn.Module, *arguments: object, **named: object) -> object:
         read: dict[int, tuple[Tensor, list[str]]] = {}  # inputs, kept so that no other tensor gets their `id`
 
         def note(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -91,12 +91,12 @@ def seen_calls(static: StaticPass, layers: Sequence[nn.Module], width: int, room
         linear = [(name, part) for name, part in layer.named_modules() if type(part) is nn.Linear]
         hooks = [part.register_forward_pre_hook(functools.partial(note, name)) for name, part in linear]
         try:
-            result = type(layer).forward(layer, *given, **named)
+            result = type(layer).forward(layer, *arguments, **named)
         finally:
             for hook in hooks:
                 hook.remove()
         groups = tuple(tuple(names) for _, names in read.values() if len(names) > 1)
-        seen[layer] = Seen(*Form.of((given, named)), Form.of(result)[0], groups)
+        seen[layer] = Seen(*Form.of((arguments, named)), Form.of(result)[0], groups)
         return result
 
     for layer in layers:
@@ -113,13 +113,13 @@ def sizes_of(first: Tensor, second: Tensor, block: int = 0) -> tuple[int | str, 
     """The sizes of a tensor that two passes were given (`TRACED`), each with `block` tokens more. Raises SpecvizError
     (field ``passes``) if they depend on anything but tokens and room."""
     counts, rooms = zip(*TRACED)
-    known = {tuple(count + block for count in counts): COUNT, rooms: ROOM}
+    open_sizes = {tuple(count + block for count in counts): COUNT, rooms: ROOM}
     depends: list[int | str] = []
     for sizes in zip(first.shape, second.shape, strict=True):
         if sizes[0] == sizes[1]:
             depends.append(sizes[0])
-        elif sizes in known:
-            depends.append(known[sizes])
+        elif sizes in open_sizes:
+            depends.append(open_sizes[sizes])
         else:
             raise SpecvizError("Its layers are not called in the same way in all passes.", "passes")
     return tuple(depends)

@@ -16,8 +16,8 @@ class Choice(NamedTuple):
     as_paths: bool = False  # each branch is drawn without regard to the others
 
 
-class Made(NamedTuple):
-    """A draft of n tokens made in one call, see `Draft`."""
+class RawDraft(NamedTuple):
+    """A draft of n tokens before it becomes a `Draft`."""
 
     tokens: Tensor  # [n] int64
     parents: tuple[int, ...]  # [n]
@@ -33,11 +33,11 @@ class Made(NamedTuple):
                 start = token
         return start
 
-    def as_draft(self, uniforms: Tensor, own_softmax: bool, sources: tuple[str, ...] = ()) -> Draft:
-        """The draft that a rule judges. own_softmax: `probs` are the softmax of `logits`."""
+    def as_draft(self, uniforms: Tensor, probs_are_softmax: bool, sources: tuple[str, ...] = ()) -> Draft:
+        """The draft that a rule judges. probs_are_softmax: of `logits`, which are then left out."""
         draws = None if self.probs is None else uniforms[: len(self.parents)]
-        return Draft(self.tokens, self.parents, self.probs, None if own_softmax else self.logits, draws, sources)
+        return Draft(self.tokens, self.parents, self.probs, None if probs_are_softmax else self.logits, draws, sources)
 
 
 #: ``draft(unread, length, kv, levels, choice, uniforms, features)``, see `DraftsInOneCall.draft`.
-DraftFunction = Callable[[Tensor, int, Sequence[Tensor], int, Choice, Tensor, Tensor | None], Made]
+DraftFunction = Callable[[Tensor, int, Sequence[Tensor], int, Choice, Tensor, Tensor | None], RawDraft]

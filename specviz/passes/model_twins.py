@@ -106,8 +106,8 @@ _HEAD_ROWS = "head_rows"
 
 def sharing_twin(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of `model`, configurations included, because other runs read those of the original."""
-    beside = (kept for part in model.modules() for kept in vars(part).values() if isinstance(kept, nn.Module))
-    shared = {id(kept): kept for kept in (*model.parameters(), *model.buffers(), *beside)}
+    further = (part for module in model.modules() for part in vars(module).values() if isinstance(part, nn.Module))
+    shared = {id(part): part for part in (*model.parameters(), *model.buffers(), *further)}
     return copy.deepcopy(model, shared)
 
 
@@ -202,7 +202,7 @@ def grouped_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **others: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """Attention of many query heads over few heads of keys and values, without a copy of those for each query head.
 
@@ -212,9 +212,9 @@ def grouped_attention(
     is left to transformers.
     """
     shared, group = key.shape[1], query.shape[1] // key.shape[1]
-    unusual = group == 1 or others.get("position_bias") is not None
+    unusual = group == 1 or options.get("position_bias") is not None
     if attention_mask is None or attention_mask.shape[1] != 1 or unusual:
-        return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
+        return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **options)
     rows = query.unflatten(1, (shared, group)).flatten(2, 3)
     mask = attention_mask.repeat(1, 1, group, 1)
     seen = functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
@@ -229,13 +229,13 @@ def few_queries_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **others: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """The same as two products and a softmax in float32, for programs on a GPU: there it takes a few queries less time
     than SDPA with its mask. Anything unusual is left to `grouped_attention`."""
-    unusual = others.get("dropout") or any(others.get(name) is not None for name in _UNUSUAL)
+    unusual = options.get("dropout") or any(options.get(name) is not None for name in _UNUSUAL)
     if attention_mask is None or attention_mask.shape[:2] != (1, 1) or scaling is None or unusual:
-        return grouped_attention(module, query, key, value, attention_mask, scaling=scaling, **others)
+        return grouped_attention(module, query, key, value, attention_mask, scaling=scaling, **options)
     shared, count = key.shape[1], query.shape[2]
     group = query.shape[1] // shared
     # A group's queries as rows of one head, [shared, group · n, head size], and scores [shared, group, n, room].

@@ -27,8 +27,8 @@ from specviz.rules.draft import tree_shape
 #: would lie in a chain.
 TREE = (-1, -1, -1, 0, 1, 1, 2, 4, 5, 5)
 
-#: The branch of it that is kept: no token of it comes first, so that its rows have to move.
-KEPT = (1, 5, 9)
+#: The accepted branch of it: no token of it comes first, so that its rows have to move.
+ACCEPTED = (1, 5, 9)
 
 #: How many tokens of text come before the draft.
 TEXT = 6
@@ -89,27 +89,27 @@ def rounding(dtype: torch.dtype) -> float:
     return max(1e-4, 5 * torch.finfo(torch.bfloat16 if dtype == torch.int8 else dtype).eps)
 
 
-def difference(given: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """How far rows [n, vocab or d] lie from the expected ones, relative to how these vary; infinite if not a number.
 
     What both rule out (−∞) counts for nothing.
     """
-    out = given.isneginf() & expected.isneginf()
-    given, expected = (rows.float().masked_fill(out, 0) for rows in (given, expected))
-    apart = (given - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
+    out = actual.isneginf() & expected.isneginf()
+    actual, expected = (rows.float().masked_fill(out, 0) for rows in (actual, expected))
+    apart = (actual - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
     return apart.nan_to_num(math.inf).item()
 
 
 def some_tokens(model: PreTrainedModel, count: int, seed: int = 0) -> list[int]:
     """Arbitrary token ids that the model knows."""
-    known = model.get_input_embeddings().weight.shape[0]
-    return torch.randint(known, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    vocab_size = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(vocab_size, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def read_draft(
-    cached: CachedModel, tokens: Sequence[int], parents: tuple[int, ...], kept: Sequence[int]
+    cached: CachedModel, tokens: Sequence[int], parents: tuple[int, ...], path: Sequence[int]
 ) -> Iterator[Tensor]:
-    """A round as in a run: reads a text, its draft, and one token more after what is kept of the draft.
+    """A round as in a run: reads a text, its draft, and one token more after the draft tokens on `path`.
 
     tokens: first the text's, then the draft's, then the one after it. Yields the logits of the three passes,
     [1, vocab], [draft tokens + 1, vocab] and [1, vocab].
@@ -119,8 +119,8 @@ def read_draft(
     yield cached.forward(cached.unread(text[:-1]), rows_wanted=1)
     cached.rewind(start - 1)
     yield cached.verify(text, torch.tensor(draft, device=cached.device), parents)
-    cached.rewind_to_path(start, kept)
-    committed = [*text, *(draft[index] for index in kept), tokens[-1]]
+    cached.rewind_to_path(start, path)
+    committed = [*text, *(draft[index] for index in path), tokens[-1]]
     yield cached.forward(cached.unread(committed), rows_wanted=1)
     cached.rewind(len(committed))
 
@@ -139,8 +139,8 @@ def reads_ahead(model: PreTrainedModel) -> bool:
     A configuration says so in one of several ways, and transformers heeds most of them only where there is no cache.
     """
     tokens = _to_try(model)
-    other = [*tokens[:-1], tokens[0] if tokens[0] != tokens[-1] else tokens[-1] - 1]
-    both = [_rows_at_once(model, ids)[:-1] for ids in (tokens, other)]
+    changed = [*tokens[:-1], tokens[0] if tokens[0] != tokens[-1] else tokens[-1] - 1]
+    both = [_rows_at_once(model, ids)[:-1] for ids in (tokens, changed)]
     return all(logits.isfinite().all() for logits in both) and difference(*both) > rounding(model.dtype)
 
 
@@ -157,10 +157,10 @@ def reads_on(model: PreTrainedModel) -> bool:
         for part in torch.tensor(tokens, device=cached.device).split(_PARTS):
             rows.append(cached.forward(part, rows_wanted=len(part)))
             cached.rewind(cached.length)
-        given = torch.cat(rows)
-        if not (given.isfinite().all() and expected.isfinite().all()):
+        actual = torch.cat(rows)
+        if not (actual.isfinite().all() and expected.isfinite().all()):
             return True  # a fault of another kind, which a run reports
-        distance = difference(given, expected)
+        distance = difference(actual, expected)
         if distance <= rounding(model.dtype):
             return True
         # As far as rounding moves the rows of a shorter text.
@@ -190,12 +190,12 @@ def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
     Masks and caches are made by it anew in each pass.
     """
     settings = vars(model.config.get_text_config())
-    kept = {name: settings[name] for name in _WINDOWS if type(settings.get(name)) is int}
-    settings |= {name: min(size, _NARROW) for name, size in kept.items()}
+    original = {name: settings[name] for name in _WINDOWS if type(settings.get(name)) is int}
+    settings |= {name: min(size, _NARROW) for name, size in original.items()}
     try:
         yield
     finally:
-        settings |= kept
+        settings |= original
 
 
 def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> None:
@@ -253,19 +253,19 @@ def why_no_exit(model: PreTrainedModel, layer: int | None = None) -> str | None:
 def _tried(model: PreTrainedModel) -> bool:
     tokens = some_tokens(model, TEXT + len(TREE) + 1)
     try:
-        _, judging, after = read_draft(_fresh(model), tokens, TREE, KEPT)
+        _, judging, after = read_draft(_fresh(model), tokens, TREE, ACCEPTED)
     except torch.OutOfMemoryError:
         raise
     except Exception:
         # The trial's outcome: an architecture may raise anything over a mask of this form.
         return False
-    given, expected = torch.cat([judging, after]), _rows_alone(model, tokens)
-    distance = difference(given, expected)
+    actual, expected = torch.cat([judging, after]), _rows_alone(model, tokens)
+    distance = difference(actual, expected)
     if distance <= rounding(model.dtype):
         return True
-    # Some models round more in half precision: as far as the kept branch's rows move if it is read token by token.
-    path = [0, *(index + 1 for index in KEPT), len(TREE) + 1]
-    text = [*tokens[:TEXT], *(tokens[TEXT + index] for index in KEPT), tokens[-1]]
+    # Some models round more in half precision: as far as the accepted branch's rows move if it is read token by token.
+    path = [0, *(index + 1 for index in ACCEPTED), len(TREE) + 1]
+    text = [*tokens[:TEXT], *(tokens[TEXT + index] for index in ACCEPTED), tokens[-1]]
     return distance <= 4 * difference(_rows_one_by_one(model, text), expected[path])
 
 
@@ -275,8 +275,8 @@ def _rows_alone(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     rows: dict[int, Tensor] = {}
     for leaf in sorted(set(range(len(TREE))) - set(TREE)):
         branch = tuple(ancestors[leaf].nonzero().flatten().tolist())
-        # After the branch that is kept comes the token after the draft.
-        places = [*branch, len(TREE)] if branch == KEPT else branch
+        # After the accepted branch comes the token after the draft.
+        places = [*branch, len(TREE)] if branch == ACCEPTED else branch
         cached, text = _fresh(model), [*tokens[:TEXT], *(tokens[TEXT + place] for place in places)]
         rows |= zip((-1, *places), cached.forward(cached.unread(text), rows_wanted=len(places) + 1), strict=True)
     return torch.stack([rows[place] for place in sorted(rows)])
@@ -304,36 +304,36 @@ _STEM, _BRANCH = 4, 3
 def rows_are_alike(passes: FastPasses) -> bool:
     """True if logits and hidden states are the same, bit by bit, however many tokens share a pass, trees included."""
     static, generator = passes.static, torch.Generator().manual_seed(0)
-    known = static.get_input_embeddings().weight.shape[0]
-    ids = torch.randint(known, (_TOKENS + _BRANCH,), generator=generator)
+    vocab_size = static.get_input_embeddings().weight.shape[0]
+    ids = torch.randint(vocab_size, (_TOKENS + _BRANCH,), generator=generator)
     inputs = [torch.randn(len(ids), width, generator=generator).to(static.dtype) for width in static.input_widths]
 
     def fresh() -> StaticModel:
         return StaticModel(static.original, Stopwatch(static.device), passes, static.feature_layers)
 
-    def read(one: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
+    def read(cached: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
         """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""
         visible, positions = view or (None, None)
-        given = next((rows[which] for rows in inputs), None)
-        logits = one.forward(ids[which], len(which) * static.logit_rows, visible, positions, given)
-        return [logits, one.features] if static.feature_layers else [logits]
+        token_inputs = next((rows[which] for rows in inputs), None)
+        logits = cached.forward(ids[which], len(which) * static.logit_rows, visible, positions, token_inputs)
+        return [logits, cached.features] if static.feature_layers else [logits]
 
     text = torch.arange(_TOKENS)
-    whole = read(fresh(), text)
+    at_once = read(fresh(), text)
     for width in _WIDTHS:
-        one = fresh()
-        parts = [read(one, some) for some in text.split(width)]
-        if not _same([torch.cat(rows) for rows in zip(*parts, strict=True)], whole):
+        cached = fresh()
+        parts = [read(cached, indices) for indices in text.split(width)]
+        if not _same([torch.cat(rows) for rows in zip(*parts, strict=True)], at_once):
             return False
     if static.reads_chains_only:
         return True
-    stem, branch, one = text[:_STEM], text[_STEM : _STEM + _BRANCH], fresh()
-    read(one, stem)
-    own = torch.ones(_BRANCH, _BRANCH, dtype=torch.bool).tril()
-    visible = torch.cat([own.new_ones(2 * _BRANCH, _STEM), torch.block_diag(own, own).bool()], -1)
-    tree = read(one, torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), visible, branch.repeat(2))
-    return _same([rows[_BRANCH:] for rows in tree], [rows[branch] for rows in whole])
+    stem, branch, cached = text[:_STEM], text[_STEM : _STEM + _BRANCH], fresh()
+    read(cached, stem)
+    triangle = torch.ones(_BRANCH, _BRANCH, dtype=torch.bool).tril()
+    visible = torch.cat([triangle.new_ones(2 * _BRANCH, _STEM), torch.block_diag(triangle, triangle).bool()], -1)
+    tree = read(cached, torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), visible, branch.repeat(2))
+    return _same([rows[_BRANCH:] for rows in tree], [rows[branch] for rows in at_once])
 
 
-def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+def _same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return all(torch.equal(tensor, expected) for tensor, expected in zip(first, second, strict=True))

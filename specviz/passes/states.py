@@ -56,13 +56,13 @@ class KeptStates:
     def __init__(self, cache: Cache, length: int):
         self.length = length
         # Copies: passes over one token write into a state in place.
-        self._kept = [(states, place, state.clone()) for states, place, state in _begun(cache)]
+        self._copies = [(states, place, state.clone()) for states, place, state in _begun(cache)]
         self._flags = [(layer, dict(layer.has_previous_state)) for layer in _layers(cache)]
 
     @torch.inference_mode()  # in which the states were made
     def put_back(self) -> None:
-        for states, place, kept in self._kept:
-            states[place].copy_(kept)
+        for states, place, copy in self._copies:
+            states[place].copy_(copy)
         for layer, begun in self._flags:
             layer.has_previous_state.update(begun)
 
@@ -75,9 +75,9 @@ def _begun(cache: Cache) -> Iterator[tuple[dict[int, Tensor], int, Tensor]]:
     """Of each state that has begun, where it lies, its place there, and the state itself."""
     for layer in _layers(cache):
         for states in (layer.conv_states, layer.recurrent_states):
-            for place, one in states.items():
-                if one is not None and layer.has_previous_state[place]:
-                    yield states, place, one
+            for place, state in states.items():
+                if state is not None and layer.has_previous_state[place]:
+                    yield states, place, state
 
 
 def states_of(cache: Cache) -> list[Tensor]:

@@ -67,9 +67,9 @@ class StaticPass(nn.Module):
         self.inner_dtype = model.dtype if few_rows is None else torch.float32  # of the rest, products excepted
         self.feature_layers = tuple(feature_layers)
         self.input_widths: tuple[int, ...] = ()  # of further inputs [n, width] with the token ids
-        # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
-        whole = not any(weight.is_meta for weight in model.parameters())
-        self._lay_out(model if whole else self.model)
+        # By its twin on the kernels only if it has let go of weights: where programs are made there are no kernels.
+        has_weights = not any(weight.is_meta for weight in model.parameters())
+        self._lay_out(model if has_weights else self.model)
         self.reads_chains_only = any(self.slides)  # each token's position is its place, as sliding windows need it
 
     def _lay_out(self, model: PreTrainedModel) -> None:
@@ -121,10 +121,10 @@ class StaticPass(nn.Module):
 
     def on_twin(self, twin: PreTrainedModel) -> StaticPass:
         """The same pass by another twin of the model."""
-        other = object.__new__(type(self))
+        static = object.__new__(type(self))
         # Not `copy.copy`, which would take what is pickled: that has no weights.
-        other.__dict__.update(self.__dict__, _modules={"model": twin})
-        return other
+        static.__dict__.update(self.__dict__, _modules={"model": twin})
+        return static
 
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
@@ -166,7 +166,7 @@ class StaticPass(nn.Module):
         inputs, kv = inputs_and_kv[:count], inputs_and_kv[count:]
         caching = iter([StaticLayer(keys, values, where) for keys, values in zip(kv[::2], kv[1::2], strict=True)])
         layers = [next(caching) if caches else DummyLayer() for caches in self.caching]
-        given = {"features": inputs[0][None].to(self.inner_dtype)} if inputs else {}
+        features = {"features": inputs[0][None].to(self.inner_dtype)} if inputs else {}
         output = self.model(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -174,7 +174,7 @@ class StaticPass(nn.Module):
             cache=Cache(layers=layers),
             use_cache=True,
             output_hidden_states=bool(self.feature_layers),
-            **given,
+            **features,
         )
         # In float32, as all later steps need them: here the conversion fuses into a kernel.
         states = (output.hidden_states[layer][0].to(self.dtype) for layer in self.feature_layers)
@@ -249,9 +249,9 @@ def _static_without_weights(
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention).eval()
         narrow_like(model, config)
     twin = None if few_rows is None else few_rows.twin(model)
-    for each in filter(None, (model, twin)):
-        each.to_empty(device="cpu")
-        for name, tensor in few_numbers(each).items():
+    for module in filter(None, (model, twin)):
+        module.to_empty(device="cpu")
+        for name, tensor in few_numbers(module).items():
             tensor.data.copy_(numbers[name])
     return StaticPass(model, feature_layers, few_rows, twin)
 
@@ -425,8 +425,8 @@ class FastPasses:
 
 def between_rounds(passes: Mapping[Role, FastPasses]) -> None:
     """Gives each of a run's passes its time off the clock."""
-    for each in passes.values():
-        each.between_rounds()
+    for model_passes in passes.values():
+        model_passes.between_rounds()
 
 
 def kind_of(passes: Mapping[Role, FastPasses]) -> str:

@@ -130,7 +130,7 @@ def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
     pair, order = recorded_pair(), LONG | {"drafter": drafter, "num_draft_tokens": 3}
     long = run_of(pair, **order)
     assert long.token_ids == run_of(recorded_pair(), by_host=True, **order).token_ids
-    assert set(pair.passes.fast[TARGET].kept.by_room) == {256, 512}
+    assert set(pair.passes.fast[TARGET].kept_buffers.by_room) == {256, 512}
     assert len(launched) > 0.8 * len(long.rounds)
 
 

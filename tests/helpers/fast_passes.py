@@ -59,7 +59,7 @@ def kernel_passes(pair: ModelPair) -> dict[Role, FastPasses]:
 def graphed_passes(pair: ModelPair) -> dict[Role, GraphedPasses]:
     statics = {role: plain.static for role, plain in static_passes(pair).items() if plain.static.kv_shapes}
     passes = {role: GraphedPasses(static, replayed) for role, static in statics.items()}
-    kept = passes[TARGET].kept if TARGET in passes else None
+    kept = passes[TARGET].kept_buffers if TARGET in passes else None
     shared = {role: GraphedPasses(static, replayed, kept) for role, static in statics.items() if static.shares_kv}
     return passes | shared
 

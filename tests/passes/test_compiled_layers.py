@@ -148,7 +148,7 @@ def test_weights_that_are_read_together_lie_together_and_are_the_same_bits_in_th
     assert torch.equal(whole, torch.cat(three)) and whole.data_ptr() == places[0]
     LayeredPass(static)
     assert [weight.data_ptr() for weight in three] == places, "a second time nothing moves"
-    assert ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight") in one.codes[0].own_names
+    assert ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight") in one.codes[0].model_names
 
 
 def products(program: ExportedProgram) -> int:
@@ -177,10 +177,10 @@ def test_weights_that_cannot_move_stay_apart():
     first, second = model.base_model.layers
     first.self_attn.k_proj.weight.data = torch.cat([first.self_attn.k_proj.weight] * 2)[:24]
     second.mlp.up_proj.weight = second.mlp.gate_proj.weight
-    joined = [sum(len(names) > 1 for names in code.own_names) for code in LayeredPass(StaticPass(model)).codes]
+    joined = [sum(len(names) > 1 for names in code.model_names) for code in LayeredPass(StaticPass(model)).codes]
     assert joined == [1, 1]
     odd = layered("llama", hidden_size=42, num_attention_heads=3, num_key_value_heads=1, head_dim=14)
-    assert all(len(names) == 1 for names in odd.codes[0].own_names)
+    assert all(len(names) == 1 for names in odd.codes[0].model_names)
 
 
 def attending(queries: int, heads: int = 4, shared: int = 2, masks: int = 1):

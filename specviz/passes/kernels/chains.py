@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specviz.passes.compiler import Program
 from specviz.passes.kernels import kernel_library
-from specviz.passes.made_drafts import Choice, DraftFunction, Made
+from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
 from specviz.passes.static_passes import StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
 
@@ -59,32 +59,32 @@ class DraftsInOneCall:
         choice: Choice,
         uniforms: Tensor,
         features: Tensor | None = None,
-    ) -> Made:
+    ) -> RawDraft:
         """Reads n tokens after `length` others, then drafts `levels` ≥ 1 levels, of which it reads all but the last.
 
-        unread: [n] int64. kv: the text's keys and values, with room for all that is written. uniforms: [levels · branches or
-        more] float64. features: [n, d], a head's further input with these tokens; None for a model.
+        unread: [n] int64. kv: the text's keys and values, with room for all that is written. uniforms: [levels ·
+        branches or more] float64. features: [n, d], a head's further input with these tokens; None for a model.
         """
-        made = _Room(levels, self.static.vocab_size, choice)
+        room = _Room(levels, self.static.vocab_size, choice)
         counts = map(ctypes.c_int64, (unread.shape[0], length))
-        given = (self.opened, ctypes.c_int64(len(kv)), _memories(kv), _pointer(unread), *counts)
+        arguments = (self.opened, ctypes.c_int64(len(kv)), _memories(kv), _pointer(unread), *counts)
         inputs = None if features is None else _memories([features])
-        count = self._draft(*given, ctypes.c_bool(self.static.drafts_in_place), inputs, *made.arguments(uniforms))
+        count = self._draft(*arguments, ctypes.c_bool(self.static.drafts_in_place), inputs, *room.arguments(uniforms))
         if count < 0:
             raise RuntimeError(f"A compiled pass of {self.static.name} failed.")
-        return made.filled(count)
+        return room.filled(count)
 
 
-def spread(rows: Tensor, choice: Choice, uniforms: Tensor) -> Made:
+def spread(rows: Tensor, choice: Choice, uniforms: Tensor) -> RawDraft:
     """A draft from rows that are there already, one for each level: [levels, vocab] float32, contiguous.
 
     The kernels must be loaded.
     """
     levels, vocab = rows.shape
-    made = _Room(levels, vocab, choice)
+    room = _Room(levels, vocab, choice)
     function = kernel_library.library().few_rows_spread
     function.restype = ctypes.c_int64
-    return made.filled(function(_pointer(rows), *made.arguments(uniforms)))
+    return room.filled(function(_pointer(rows), *room.arguments(uniforms)))
 
 
 class _Room:
@@ -100,14 +100,14 @@ class _Room:
     def arguments(self, uniforms: Tensor) -> tuple[object, ...]:
         """From `levels` on, as both functions take them."""
         probs = None if self.probs is None else _pointer(self.probs)
-        made = (*map(_pointer, (self.tokens, self.parents, self.logits)), probs)
+        outputs = (*map(_pointer, (self.tokens, self.parents, self.logits)), probs)
         sizes = ctypes.c_int64(self.levels), ctypes.byref(self.choice)
-        return *sizes, *made, _pointer(uniforms), ctypes.c_int64(self.logits.shape[1])
+        return *sizes, *outputs, _pointer(uniforms), ctypes.c_int64(self.logits.shape[1])
 
-    def filled(self, count: int) -> Made:
+    def filled(self, count: int) -> RawDraft:
         parents = tuple(self.parents[:count].tolist())
         probs = None if self.probs is None else self.probs[:count]
-        return Made(self.tokens[:count], parents, self.logits[: len(set(parents))], probs)
+        return RawDraft(self.tokens[:count], parents, self.logits[: len(set(parents))], probs)
 
 
 class _Choice(ctypes.Structure):
@@ -138,40 +138,40 @@ class JudgedDraft:
 
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab = self._shape = len(draft.parents), logits.shape[1]
-        told, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
-        given = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr(), parents
+        verdict, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
+        judged = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr(), parents
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
-            self._made = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
+            self._numbers = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
             probs = None if draft.probs is None else draft.probs.contiguous()
             drawn_from = None if probs is None else probs.data_ptr()
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
-            kept = _judge()(*given, drawn_from, *coins, self._made.data_ptr(), told)
+            accepted = _judge()(*judged, drawn_from, *coins, self._numbers.data_ptr(), verdict)
         else:
-            self._made, kept = None, _judge()(*given, None, None, None, None, told)
+            self._numbers, accepted = None, _judge()(*judged, None, None, None, None, verdict)
         tokens = draft.tokens.tolist()
-        self.path = tuple(told[:kept])  # the draft tokens that are kept
-        self.tokens = (*[tokens[place] for place in self.path], told[2 * n + 1])  # those, and the one after them
-        self.choices = tuple(told[n : 2 * n + 1])  # the likeliest token of each row
+        self.path = tuple(verdict[:accepted])  # the accepted draft tokens
+        self.tokens = (*[tokens[place] for place in self.path], verdict[2 * n + 1])  # those, and the next token
+        self.choices = tuple(verdict[n : 2 * n + 1])  # the likeliest token of each row
 
     @property
     def bytes(self) -> int:
-        return 0 if self._made is None else self._made.nbytes
+        return 0 if self._numbers is None else self._numbers.nbytes
 
     def probs(self) -> Tensor:
         """[n + 1, vocab] float32, softmax(logits / temperature), for a temperature above 0."""
         n, vocab = self._shape
-        return self._made[2 * vocab : (n + 3) * vocab].view(n + 1, vocab)
+        return self._numbers[2 * vocab : (n + 3) * vocab].view(n + 1, vocab)
 
     def decision(self) -> Decision:
         """The same as tensors, for a temperature above 0."""
         n, vocab = self._shape
-        sums, probs = self._made[: 2 * vocab].view(torch.float64), self._made[(n + 3) * vocab :][:vocab]
-        p, q, p_left, bounds = self._made[(n + 4) * vocab :].view(4, n)
-        kept = torch.zeros(n, dtype=torch.bool)
-        kept[list(self.path)] = True
+        sums, probs = self._numbers[: 2 * vocab].view(torch.float64), self._numbers[(n + 3) * vocab :][:vocab]
+        p, q, p_left, bounds = self._numbers[(n + 4) * vocab :].view(4, n)
+        accepted = torch.zeros(n, dtype=torch.bool)
+        accepted[list(self.path)] = True
         row = torch.tensor([self.path[-1] + 1 if self.path else 0])
-        return Decision(kept, p, q, bounds, row, torch.tensor(self.tokens[-1]), probs, sums, p_left)
+        return Decision(accepted, p, q, bounds, row, torch.tensor(self.tokens[-1]), probs, sums, p_left)
 
 
 @functools.cache

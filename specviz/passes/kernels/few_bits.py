@@ -72,12 +72,12 @@ def on_grids(weight: Tensor) -> tuple[int, list[Codes]] | None:
 
 
 def _on_grid(rows: Tensor, bits: int, group: int) -> Codes | None:
-    whole = rows.double() * 2**24
-    if not whole.round().equal(whole) or whole.abs().max() >= 2**53:  # where not all whole numbers are known
+    integers = rows.double() * 2**24
+    if not integers.round().equal(integers) or integers.abs().max() >= 2**53:  # beyond it float64 skips integers
         return None
     # The last group is filled up with its last number, which changes no grid.
     short = -rows.shape[1] % group
-    groups = torch.cat([whole, whole[:, -1:].expand(-1, short)], 1).view(-1, group)
+    groups = torch.cat([integers, integers[:, -1:].expand(-1, short)], 1).view(-1, group)
     least = groups.amin(-1, keepdim=True)
     steps = groups - least
     if not steps.float().double().equal(steps):  # code · scale would be rounded
@@ -94,9 +94,9 @@ def _common_divisors(numbers: Tensor) -> Tensor:
     """The greatest of each row [n, m] of whole numbers from 0 on, as [n, 1]; 1 of zeros."""
     divisors, rest = numbers.amax(-1, keepdim=True).clamp_min(1), torch.arange(len(numbers), device=numbers.device)
     while len(rest):
-        some, found = numbers[rest], divisors[rest]
-        left = (some - (some / found).round() * found).abs().amax(-1, keepdim=True)
-        divisors[rest] = torch.gcd(found.long(), left.long()).double()
+        unfinished, candidates = numbers[rest], divisors[rest]
+        left = (unfinished - (unfinished / candidates).round() * candidates).abs().amax(-1, keepdim=True)
+        divisors[rest] = torch.gcd(candidates.long(), left.long()).double()
         rest = rest[left.squeeze(-1) > 0]
     return divisors
 
@@ -114,20 +114,20 @@ def quantised(weight: Tensor, bits: int, squares: Tensor | None = None) -> Codes
 
 
 def _quantised(weight: Tensor, bits: int, squares: Tensor | None) -> Codes:
-    whole = functional.pad(weight.float(), (0, -weight.shape[1] % (GROUPS[bits] or 1)))
-    groups = whole.unflatten(1, (-1, GROUPS[bits] or whole.shape[1]))
+    padded = functional.pad(weight.float(), (0, -weight.shape[1] % (GROUPS[bits] or 1)))
+    groups = padded.unflatten(1, (-1, GROUPS[bits] or padded.shape[1]))
     if bits == 8:
         scales = groups.abs().amax(-1) / 127
         return _coded(groups, scales, -128 * scales, bits)
-    counts = whole.new_ones(weight.shape[1]) if squares is None else squares.to(weight.device)
-    counts = functional.pad(counts, (0, whole.shape[1] - len(counts))).unflatten(0, (-1, GROUPS[bits]))
+    counts = padded.new_ones(weight.shape[1]) if squares is None else squares.to(weight.device)
+    counts = functional.pad(counts, (0, padded.shape[1] - len(counts))).unflatten(0, (-1, GROUPS[bits]))
     low, high = groups.amin(-1), groups.amax(-1)
     best = fitted = _coded(groups, *_in_half((high - low) / 15, low), bits)
     for _ in range(_FITTINGS):
         fitted = _coded(groups, *_in_half(*_least_squares(fitted, groups, counts)), bits)
         better = _squared_error(fitted, groups, counts) < _squared_error(best, groups, counts)
         chosen = (better.unsqueeze(-1), better, better)
-        best = Codes(*(torch.where(*one) for one in zip(chosen, fitted, best, strict=True)))
+        best = Codes(*(torch.where(*parts) for parts in zip(chosen, fitted, best, strict=True)))
     return best
 
 
@@ -185,8 +185,8 @@ def rounded_inputs(x: Tensor) -> Tensor:
     largest of a group has 127."""
     groups = functional.pad(x, (0, -x.shape[-1] % INPUT_GROUP)).unflatten(-1, (-1, INPUT_GROUP))
     steps = groups.abs().amax(-1, keepdim=True) / 127
-    whole = torch.where(steps > _LEAST_STEP, groups * (1 / steps), 0).round()
-    return (whole * steps).flatten(-2)[..., : x.shape[-1]]
+    counts = torch.where(steps > _LEAST_STEP, groups * (1 / steps), 0).round()
+    return (counts * steps).flatten(-2)[..., : x.shape[-1]]
 
 
 @torch.no_grad()
@@ -197,8 +197,8 @@ def input_squares(model: PreTrainedModel, names: Sequence[str], token_ids: Seque
     """
     sums: dict[str, Tensor] = {}
 
-    def add(name: str, part: nn.Module, given: tuple[Tensor, ...]) -> None:
-        rows = given[0].detach().flatten(0, -2).float()
+    def add(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        rows = inputs[0].detach().flatten(0, -2).float()
         sums[name] = sums.get(name, 0) + rows.square().sum(0)
 
     hooks = [model.get_submodule(name).register_forward_pre_hook(functools.partial(add, name)) for name in names]

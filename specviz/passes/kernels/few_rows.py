@@ -69,12 +69,12 @@ class FewRowsLinear(nn.Module):
         self.few_rows = few_rows
         self.half = few_rows.half or weight.dtype == torch.bfloat16
         self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
-        found = None if self.half or few_rows.bits is not None or weight.is_meta else on_grids(weight)
-        self.grid = None if found is None else found[0]  # bits of its codes
-        if found is None:
+        on_grid = None if self.half or few_rows.bits is not None or weight.is_meta else on_grids(weight)
+        self.grid = None if on_grid is None else on_grid[0]  # bits of its codes
+        if on_grid is None:
             packed = [self._packed(rows, squares) for rows in weight.detach().split(_SOME)]
         else:
-            packed = [self._packed_grids(part, found[0]) for part in found[1]]
+            packed = [self._packed_grids(part, on_grid[0]) for part in on_grid[1]]
         for name, parts in zip(("panels", "scales"), zip(*packed, strict=True), strict=True):
             self.register_buffer(name, torch.cat(parts))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
@@ -83,10 +83,10 @@ class FewRowsLinear(nn.Module):
         """Panels and scales of some rows of the weight."""
         if self.few_rows.bits is not None:
             return self._packed_codes(quantised(rows, self.few_rows.bits, squares), self.few_rows.bits)
-        whole = rows.to(torch.bfloat16 if self.half else torch.float32)
+        weights = rows.to(torch.bfloat16 if self.half else torch.float32)
         inputs = 2 if self.half else 1  # of a word
-        whole = functional.pad(whole, (0, -whole.shape[1] % inputs)).unflatten(1, (-1, inputs))
-        panels = _in_panels(whole, self.few_rows.panel)
+        weights = functional.pad(weights, (0, -weights.shape[1] % inputs)).unflatten(1, (-1, inputs))
+        panels = _in_panels(weights, self.few_rows.panel)
         if self.half and not self.pairs:
             panels = panels.view(torch.int16)
         return panels, _in_panels(torch.ones(len(rows), 1, dtype=torch.float32), self.few_rows.panel)
@@ -126,8 +126,8 @@ class FewRowsLinear(nn.Module):
     def unpacked(self) -> Tensor:
         """[outputs, inputs]: the weights to the bit, or what codes stand for in float32."""
         weight = torch.empty(self.outputs, self.inputs, dtype=self._unpacked_dtype, device=self.panels.device)
-        for some, rows in zip(weight.split(_SOME), self.unpacked_parts(), strict=True):
-            some.copy_(rows)
+        for part, rows in zip(weight.split(_SOME), self.unpacked_parts(), strict=True):
+            part.copy_(rows)
         return weight
 
     def unpacked_parts(self) -> Iterator[Tensor]:
@@ -135,14 +135,14 @@ class FewRowsLinear(nn.Module):
         bits, count = self.coded_bits, len(self.panels)
         panels = self.panels.view(torch.int32).view(count, -1, self.scales.shape[-1])
         for first in range(0, self.outputs, _SOME):
-            some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
-            rows = panels[some].transpose(1, 2).flatten(0, 1).contiguous()
-            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, some, bits).weights()
+            panel_range = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
+            rows = panels[panel_range].transpose(1, 2).flatten(0, 1).contiguous()
+            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, panel_range, bits).weights()
             yield rows[: self.outputs - first, : self.inputs]
 
-    def _coded(self, rows: Tensor, some: slice, bits: int) -> Codes:
+    def _coded(self, rows: Tensor, panel_range: slice, bits: int) -> Codes:
         """What rows [n, m] int32 of these panels stand for."""
-        scales = self.scales[some].transpose(1, 2).flatten(0, 1)
+        scales = self.scales[panel_range].transpose(1, 2).flatten(0, 1)
         if self.grid is not None:
             scales, offsets = scales.unflatten(1, (-1, 2)).unbind(-1)
         elif bits == 4:
@@ -158,8 +158,8 @@ class FewRowsLinear(nn.Module):
 
 def _in_panels(rows: Tensor, panel: int) -> Tensor:
     """[outputs, n, ...] -> [outputs / panel, n, panel, ...], filled up with zeros."""
-    whole = functional.pad(rows, (*[0, 0] * (rows.dim() - 1), 0, -len(rows) % panel))
-    return whole.unflatten(0, (-1, panel)).transpose(1, 2).contiguous()
+    padded = functional.pad(rows, (*[0, 0] * (rows.dim() - 1), 0, -len(rows) % panel))
+    return padded.unflatten(0, (-1, panel)).transpose(1, 2).contiguous()
 
 
 class WideLinear(nn.Module):
@@ -178,7 +178,7 @@ class WideLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = rounded_inputs(x.float()) if self.inputs == torch.int8 else x.to(self.inputs).float()
         bias = self.part.bias
-        products = [functional.linear(x, some.float()) for some in _weight_parts(self.part)]
+        products = [functional.linear(x, rows.float()) for rows in _weight_parts(self.part)]
         return torch.cat(products, -1) + (0 if bias is None else bias.float())
 
 
@@ -202,8 +202,8 @@ class WideEmbedding(nn.Module):
     def weight(self) -> Tensor:
         return self.table.weight
 
-    def forward(self, *given: object, **others: object) -> Tensor:
-        return self.table(*given, **others).float()
+    def forward(self, *arguments: object, **named: object) -> Tensor:
+        return self.table(*arguments, **named).float()
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class FewRows:
         So a checkpoint in bfloat16 is read with half the bytes in float32 too.
         """
         packed = (packed_of(part) for part in module.modules())
-        if made := next(filter(None, packed), None):
-            return replace(self, half=made.few_rows.half)  # its weights may have been let go of since
+        if twin_layer := next(filter(None, packed), None):
+            return replace(self, half=twin_layer.few_rows.half)  # its weights may have been let go of since
         matrices = (weight.split(_SOME) for weight in module.parameters() if weight.dim() > 1)
         parts = itertools.chain.from_iterable(matrices)
         return replace(self, half=all(torch.equal(part.bfloat16().to(part.dtype), part) for part in parts))
@@ -251,7 +251,7 @@ class FewRows:
         packed (`model_twins.drop_weight`), but for those that it reads otherwise too; else nothing of it is changed.
         squares: of `few_bits.input_squares`, for weights in few bits.
         """
-        twin, kept = sharing_twin(model), shared_weights(model)
+        twin, shared = sharing_twin(model), shared_weights(model)
         unreturned: list[int] = []
         counted = {part: squares.get(name) for name, part in model.named_modules()}
 
@@ -260,9 +260,9 @@ class FewRows:
             if packed is None or packed.few_rows != self:
                 packed = self.linear(weight_of(part), part.bias, counted[part])
                 if self.bits is None and not part.weight.is_meta:  # whose weights are only described
-                    _refuse_others(packed, weight_of(part))
+                    _refuse_changed(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.
-            if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
+            if releasing and id(part.weight) not in shared and packed.outputs >= self.panel:
                 drop_weight(part, packed)
             unreturned.append(4 * packed.outputs * packed.inputs)
             if sum(unreturned) >= _TRIMMED_BYTES:
@@ -282,11 +282,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
     return torch.ops.specviz.few_rows_attention(query, key.contiguous(), value.contiguous(), mask, scale)
 
 
-def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:
+def _refuse_changed(packed: FewRowsLinear, weight: Tensor) -> None:
     """Raises SpecvizError (field ``passes``) unless these are the weights that were packed: a model may let go of its
     own, and what compares passes with the model reads them from here."""
     parts = zip(packed.unpacked_parts(), weight.split(_SOME), strict=True)
-    if not all(torch.equal(rows.to(own.dtype), own) for rows, own in parts):
+    if not all(torch.equal(rows.to(original.dtype), original) for rows, original in parts):
         raise SpecvizError("Our kernels did not preserve all weights exactly, so they are not used.", "passes")
 
 
@@ -316,13 +316,13 @@ def _widen(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.
 def _replace(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.Module]) -> None:
     # Going down by hand: a list of all modules would hold on to what was replaced.
     for name, part in list(twin.named_children()):
-        given = getattr(source, name)
+        source_part = getattr(source, name)
         if is_linear(part):
-            setattr(twin, name, linear(given))
+            setattr(twin, name, linear(source_part))
         elif isinstance(part, nn.Embedding):
             setattr(twin, name, WideEmbedding(part))
         elif not isinstance(part, (FewRowsLinear, WideLinear, WideEmbedding)):
-            _replace(part, given, linear)
+            _replace(part, source_part, linear)
 
 
 def _attention(
@@ -332,12 +332,12 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **others: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """As transformers' own function over SDPA, which serves whatever the kernel does not know."""
     one_mask = attention_mask is not None and attention_mask.shape[:2] == (1, 1)
-    if not one_mask or others.get("position_bias") is not None or value.shape[-1] != query.shape[-1]:
-        return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
+    if not one_mask or options.get("position_bias") is not None or value.shape[-1] != query.shape[-1]:
+        return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **options)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, key, value, attention_mask, scale), None
 

@@ -83,12 +83,12 @@ def processor() -> str:
 def cxx() -> str:
     """The C++ compiler: CXX, or the first one found. Raises SpecvizError (field ``passes``) if there is none."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    found = next(filter(shutil.which, names), None)
-    if found is None:
+    compiler = next(filter(shutil.which, names), None)
+    if compiler is None:
         raise SpecvizError(
             "There is no C++ compiler ({names}): install one for faster passes.", "passes", names=", ".join(names)
         )
-    return found
+    return compiler
 
 
 def load() -> int:
@@ -154,14 +154,14 @@ def _build(path: pathlib.Path) -> None:
     compiled = [str(source) for source in SOURCES if source.suffix == ".cpp"]
     needs = [f"-I{torch_files / 'include'}", f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10"]
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        made = pathlib.Path(scratch) / path.name
+        built = pathlib.Path(scratch) / path.name
         done = subprocess.run(
-            [cxx(), *_FLAGS, *compiled, "-o", str(made), *needs], capture_output=True, encoding="utf-8"
+            [cxx(), *_FLAGS, *compiled, "-o", str(built), *needs], capture_output=True, encoding="utf-8"
         )
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
             raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])
-        os.replace(made, path)
+        os.replace(built, path)
 
 
 @torch.library.register_fake("specviz::few_rows_linear")
@@ -200,14 +200,16 @@ def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
 
 def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
     """The same of several layers, one after the other in `layers`."""
-    given, outs = (_Layer * (len(layers) // 4))(), []
-    for place in range(len(given)):
+    descriptions, outs = (_Layer * (len(layers) // 4))(), []
+    for place in range(len(descriptions)):
         *tensors, outputs = layers[4 * place : 4 * place + 4]
         # Loading a model changes the default of all threads.
         outs.append(torch.empty(x.shape[0], outputs, dtype=torch.float32))
         pointers = (None if tensor is None else _pointer(tensor) for tensor in tensors)
-        given[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
-    _loaded[0].few_rows_linear(given, ctypes.c_int32(len(given)), _pointer(x), *map(ctypes.c_int64, x.shape))
+        descriptions[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
+    _loaded[0].few_rows_linear(
+        descriptions, ctypes.c_int32(len(descriptions)), _pointer(x), *map(ctypes.c_int64, x.shape)
+    )
     return tuple(outs)
 
 
