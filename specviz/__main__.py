@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         for stream in streams:
-            terminal.let_go(stream)
+            terminal.discard_output(stream)
         return 141
     if process_count() > 1:
         from specviz.passes.devices import leave

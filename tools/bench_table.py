@@ -15,16 +15,16 @@ def table(report: Values) -> str:
     Tokens per target pass, the speedup over plain decoding and its 90 % interval. The caption says where.
     """
     summary = report["summary"]
-    groups = {one["group"] for one in summary}
+    groups = {row["group"] for row in summary}
     group = STORY_GROUP if STORY_GROUP in groups else summary[0]["group"]
-    rows = [one for one in summary if one["group"] == group]
-    temperatures = sorted({one["temperature"] for one in rows})
+    rows = [row for row in summary if row["group"] == group]
+    temperatures = sorted({row["temperature"] for row in rows})
     head = [f"{_at(temperature)} | tokens a pass | speedup, 90 %" for temperature in temperatures]
-    ways = dict.fromkeys((one["engine"], one["mode"]) for one in rows)
+    ways = dict.fromkeys((row["engine"], row["mode"]) for row in rows)
     lines = [f"| | {' | '.join(head)} |", f"|---{'|---|---|---' * len(head)}|"]
     for engine, mode in sorted(ways, key=lambda way: (way[0] != "specviz", way[1] != PLAIN)):
-        own = [one for one in rows if (one["engine"], one["mode"]) == (engine, mode)]
-        cells = [_cells([one for one in own if one["temperature"] == temperature]) for temperature in temperatures]
+        same_way = [row for row in rows if (row["engine"], row["mode"]) == (engine, mode)]
+        cells = [_cells([row for row in same_way if row["temperature"] == temperature]) for temperature in temperatures]
         name = f"`{mode}`" if engine == "specviz" else f"{engine}' `{mode}`"
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return f"{_caption(report, group)}\n\n" + "\n".join(lines) + "\n"
@@ -38,7 +38,7 @@ def _cells(rows: Sequence[Values]) -> str:
     """The setting with the highest speedup, as far as it can be counted on: by the lower ends of the intervals."""
     if not rows:
         return " | | "
-    best = max(rows, key=lambda one: (one.get("speedup_interval") or [one["speedup_measured"] or 0.0])[0])
+    best = max(rows, key=lambda row: (row.get("speedup_interval") or [row["speedup_measured"] or 0.0])[0])
     setting = best["title"].removeprefix("transformers ").removeprefix(best["mode"]).strip()
     if best["mode"] == PLAIN:
         setting = f"{best['tokens_per_second']:.0f} tokens/s"

@@ -29,27 +29,27 @@ SETTINGS = ("tokenizer_class", "bos_token", "eos_token", "pad_token", "unk_token
 
 def cut(folder: pathlib.Path) -> dict:
     """The cut of the tokenizer.json in this folder."""
-    whole = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    vocabulary = whole["model"]["vocab"]
-    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in whole["model"]["merges"]]
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in tokenizer["model"]["merges"]]
     used = set(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT, add_special_tokens=False).tokens)
     parts = {}
     for left, right in merges:
         parts.setdefault(left + right, (left, right))
-    kept, waiting = set(pre_tokenizers.ByteLevel.alphabet()) & vocabulary.keys(), [*used & vocabulary.keys()]
+    tokens, waiting = set(pre_tokenizers.ByteLevel.alphabet()) & vocabulary.keys(), [*used & vocabulary.keys()]
     while waiting:
         token = waiting.pop()
-        if token not in kept:
-            kept.add(token)
+        if token not in tokens:
+            tokens.add(token)
             waiting += parts.get(token, ())
-    added = [token["content"] for token in whole["added_tokens"]]
-    ordered = [*sorted(kept - {*added}, key=vocabulary.get), *added]
+    added = [token["content"] for token in tokenizer["added_tokens"]]
+    ordered = [*sorted(tokens - {*added}, key=vocabulary.get), *added]
     numbers = {token: number for number, token in enumerate(ordered)}
-    whole["model"]["vocab"] = {token: number for token, number in numbers.items() if token in kept}
-    whole["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= kept]
-    for token in whole["added_tokens"]:
+    tokenizer["model"]["vocab"] = {token: number for token, number in numbers.items() if token in tokens}
+    tokenizer["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= tokens]
+    for token in tokenizer["added_tokens"]:
         token["id"] = numbers[token["content"]]
-    return whole
+    return tokenizer
 
 
 if __name__ == "__main__":

@@ -83,12 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     steps = {name: STEPS[name] for name in options.steps.split(",")}
     with tempfile.TemporaryDirectory() as folder:
-        of_it = any(is_made for is_made, _ in steps.values())
-        made = make_pair(shape, pathlib.Path(folder)) if of_it else []
+        pair_needed = any(is_made for is_made, _ in steps.values())
+        pair_options = make_pair(shape, pathlib.Path(folder)) if pair_needed else []
         for name, (is_made, command) in steps.items():
             passes = [f"--passes={shape.passes}"] if command.startswith("bench") else []
-            whole = [*command.split(), *passes, *(made if is_made else [])]
-            measure(whole, options.out / name, until - time.perf_counter())
+            full_command = [*command.split(), *passes, *(pair_options if is_made else [])]
+            measure(full_command, options.out / name, until - time.perf_counter())
 
 
 def make_pair(shape: Shape, folder: pathlib.Path) -> list[str]:

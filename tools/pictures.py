@@ -96,7 +96,7 @@ def main(names: list[str]) -> None:
     page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
     try:
         store.preparer.start()
-        store.preparer.wait_for(store.home)
+        store.preparer.wait_for(store.starting_pair)
         with browser() as chromium:
             for name in names or PICTURES:
                 height, prepare = PICTURES[name]

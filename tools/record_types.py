@@ -20,13 +20,13 @@ def record_types() -> str:
     """A type for `Round` and for each record in it, as TypeScript."""
     schema = TypeAdapter(Round).json_schema(mode="serialization")
     records = schema.pop("$defs") | {"Round": schema}
-    return _HEAD + "\n".join(_record(name, one) for name, one in records.items())
+    return _HEAD + "\n".join(_record(name, record) for name, record in records.items())
 
 
 def _record(name: str, schema: dict[str, Any]) -> str:
     needed = schema.get("required", ())
     fields = (
-        f"  {field}{'' if field in needed else '?'}: {_type(one)};\n" for field, one in schema["properties"].items()
+        f"  {field}{'' if field in needed else '?'}: {_type(kind)};\n" for field, kind in schema["properties"].items()
     )
     return f"export type {name} = {{\n{''.join(fields)}}};\n"
 

@@ -29,8 +29,8 @@ IDLE = 0.5
 def record(recording: Recording, pair: ModelPair) -> Run:
     """The recording's run once more, with its measured speedup."""
     request = prepare(pair, RunSettings.of(settings_of_run(recording.load())))
-    *_, done = duel(request, whole=True)  # warms up as well: the times of the run are on record too
-    return replace(collect(request, list(rounds(request))), measured=done.speedup())
+    *_, result = duel(request, whole=True)  # warms up as well: the times of the run are on record too
+    return replace(collect(request, list(rounds(request))), measured=result.speedup())
 
 
 def main() -> None:
@@ -41,8 +41,8 @@ def main() -> None:
         run = record(recording, pair)
         run.save(recording.path)
         kilobytes = recording.path.stat().st_size // 1000
-        told = f"{len(run.rounds)} rounds, {run.measured.ratio:.2f}×, {kilobytes} KB"
-        print(f"{recording.path.name}: {told}", file=sys.stderr)
+        summary = f"{len(run.rounds)} rounds, {run.measured.ratio:.2f}×, {kilobytes} KB"
+        print(f"{recording.path.name}: {summary}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Values; these load no torch
 
 Measuring
     turns            the one way to measure speed: contestants take turns over parts of a text
-    lanes            how contestants decode, by the engine or by transformers, and all of them on prompts in turn
+    contesting       how contestants decode, by the engine or by transformers, and all of them on prompts in turn
     benchmark        many settings and contestants on one pair
     duel             a run and its plain rival: the race, and the speedup of a run
     advising         every drafter in the time available, then the fastest again

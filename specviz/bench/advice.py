@@ -52,7 +52,7 @@ class Offer:
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
-    return sorted(offers, key=lambda one: -(one.ratio.low or 0.0))
+    return sorted(offers, key=lambda offer: -(offer.ratio.low or 0.0))
 
 
 def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers: Mapping[str, Servers]) -> list[Offer]:
@@ -68,8 +68,8 @@ def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers:
 
 def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     """The γ of the best offer's drafter that cannot be told apart from its own, in ascending order."""
-    same = [one for one in offers if (one.mode, one.draft) == (best.mode, best.draft)]
-    return sorted(one.num_draft_tokens for one in same if alike(one.ratio, best.ratio))
+    same = [offer for offer in offers if (offer.mode, offer.draft) == (best.mode, best.draft)]
+    return sorted(offer.num_draft_tokens for offer in same if alike(offer.ratio, best.ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
 
     names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens
     model = offer.draft or names.model
-    all_of_them = _vllm(names, gamma, model), _sglang(names, gamma, model), _llama_cpp(names, gamma, model)
-    return tuple(replace(one, note="tokenizers") if offer.translated and one.flags else one for one in all_of_them)
+    rows = (flags(names, gamma, model) for flags in (_vllm, _sglang, _llama_cpp))
+    return tuple(replace(row, note="tokenizers") if offer.translated and row.flags else row for row in rows)
 
 
 def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:

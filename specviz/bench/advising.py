@@ -1,4 +1,4 @@
-"""Which drafter here: every one available in turn with plain decoding, then the fastest again, on one's own work.
+"""Which drafter here: every one available in turn with plain decoding, then the fastest again, on the user's own work.
 
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specviz.bench.contest import Contest, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
-from specviz.bench.lanes import Failures, contested, entered
+from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
 from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
@@ -34,7 +34,7 @@ ONLY_GAMMA = 4
 def contest_of(requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant]) -> Contest:
     """The contest that hears `advise` or `measure_all`. requests: plain decoding of each prompt, checked. domains: of
     each. contestants: plain decoding first."""
-    return Contest([entered(contestant, requests[0]) for contestant in contestants], domains)
+    return Contest([entry_of(contestant, requests[0]) for contestant in contestants], domains)
 
 
 def require_chains(contestants: Sequence[Contestant]) -> None:
@@ -49,39 +49,40 @@ def advise(
     """Measures; its progress is that of the whole advice. None in between, where it can be ended. As `contest_of`."""
     began, failures = time.perf_counter(), Failures()
     contest = contest_of(requests, [""] * len(requests), contestants)
-    each, reading = yield from _pace(requests)
-    tokens, worth = requests[0].settings.max_new_tokens, seconds / each
+    token_seconds, reading = yield from _pace(requests)
+    tokens, worth = requests[0].settings.max_new_tokens, seconds / token_seconds
     first = _fitting(dict(enumerate(contestants[1:], start=1)), tokens, len(requests), FIRST_SHARE * worth, reading)
-    whole = first.cost() + (1 - FIRST_SHARE) * worth
-    for event in _measured(first, requests, contestants[0], failures, each, whole):
-        contest.heard(event)
+    total_cost = first.cost() + (1 - FIRST_SHARE) * worth
+    for event in _measured(first, requests, contestants[0], failures, token_seconds, total_cost):
+        contest.hear(event)
         yield event
     speeds = {
         number: row.speedup_measured for number, row in enumerate(contest.rows(over=True)) if row.speedup_measured
     }
     fastest = sorted(speeds, key=lambda number: -speeds[number])[:FINALISTS]
-    rest = (seconds - (time.perf_counter() - began)) / each
+    rest = (seconds - (time.perf_counter() - began)) / token_seconds
     final = _fitting({number: contestants[number] for number in fastest}, tokens, len(requests), rest, reading)
     if not fastest or final.cost() > rest:
         return  # where many are slower than plain decoding, the first stage takes longer than planned
     final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
-    before = first.cost()
-    yield from _measured(final, requests, contestants[0], failures, each, before + final.cost(), before)
+    first_cost = first.cost()
+    total_cost = first_cost + final.cost()
+    yield from _measured(final, requests, contestants[0], failures, token_seconds, total_cost, first_cost)
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
-    """All contestants on all prompts, once each, however long it takes; told as by `advise`."""
-    each, reading = yield from _pace(requests)
-    others = dict(enumerate(contestants[1:], start=1))
-    whole = _Stage(others, requests[0].settings.max_new_tokens, range(len(requests)), reading)
-    yield from _measured(whole, requests, contestants[0], Failures(), each, whole.cost())
+    """All contestants on all prompts, once each, however long it takes; events as of `advise`."""
+    token_seconds, reading = yield from _pace(requests)
+    drafting = dict(enumerate(contestants[1:], start=1))
+    stage = _Stage(drafting, requests[0].settings.max_new_tokens, range(len(requests)), reading)
+    yield from _measured(stage, requests, contestants[0], Failures(), token_seconds, stage.cost())
 
 
 @dataclass(frozen=True)
 class _Stage:
     """Which contestants run how far on which prompts."""
 
-    others: Mapping[int, Contestant]  # all but plain decoding, by number
+    drafting: Mapping[int, Contestant]  # all but plain decoding, by number
     tokens: int
     prompts: Sequence[int]
     reading: float  # time of reading a prompt, see `_pace`
@@ -91,7 +92,7 @@ class _Stage:
     @property
     def runs(self) -> int:
         """How many are timed."""
-        return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.others))
+        return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.drafting))
 
     def cost(self) -> float:
         """In tokens of plain decoding, as if nothing were gained; warming up once on each prompt included."""
@@ -99,17 +100,17 @@ class _Stage:
         return self.runs * (self.tokens + self.reading + warming / self.repeats)
 
 
-def _fitting(others: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
+def _fitting(drafting: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
     """A stage that fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
-    runs, around = runs_in_turn(1 + len(others)), WARM_UP_TOKENS + 2 * reading
-    usual = {number: each for number, each in others.items() if each.num_draft_tokens == ONLY_GAMMA}
-    if usual and worth < runs * (LEAST_TOKENS + around):
-        others, runs = usual, runs_in_turn(1 + len(usual))
+    runs, around = runs_in_turn(1 + len(drafting)), WARM_UP_TOKENS + 2 * reading
+    chosen = {number: rival for number, rival in drafting.items() if rival.num_draft_tokens == ONLY_GAMMA}
+    if chosen and worth < runs * (LEAST_TOKENS + around):
+        drafting, runs = chosen, runs_in_turn(1 + len(chosen))
     most = min(tokens, MOST_TOKENS)
     # Several prompts rather than one long text: they differ more from each other than parts of a text do.
-    met = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
-    length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * met) - around)))
-    return _Stage(others, length, [round(place * prompts / met) for place in range(met)], reading)
+    prompts_read = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
+    length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * prompts_read) - around)))
+    return _Stage(drafting, length, [round(place * prompts / prompts_read) for place in range(prompts_read)], reading)
 
 
 def _measured(
@@ -118,24 +119,22 @@ def _measured(
     plain: Contestant,
     failures: Failures,
     token_seconds: float,
-    whole: float,
+    total_cost: float,
     before: float = 0.0,
 ) -> Iterator[Event | None]:
-    """One stage. whole, before: the time of all measuring and of that before this one, in tokens of plain decoding."""
-    numbers, runs, cost = [0, *stage.others], 0, stage.cost()
+    """One stage. total_cost, before: of all measuring and of that before this stage, in tokens of plain decoding."""
+    numbers, runs, cost = [0, *stage.drafting], 0, stage.cost()
 
     def progress(event: Progress) -> Progress:
-        done = before + cost * runs / stage.runs
-        left = max(0.0, whole - done) * token_seconds
-        return replace(event, number=numbers[event.number], fraction=min(1.0, done / whole), seconds_left=left)
-
-    def short(request: Request) -> Request:
-        settings = request.settings
-        return replace(request, settings=replace(settings, max_new_tokens=min(stage.tokens, settings.max_new_tokens)))
+        cost_done = before + cost * runs / stage.runs
+        left = max(0.0, total_cost - cost_done) * token_seconds
+        fraction = min(1.0, cost_done / total_cost)
+        return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
 
     yield progress(Progress(0, warming=True))
-    prompts, amount = (short(requests[number]) for number in stage.prompts), Amount(stage.tokens, stage.repeats)
-    for event in contested(prompts, [plain, *stage.others.values()], amount, failures):
+    prompts = (shortened(requests[number], stage.tokens) for number in stage.prompts)
+    amount = Amount(stage.tokens, stage.repeats)
+    for event in measure_contest(prompts, [plain, *stage.drafting.values()], amount, failures):
         if isinstance(event, TimedRun):
             runs += 1
             prompt = stage.prompts[event.prompt]
@@ -148,15 +147,12 @@ def _measured(
 def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, float]]:
     """Seconds that a token takes in plain decoding, and the mean time of reading a prompt, in such tokens."""
     first, *_ = requests
-    few = replace(
-        first, settings=replace(first.settings, max_new_tokens=min(TIMED_TOKENS, first.settings.max_new_tokens))
-    )
     for _ in range(2):
-        taken, began = [], time.perf_counter()
-        for _ in pending_rounds(few):
-            taken.append(time.perf_counter() - began)
+        step_seconds, began = [], time.perf_counter()
+        for _ in pending_rounds(shortened(first, TIMED_TOKENS)):
+            step_seconds.append(time.perf_counter() - began)
             yield None
             began = time.perf_counter()
-    each = min(taken)
+    token_seconds = min(step_seconds)
     longer = sum(len(request.prompt.ids) for request in requests) / len(requests) / len(first.prompt.ids)
-    return each, longer * (taken[0] / each - 1)
+    return token_seconds, longer * (step_seconds[0] / token_seconds - 1)

@@ -15,8 +15,16 @@ from typing import Any
 
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Report
+from specviz.bench.contesting import (
+    Failures,
+    drafting,
+    entry_of,
+    measure_contest,
+    new_tokens,
+    plain_request,
+    refusal_of,
+)
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
-from specviz.bench.lanes import Failures, contested, drafting, entered, plain_request, refusal_of, written
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
 from specviz.bench.report import MEMORY_FIELDS, BenchReport
 from specviz.bench.turns import Amount
@@ -58,15 +66,10 @@ Task = dict[str, Any]
 SAMPLING = ("top_k", "top_p", "min_p")
 
 FULL = BenchSize()
-#: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
+#: Of the advice on which drafter to use, and of the user's prompts: only the lengths count.
 ADVICE = BenchSize(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
 QUICK = BenchSize(
-    gammas=(4,),
-    copied_gammas=(4,),
-    tree_branches=(3,),
-    yardstick_gammas=(4,),
-    max_new_tokens=40,
-    budget=10.0,
+    gammas=(4,), copied_gammas=(4,), tree_branches=(3,), yardstick_gammas=(4,), max_new_tokens=40, budget=10.0
 )
 
 
@@ -89,18 +92,18 @@ def size_of(
     if process_count() > 1:
         # Processes that share a model must make the same passes, and each has a clock of its own.
         size = replace(size, budget=None)
-    known = CHAT_PRESETS if chat else PRESETS
-    presets = [preset_named(name, known) for name in names] or (known[:1] if quick else known)
+    choices = CHAT_PRESETS if chat else PRESETS
+    presets = [preset_named(name, choices) for name in names] or (choices[:1] if quick else choices)
     size = replace(size, presets=presets)
     return size if max_new_tokens is None else replace(size, max_new_tokens=max_new_tokens)
 
 
-def preset_named(name: str, known: Sequence[Preset]) -> Preset:
+def preset_named(name: str, presets: Sequence[Preset]) -> Preset:
     """Raises SpecvizError (field ``preset``) if there is none of this name."""
-    for preset in known:
+    for preset in presets:
         if preset.name == name:
             return preset
-    names = ", ".join(preset.name for preset in known)
+    names = ", ".join(preset.name for preset in presets)
     raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=quoted(name), names=names)
 
 
@@ -109,20 +112,20 @@ def entrants(pair: ModelPair, size: BenchSize, names: Sequence[str]) -> Iterator
     yield Contestant.of(PLAIN)
     for name in names:
         drafter = drafter_class(pair, name)
-        made = functools.partial(drafting, pair, name)
+        contestant = functools.partial(drafting, pair, name)
         chain = _chain(drafter)
         yield from chains(pair, size, [name])
-        yield made(num_draft_tokens=AUTO, branches=chain)
+        yield contestant(num_draft_tokens=AUTO, branches=chain)
         if "block" in drafter.measured_as:
             for gamma in size.gammas:
-                yield made(num_draft_tokens=gamma, branches=chain, rule="block")
+                yield contestant(num_draft_tokens=gamma, branches=chain, rule="block")
         if "bits" in drafter.measured_as:
             for gamma in size.gammas:
-                yield made(num_draft_tokens=gamma, bits=BITS[-1])
+                yield contestant(num_draft_tokens=gamma, bits=BITS[-1])
         if "tree" in drafter.measured_as:
             for branches in size.tree_branches:
-                yield made(num_draft_tokens=size.tree_gamma, branches=branches)
-            yield made(num_draft_tokens=AUTO, branches=size.tree_branches[-1])
+                yield contestant(num_draft_tokens=size.tree_gamma, branches=branches)
+            yield contestant(num_draft_tokens=AUTO, branches=size.tree_branches[-1])
     assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
     yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
     if yardsticks:
@@ -138,7 +141,9 @@ def chains(
     parameters."""
     for name in names:
         drafter = drafter_class(pair, name)
-        for gamma in _gammas(pair, size, drafter):
+        # Some draft no deeper than they were trained to.
+        lengths = [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
+        for gamma in size.copied_gammas if drafter.copies else lengths:
             yield drafting(pair, name, base, num_draft_tokens=gamma, branches=_chain(drafter), rule="auto")
 
 
@@ -154,7 +159,8 @@ def varied(pair: ModelPair, only: Sequence[str], vary: Values) -> Iterator[Conte
     """
     yield Contestant.of(PLAIN)
     for name in only or DRAFTERS:
-        unread = [setting for setting in vary if setting in DRAFTING and setting not in drafter_class(pair, name).reads]
+        parameters = drafter_class(pair, name).parameters
+        unread = [setting for setting in vary if setting in DRAFTING and setting not in parameters]
         if unread and only:
             raise SpecvizError("{drafter} does not read {names}.", "vary", drafter=name, names=", ".join(unread))
         for values in each_of(vary, OF_CONTESTANTS) if not unread else ():
@@ -166,13 +172,6 @@ def takes_part(contestant: Contestant, temperature: float) -> bool:
     return temperature > 0 or contestant.settings.rule == "auto"
 
 
-def _gammas(pair: ModelPair, size: BenchSize, drafter: type[Drafter]) -> Sequence[int]:
-    """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
-    if drafter.copies:
-        return size.copied_gammas
-    return [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
-
-
 @dataclass
 class Benchmark:
     """What is measured, and the measurements so far, of which `report` makes a report at any time."""
@@ -181,7 +180,7 @@ class Benchmark:
     size: BenchSize
     contestants: Sequence[Contestant]
     tasks: Sequence[Task]  # temperatures, and whatever else of a text is varied, by flat names
-    asked: dict[str, Any]  # how it was ordered, for the record
+    options: dict[str, Any]  # how it was ordered, for the record
     left_out: list[dict[str, str]]
     machine: Facts
     failures: Failures
@@ -218,9 +217,9 @@ class Benchmark:
                 raise error
             say(f"left out, {mode}: {error}")
         left_out = [{"mode": mode, "reason": error.message} for mode, error in refused]
-        asked = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
+        options = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
         tasks = list(each_of({"temperature": temperatures, **vary}, OF_TASKS))
-        return cls(pair, size, contestants, tasks, asked, left_out, describe_machine(pair), Failures(say))
+        return cls(pair, size, contestants, tasks, options, left_out, describe_machine(pair), Failures(say))
 
     def run(self) -> None:
         """Measures all of it. A contestant that fails, or whose text is wrong, is not measured any further, and the
@@ -233,13 +232,13 @@ class Benchmark:
 
     def report(self, interrupted: bool = False) -> BenchReport:
         """The measurements so far. interrupted: there will be no more."""
-        made = min((row.repeats for row in self.rows), default=0)
-        sizes = {"max_new_tokens": self.size.max_new_tokens, "repeats": self.size.repeats, "repeats_made": made}
+        repeats_made = min((row.repeats for row in self.rows), default=0)
+        sizes = {"max_new_tokens": self.size.max_new_tokens, "repeats": self.size.repeats, "repeats_made": repeats_made}
         return BenchReport(
             machine=self.machine,
             pair=asdict(self.pair.info()),
             memory=_memory(self.pair),
-            settings=sizes | self.asked,
+            settings=sizes | self.options,
             rows=self.rows,
             left_out=self.left_out,
             failed=[{"title": title, "reason": str(reason)} for title, reason in self.failures.reasons.items()],
@@ -251,8 +250,8 @@ class Benchmark:
         """The contestants that are measured at this temperature, named after whatever else is varied."""
         label = " ".join(f"{name}={value}" for name, value in task.items() if name != "temperature")
         named = (replace(contestant, label=label) for contestant in self.contestants)
-        failed = self.failures.reasons
-        return [each for each in named if takes_part(each, task["temperature"]) and each.title not in failed]
+        present = (contestant for contestant in named if takes_part(contestant, task["temperature"]))
+        return [contestant for contestant in present if contestant.title not in self.failures.reasons]
 
     def _plain(self, task: Task, preset: Preset) -> Request:
         """Plain decoding of a preset."""
@@ -270,12 +269,13 @@ class Benchmark:
         for preset in self.size.presets if greedy else self.size.presets[:1]:
             plain = self._plain(task, preset)
             due = plain_run(plain) if greedy else None
-            for one in self._present(task):
-                with self.failures.of(one.title):
+            for contestant in self._present(task):
+                with self.failures.of(contestant.title):
                     if due is not None:
-                        self.equality.append(agreement(one, written(one, plain), due, plain, preset.name))
-                    elif one.engine != "specviz":
-                        written(one, plain)
+                        tokens = new_tokens(contestant, plain)
+                        self.equality.append(agreement(contestant, tokens, due, plain, preset.name))
+                    elif contestant.engine != "specviz":
+                        new_tokens(contestant, plain)
 
     def _measure(self, task: Task, preset: Preset) -> None:
         """Adds a row for each contestant, plain decoding among them; if it is interrupted, rows of the runs so far."""
@@ -289,15 +289,15 @@ class Benchmark:
             for contestant in present:
                 if contestant.engine == engine:
                     with self.failures.of(contestant.title):
-                        rows.append(entered(contestant, plain, preset.name))
+                        rows.append(entry_of(contestant, plain, preset.name))
                         rivals.append(contestant)
             if not rivals or rivals[0].mode != PLAIN:
                 continue
             contest = Contest(rows, failed=self.failures.reasons)
             try:
                 amount = Amount(plain.settings.max_new_tokens, repeats, budget)
-                for event in contested([plain], rivals, amount, self.failures):
-                    contest.heard(event)
+                for event in measure_contest([plain], rivals, amount, self.failures):
+                    contest.hear(event)
             finally:
                 peak = peak_mb(self.pair.device)
                 self.rows += [replace(row, peak_mb=peak) for row in contest.rows() if row.repeats]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
-from specviz.bench.lanes import contested, entered, plain_request, reason_of
+from specviz.bench.contesting import entry_of, measure_contest, plain_request, reason_of
+from specviz.bench.equal_texts import GAMMA, Finding, finding_of, left_out, lengths, texts
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
 from specviz.bench.turns import Amount
@@ -91,20 +91,21 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The distribution of the first two tokens: chains of every drafter, a tree where the pair has any, and every other
     lossless rule once."""
-    found = [testable(pair, drafter, branches, "auto") for drafter, branches in itertools.product(DRAFTERS, (1, 3))]
+    shapes = itertools.product(DRAFTERS, (1, 3))
+    candidates = [testable(pair, drafter, branches, "auto") for drafter, branches in shapes]
     # Some make chains whatever they are asked for.
-    tested = {(request.settings.drafter, request.branches): request for request in found if request}.values()
+    tested = {(request.settings.drafter, request.branches): request for request in candidates if request}.values()
     chains, trees = ([request for request in tested if request.branches == branches] for branches in (1, 3))
-    asked = [*chains, *trees[:1]]
+    requests = [*chains, *trees[:1]]
     for rule in map(rule_named, RULES):
-        if rule.lossless and rule not in [request.rule for request in asked]:
-            others = (testable(pair, drafter, 3 if rule.trees else 1, rule.name) for drafter in DRAFTERS)
-            asked += itertools.islice(filter(None, others), 1)
+        if rule.lossless and rule not in [request.rule for request in requests]:
+            further = (testable(pair, drafter, 3 if rule.trees else 1, rule.name) for drafter in DRAFTERS)
+            requests += itertools.islice(filter(None, further), 1)
     began = time.perf_counter()
-    for request in asked:
+    for request in requests:
         late = time.perf_counter() - began > seconds
-        test = functools.partial(distribution, request, seconds / len(asked))
-        yield left_out(named(request)) if late else tried(named(request), test)
+        test = functools.partial(distribution, request, seconds / len(requests))
+        yield left_out(named(request)) if late else finding_of(named(request), test)
 
 
 def testable(pair: ModelPair, drafter: str, branches: int, rule: str) -> Request | None:
@@ -141,10 +142,10 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
 
 
 def named(request: Request) -> Sentence:
-    known = {"drafter": request.settings.drafter, "rule": request.rule.name}
+    values = {"drafter": request.settings.drafter, "rule": request.rule.name}
     if request.branches == 1:
-        return Sentence("distribution, {drafter}, rule {rule}, chain", **known)
-    return Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
+        return Sentence("distribution, {drafter}, rule {rule}, chain", **values)
+    return Sentence("distribution, {drafter}, rule {rule}, {n} branches", **values, n=request.branches)
 
 
 def trees(pair: ModelPair) -> Iterator[Finding]:
@@ -176,9 +177,9 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
 
 def memory(pair: ModelPair) -> Iterator[Finding]:
     """The memory left for longer texts."""
-    taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
-    seen = Sentence("{taken} at most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
-    if free > LITTLE_MEMORY * (taken + free):
+    peak, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
+    seen = Sentence("{taken} at most so far, {free} free", taken=Bytes(peak), free=Bytes(free))
+    if free > LITTLE_MEMORY * (peak + free):
         yield Finding("right", Sentence("memory"), seen)
     else:
         yield Finding("wrong", Sentence("memory"), seen, Sentence("Choose smaller models, or free some memory."))
@@ -188,11 +189,11 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target, and how near T(1) comes to what memory allows."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
-    assert curve is not None and curve.one is not None, "all is measured"
+    assert curve is not None and curve.one_token is not None, "all is measured"
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
-        ms=float(f"{1000 * curve.one:.2f}"),
+        ms=float(f"{1000 * curve.one_token:.2f}"),
         context=times.context,
         ratios=ratios or "T(1) = 1",
     )
@@ -201,7 +202,8 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     else:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
-    share, what = share_of(pair, curve.one, measured_memory(pair.device)), Sentence("share of the memory's bandwidth")
+    what = Sentence("share of the memory's bandwidth")
+    share = share_of(pair, curve.one_token, measured_memory(pair.device))
     if isinstance(share, SpecvizError):
         yield Finding("skipped", what, share)
     else:
@@ -212,17 +214,17 @@ def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
     plain = plain_request(pair, PRESETS[0], 0.0, RACE_TOKENS)
     both = [Contestant.of(PLAIN), Contestant.of(usual(pair, preparing=False), GAMMA)]
-    contest = Contest([entered(contestant, plain) for contestant in both])
+    contest = Contest([entry_of(contestant, plain) for contestant in both])
     amount = Amount(plain.settings.max_new_tokens, RACE_REPEATS, seconds, whole=False)
-    for event in contested([plain], both, amount):
-        contest.heard(event)
+    for event in measure_contest([plain], both, amount):
+        contest.hear(event)
     row = contest.row(1)
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=row.mode, n=GAMMA)
     reason = contest.failed.get(row.title)
-    yield _raced(what, row, contest.busy) if reason is None else Finding("wrong", what, reason)
+    yield _race_verdict(what, row, contest.busy) if reason is None else Finding("wrong", what, reason)
 
 
-def _raced(what: Sentence, row: Row, disturbed: bool) -> Finding:
+def _race_verdict(what: Sentence, row: Row, disturbed: bool) -> Finding:
     """The verdict on a race: it pays only if all of its interval does."""
     low, high = row.speedup_interval or (0.0, math.inf)
     seen = Sentence(

@@ -1,7 +1,7 @@
 """A contest: contestants on one or more prompts in turn, and what was measured so far, at any time. Loads no torch.
 
-Compare, `bench`, `advise`, `check` and the race all hold one, hear what `specviz.bench.lanes.contested` measures, which
-may be in another process, and ask it for rows.
+Compare, `bench`, `advise`, `check` and the race all hold one, hear the events of
+`specviz.bench.contesting.measure_contest`, which may run in another process, and ask the contest for rows.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Row(Figures):
 def groups_of(count: int) -> list[tuple[int, ...]]:
     """The contestants that take turns with each other, by number: plain decoding is in each group, so that all are
     close to it in time, and the caches of few texts are in memory."""
-    others = range(1, count)
-    return [(0, *others[first : first + AT_ONCE]) for first in range(0, max(1, len(others)), AT_ONCE)]
+    drafting = range(1, count)
+    return [(0, *drafting[first : first + AT_ONCE]) for first in range(0, max(1, len(drafting)), AT_ONCE)]
 
 
 def runs_in_turn(count: int) -> int:
@@ -84,22 +84,21 @@ def runs_in_turn(count: int) -> int:
 
 @dataclass
 class Contest:
-    """What is known of a contest. It ends anywhere, and what was heard until then is kept."""
+    """The measurements of a contest so far. It may end anywhere, and keeps what it has heard until then."""
 
-    entered: Sequence[Row]  # one a contestant, plain decoding first, still without figures: see `lanes.entered`
+    entries: Sequence[Row]  # plain decoding first, without figures: see `contesting.entry_of`
     domains: Sequence[str] = ("",)  # of each prompt
     repeats: int = 1
     failed: dict[str, SpecvizError | Sentence] = field(default_factory=dict)  # by title, and why
     runs: list[TimedRun] = field(default_factory=list)
     now: Progress | None = None
 
-    def heard(self, event: Event | None) -> None:
+    def hear(self, event: Event | None) -> None:
         if isinstance(event, TimedRun):
             # A final's runs take the place of the contestant's earlier ones; plain decoding's serve all of its rivals.
-            kept = (
-                run for run in self.runs if not run.number or run.number != event.number or run.stage == event.stage
-            )
-            self.runs = [*kept, event]
+            if event.number:
+                self.runs = [run for run in self.runs if run.number != event.number or run.stage == event.stage]
+            self.runs.append(event)
         elif isinstance(event, Failed):
             self.failed[event.title] = event.reason
         elif event is not None:
@@ -108,7 +107,7 @@ class Contest:
     @property
     def count(self) -> int:
         """The number of runs in all."""
-        return len(self.domains) * self.repeats * runs_in_turn(len(self.entered))
+        return len(self.domains) * self.repeats * runs_in_turn(len(self.entries))
 
     @property
     def fraction(self) -> float:
@@ -128,65 +127,66 @@ class Contest:
 
     def run_of(self, number: int, prompt: int = 0) -> TimedRun | None:
         """A contestant's run on a prompt in the first repeat, once that is over."""
-        mine = (run for run in self.runs if (run.number, run.prompt, run.repeat) == (number, prompt, 0))
-        return next(mine, None)
+        runs = (run for run in self.runs if (run.number, run.prompt, run.repeat) == (number, prompt, 0))
+        return next(runs, None)
 
     def rows(self, over: bool = False) -> list[Row]:
         """A row for each contestant on all prompts, without figures where it was not measured yet.
 
         over: all is measured, so that intervals are over prompts.
         """
-        return [self.row(number, over=over) for number in range(len(self.entered))]
+        return [self.row(number, over=over) for number in range(len(self.entries))]
 
     def by_domain(self) -> list[Row]:
         """Of all but plain decoding that were measured and did not fail: on all prompts and on each domain."""
         names = list(dict.fromkeys(self.domains))
         # One domain is all of them, and one named like the rows of all prompts is part of those.
         names = [name for name in names if name != ALL] if len(names) > 1 else []
-        able = [number for number, row in enumerate(self.entered) if number and row.title not in self.failed]
+        able = [number for number, row in enumerate(self.entries) if number and row.title not in self.failed]
         rows = [self.row(number, name, over=True) for name in (ALL, *names) for number in able]
         return [row for row in rows if row.repeats]
 
     def row(self, number: int, domain: str = ALL, over: bool = False) -> Row:
         """The row of a contestant on the prompts of a domain."""
-        row, prompts = self.entered[number], [i for i, name in enumerate(self.domains) if domain in (ALL, name)]
-        mine = [run for run in self.runs if run.number == number and run.prompt in prompts]
-        meetings = {run.meeting for run in mine}
+        row, prompts = self.entries[number], [i for i, name in enumerate(self.domains) if domain in (ALL, name)]
+        runs = [run for run in self.runs if run.number == number and run.prompt in prompts]
+        meetings = {run.meeting for run in runs}
         plain = [run for run in self.runs if run.number == 0 and run.meeting in meetings]
-        if row.title in self.failed or not mine or not plain:
+        if row.title in self.failed or not runs or not plain:
             return replace(row, domain=domain)
-        figures, met = figures_of(mine, plain if row.mode != PLAIN else ()), sorted({run.prompt for run in mine})
-        if over and number and len(met) >= FEWEST:
-            ratio = _over_prompts(mine, plain, met)
+        figures = figures_of(runs, plain if row.mode != PLAIN else ())
+        prompts_met = sorted({run.prompt for run in runs})
+        if over and number and len(prompts_met) >= FEWEST:
+            ratio = _over_prompts(runs, plain, prompts_met)
             figures = replace(figures, speedup_measured=ratio.value, speedup_interval=ratio.interval)
         return replace(
             row,
             domain=domain,
-            prompts=len(met),
-            repeats=len({(run.prompt, run.repeat) for run in mine}),
-            tokens=sum(len(run.token_ids) for run in mine),
-            busy=busy(mine),
-            **(_rounds(mine, figures) if all(run.rounds for run in mine) else {}),
-            **(_acceptance(mine, met) if over and all(run.rounds for run in mine) else {}),
+            prompts=len(prompts_met),
+            repeats=len({(run.prompt, run.repeat) for run in runs}),
+            tokens=sum(len(run.token_ids) for run in runs),
+            busy=busy(runs),
+            **(_rounds(runs, figures) if all(run.rounds for run in runs) else {}),
+            **(_acceptance(runs, prompts_met) if over and all(run.rounds for run in runs) else {}),
             **asdict(figures),
         )
 
 
 def _rounds(runs: Sequence[TimedRun], figures: Figures) -> dict[str, Any]:
     counts = tally(round_ for run in runs for round_ in run.rounds)
-    taken = 1e6 * counts.seconds / counts.rounds
-    outside = None if figures.overhead_share is None else figures.overhead_share * taken
-    return {"rounds": counts.rounds, "round_microseconds": taken, "outside_microseconds": outside}
+    microseconds = 1e6 * counts.seconds / counts.rounds
+    outside = None if figures.overhead_share is None else figures.overhead_share * microseconds
+    return {"rounds": counts.rounds, "round_microseconds": microseconds, "outside_microseconds": outside}
 
 
-def _over_prompts(mine: Sequence[TimedRun], plain: Sequence[TimedRun], prompts: Sequence[int]) -> Ratio:
+def _over_prompts(drafting: Sequence[TimedRun], plain: Sequence[TimedRun], prompts: Sequence[int]) -> Ratio:
     """The speedup with its interval over prompts."""
 
     def spent(runs: Sequence[TimedRun], prompt: int) -> tuple[float, float]:
-        met = [run for run in runs if run.prompt == prompt]
-        return sum(len(run.token_ids) for run in met), sum(run.seconds for run in met)
+        prompt_runs = [run for run in runs if run.prompt == prompt]
+        return sum(len(run.token_ids) for run in prompt_runs), sum(run.seconds for run in prompt_runs)
 
-    sums = [(*spent(mine, prompt), *spent(plain, prompt)) for prompt in prompts]
+    sums = [(*spent(drafting, prompt), *spent(plain, prompt)) for prompt in prompts]
     return over_prompts(sums, lambda s: s[:, 0] / s[:, 1] / (s[:, 2] / s[:, 3]))
 
 
@@ -195,12 +195,12 @@ def _acceptance(runs: Sequence[TimedRun], prompts: Collection[int]) -> dict[str,
     counts = [tally(round_ for run in runs if run.prompt == prompt for round_ in run.rounds) for prompt in prompts]
 
     def accepted() -> Iterator[Ratio]:
-        for place in range(max(len(each.judged_at) for each in counts)):
-            sums = [(_at(each.accepted_at, place), _at(each.judged_at, place)) for each in counts]
+        for place in range(max(len(count.judged_at) for count in counts)):
+            sums = [(_at(count.accepted_at, place), _at(count.judged_at, place)) for count in counts]
             if any(judged for _, judged in sums):
                 yield over_prompts(sums, lambda s: s[:, 0] / s[:, 1])
 
-    length = over_prompts([(each.accepted, each.rounds) for each in counts], lambda s: 1 + s[:, 0] / s[:, 1])
+    length = over_prompts([(count.accepted, count.rounds) for count in counts], lambda s: 1 + s[:, 0] / s[:, 1])
     return {"tokens_a_pass": length, "kept_at": tuple(accepted())}
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import Tally, tally
+from specviz.records.metrics import tally
 from specviz.records.runs import Round
 from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, RunSettings
 from specviz.records.stopwatch import BUSY
@@ -37,7 +37,7 @@ class Contestant:
     """One way to decode: an engine, and the settings of a run. What it decodes is the contest's to say (`on`)."""
 
     settings: RunSettings
-    engine: str = "specviz"  # or "transformers": see `specviz.bench.lanes`
+    engine: str = "specviz"  # or "transformers": see `specviz.bench.contesting`
     label: str = ""  # what its title says of the text, where several are decoded
 
     @classmethod
@@ -58,10 +58,10 @@ class Contestant:
 
     def on(self, task: RunSettings) -> RunSettings:
         """The settings of its run on another prompt, whose sampling, length and seed are those of `task`."""
-        mine = {
+        values = {
             name: getattr(self.settings, name) for name in ("drafter", "num_draft_tokens", "drafting", "rule", "coins")
         }
-        return replace(task, **mine)
+        return replace(task, **values)
 
     @property
     def mode(self) -> str:
@@ -111,7 +111,7 @@ class Turn:
     place: int  # which part
     tokens: int
     seconds: float
-    others: float = 0.0  # processor seconds that other programs used meanwhile
+    other_seconds: float = 0.0  # processor seconds that other programs used meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,41 +151,40 @@ class Failed:
     reason: SpecvizError | Sentence
 
 
-#: What is heard of a contest while it goes on; None in between, where it can be ended.
+#: What a contest hears while it goes on; None in between, where it can be ended.
 Event = Progress | TimedRun | Failed
 
 
 def busy(runs: Sequence[TimedRun]) -> bool:
     """True if something else wanted the processor during these runs."""
     seconds = sum(run.seconds for run in runs)
-    return sum(turn.others for run in runs for turn in run.turns) > BUSY * seconds
+    return sum(turn.other_seconds for run in runs for turn in run.turns) > BUSY * seconds
 
 
-def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:
+def speedup_of(drafting: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:
     """How many times as fast as plain decoding in the same repeats; None before both have taken a turn.
 
     Where all produced the same tokens, as greedy decoding does, repeats of a part differ by the machine alone.
     """
-    runs = (*own, *plain)
+    runs = (*drafting, *plain)
     longest = max((run.token_ids for run in runs), key=len, default=())
     alike = all(run.token_ids == longest[: len(run.token_ids)] for run in runs)
-    return ratio_of(list(_pairs(own, plain, alike)))
+    return ratio_of(list(_pairs(drafting, plain, alike)))
 
 
-def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
+def _pairs(drafting: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
     """Place by place. A round may produce more than a part, and the next turn then nothing: the other contestant's turn
     there counts all the same, or reading the prompt would weigh more in its time."""
-    counterpart = {run.meeting: run for run in plain}
-    for run in own:
-        base = counterpart.get(run.meeting)
-        if base is not None:
-            ours, theirs = ({turn.place: turn for turn in each.turns} for each in (run, base))
-            ends = max(ours, default=-1), max(theirs, default=-1)
-            # Of texts that differ, one may go on after the other has ended.
-            for place in range(1 + (max(ends) if alike else min(ends))):
-                one, other = (each.get(place, Turn(place, 0, 0.0)) for each in (ours, theirs))
-                stratum = place if alike else None
-                yield TurnPair(one.tokens, one.seconds, other.tokens, other.seconds, stratum)
+    plain_runs = {run.meeting: run for run in plain}
+    for run in drafting:
+        if run.meeting not in plain_runs:
+            continue
+        both = [{turn.place: turn for turn in side.turns} for side in (run, plain_runs[run.meeting])]
+        ends = [max(turns, default=-1) for turns in both]
+        # Of texts that differ, one may go on after the other has ended.
+        for place in range(1 + (max(ends) if alike else min(ends))):
+            fast, slow = (turns.get(place, Turn(place, 0, 0.0)) for turns in both)
+            yield TurnPair(fast.tokens, fast.seconds, slow.tokens, slow.seconds, place if alike else None)
 
 
 # Figures
@@ -225,36 +224,38 @@ class Forced:
 
     pair: str  # its name, and the kind of its passes: figures of others are not comparable
     kind: str
-    alpha: float  # asked for; `figures` has the measured one
+    alpha: float  # the forced one; `figures` has the measured one
     num_draft_tokens: int
     repeats: int
     figures: Figures | None  # without reading the prompt; None before the first of them
     fraction: float  # share of the measuring that is done
 
 
-def figures_of(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
+def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
     """The figures of a contestant's repeats compared with those of plain decoding.
 
-    own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
+    runs: at least one, each with a turn. plain: the runs that it took turns with, in any order; empty where there
     is nothing to compare with, as for plain decoding itself.
     """
-    speeds = [run.speed for run in own]
-    ratio = speedup_of(own, plain) if plain else None
-    found = Figures(
+    speeds = [run.speed for run in runs]
+    ratio = speedup_of(runs, plain) if plain else None
+    figures = Figures(
         tokens_per_second=statistics.median(speeds),
         spread=(min(speeds), max(speeds)),
         speedup_measured=None if ratio is None else ratio.value,
         speedup_interval=None if ratio is None else ratio.interval,
     )
-    if not all(run.rounds for run in own):
-        return found
-    counts, base = (tally(round_ for run in runs for round_ in run.rounds) for runs in (own, plain))
-    alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, base)
+    if not all(run.rounds for run in runs):
+        return figures
+    counts, plain_counts = (tally(round_ for run in side for round_ in run.rounds) for side in (runs, plain))
+    alpha, cost = counts.acceptance_rate, None
+    if counts.levels and plain_counts.rounds:
+        cost = (counts.draft_seconds / counts.levels) / (plain_counts.verify_seconds / plain_counts.rounds)
     formula = None
     if cost is not None and alpha is not None and not counts.drafted_trees:
         formula = formula_speedup(alpha, cost, counts.rounds_by_depth)
     return replace(
-        found,
+        figures,
         acceptance_rate=alpha,
         acceptance_length=counts.acceptance_length,
         cost_coefficient=cost,
@@ -281,9 +282,3 @@ def formula_speedup(alpha: float, cost: float, rounds_by_depth: Counter[int]) ->
     tokens = sum(count * expected_tokens(alpha, depth) for depth, count in rounds_by_depth.items()) / rounds
     length = sum(count * depth for depth, count in rounds_by_depth.items()) / rounds
     return tokens / (length * cost + 1)
-
-
-def _cost_coefficient(own: Tally, plain: Tally) -> float | None:
-    if not own.levels or not plain.rounds:
-        return None
-    return (own.draft_seconds / own.levels) / (plain.verify_seconds / plain.rounds)

@@ -54,10 +54,10 @@ class Duel:
     def shown(self, request: Request) -> tuple[TimedRun, TimedRun]:
         """The two runs of one repeat, plain first: the ordered seed's or, where nothing is drawn, those with the ratio
         nearest to that of all. request: the checked order."""
-        pairs, whole = list(zip(self.plain, self.fast)), self.ratio.value
+        pairs, ratio = list(zip(self.plain, self.fast)), self.ratio.value
         if not request.settings.sampling.greedy:
             return pairs[0]
-        return min(pairs, key=lambda pair: abs(math.log(pair[1].speed / pair[0].speed / whole)))
+        return min(pairs, key=lambda pair: abs(math.log(pair[1].speed / pair[0].speed / ratio)))
 
     def runs(self, request: Request) -> tuple[Run, Run]:
         """The same as records."""
@@ -88,8 +88,8 @@ class Duel:
         else wanted the processor meanwhile.
         """
         ratio = self.ratio
-        known = {"speedup": ratio.value if ratio.known else None, "low": ratio.low, "high": ratio.high}
-        return compare(*self.runs(request)) | known | {"busy": self.busy}
+        figures = {"speedup": ratio.value if ratio.known else None, "low": ratio.low, "high": ratio.high}
+        return compare(*self.runs(request)) | figures | {"busy": self.busy}
 
 
 def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
@@ -98,12 +98,12 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
     from specviz.bench.machine import name_of
-    from specviz.bench.turns import Amount, engine_lane, take_turns
+    from specviz.bench.turns import Amount, engine_stepper, take_turns
 
     tokens = request.settings.max_new_tokens
     amount = Amount(tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
     runs: tuple[list[TimedRun], list[TimedRun]] = [], []
-    for event in take_turns([engine_lane(_plain(request)), engine_lane(request)], amount):
+    for event in take_turns([engine_stepper(_plain(request)), engine_stepper(request)], amount):
         if isinstance(event, TimedRun):
             runs[event.number].append(event)
         else:
@@ -120,5 +120,5 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
     from specviz.bench.turns import WARM_UP_TOKENS
 
     both = [replace(settings, drafter=None), settings]
-    few = [replace(each, max_new_tokens=min(WARM_UP_TOKENS, each.max_new_tokens)) for each in both]
-    return [*few, *both]
+    tokens = min(WARM_UP_TOKENS, settings.max_new_tokens)
+    return [*(replace(run, max_new_tokens=tokens) for run in both), *both]

@@ -14,7 +14,7 @@ from typing import Literal
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.lanes import Failures, plain_request, reason_of, refusal_of, request_of, written
+from specviz.bench.contesting import Failures, new_tokens, plain_request, reason_of, refusal_of, request_of, shortened
 from specviz.bench.two_texts import parting
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
@@ -75,36 +75,36 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
     Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding; in
     float32 any is.
     """
-    known = {"title": contestant.title, "preset": preset}
+    names = {"title": contestant.title, "preset": preset}
     start = plain.prompt.ids
-    found = parting(plain.pair, [*start, *due.token_ids], [*start, *tokens], len(start), later=len(tokens))
+    parted = parting(plain.pair, [*start, *due.token_ids], [*start, *tokens], len(start), later=len(tokens))
     compared = Agreement(contestant.title, contestant.engine, contestant.mode, preset, len(tokens))
-    if found is None:
+    if parted is None:
         return compared
-    mine = found.sides[1]
-    if found.dtype == "float32" or not all(side.token for side in found.sides) or mine.gap > found.tolerance:
-        got, expected = (repr(side.token) if side.token else "∅" for side in reversed(found.sides))
+    side = parted.sides[1]
+    if parted.dtype == "float32" or not all(side.token for side in parted.sides) or side.gap > parted.tolerance:
+        got, expected = (repr(side.token) if side.token else "∅" for side in reversed(parted.sides))
         raise SpecvizError(
             "{title} is wrong on {preset}: greedy token {place} is {got}, but plain decoding's is {due}, and the "
             "target's best two are {margin} apart in log probability ({dtype}); nothing was timed there.",
             "only",
-            **known,
-            place=found.place,
+            **names,
+            place=parted.place,
             got=got,
             due=expected,
-            margin=f"{found.margin:.2g}",
-            dtype=found.dtype,
+            margin=f"{parted.margin:.2g}",
+            dtype=parted.dtype,
         )
-    if mine.later is not None:
+    if side.later is not None:
         raise SpecvizError(
             "{title} is wrong on {preset}: greedy token {place} lies {gap} below the target's best in log "
             "probability, more than rounding explains; nothing was timed there.",
             "only",
-            **known,
-            place=found.place + mine.later[0],
-            gap=f"{mine.later[1]:.2f}",
+            **names,
+            place=parted.place + side.later[0],
+            gap=f"{side.later[1]:.2f}",
         )
-    return replace(compared, place=found.place - 1, margin=found.margin, largest_gap=mine.largest)
+    return replace(compared, place=parted.place - 1, margin=parted.margin, largest_gap=side.largest)
 
 
 # Checking a pair
@@ -121,7 +121,7 @@ class Finding:
     advice: Sentence | None = None
 
 
-def tried(what: Sentence, check: Callable[[], Finding]) -> Finding:
+def finding_of(what: Sentence, check: Callable[[], Finding]) -> Finding:
     """The finding of a check; one that fails, however it does, is a finding too."""
     try:
         return check()
@@ -140,10 +140,10 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """Greedy texts: transformers' `generate` and every drafter, each compared with our plain decoding."""
     began, preset = time.perf_counter(), PRESETS[0]
     plain = plain_request(pair, preset, 0.0, TEXT_TOKENS)
-    one, eager = _token_seconds(plain)
+    token_seconds, eager_seconds = _token_seconds(plain)
     writers = sum(refusal_of(contestant, plain) is None for contestant, _ in _writers(plain))
-    tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * one + eager))))
-    plain = _shortened(plain, tokens)
+    tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * token_seconds + eager_seconds))))
+    plain = shortened(plain, tokens)
     due = plain_run(plain)
     for contestant, what in _writers(plain):
         if isinstance(refusal := refusal_of(contestant, plain), SpecvizError):
@@ -151,23 +151,18 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         elif time.perf_counter() - began > seconds:
             yield left_out(what)
         else:
-            yield tried(what, functools.partial(_compared, contestant, what, due, plain, preset.name))
-
-
-def _shortened(plain: Request, tokens: int) -> Request:
-    settings = plain.settings
-    return replace(plain, settings=replace(settings, max_new_tokens=min(tokens, settings.max_new_tokens)))
+            yield finding_of(what, functools.partial(_compared, contestant, what, due, plain, preset.name))
 
 
 def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, preset: str) -> Finding:
-    found = agreement(contestant, written(contestant, plain), due, plain, preset)
-    if found.identical:
-        return Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
+    compared = agreement(contestant, new_tokens(contestant, plain), due, plain, preset)
+    if compared.identical:
+        return Finding("right", what, Sentence("the same {n} tokens", n=compared.tokens))
     seen = Sentence(
         "the same up to token {place}, where rounding in {dtype} decides between two tokens ({margin} apart)",
-        place=found.place,
+        place=compared.place,
         dtype=dtype_name(plain.pair.dtype),
-        margin=float(f"{found.margin:.2g}"),
+        margin=float(f"{compared.margin:.2g}"),
     )
     return Finding("right", what, seen)
 
@@ -176,25 +171,25 @@ def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
     """Every way to write plain decoding's text; each drafter with its defaults, and as a tree too where it can."""
     yield Contestant.of(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
     for name in DRAFTERS:
-        usual = Contestant.of(name, GAMMA)
-        yield usual, Sentence("greedy text, {drafter}", drafter=name)
+        chain = Contestant.of(name, GAMMA)
+        yield chain, Sentence("greedy text, {drafter}", drafter=name)
         tree = Contestant.of(name, GAMMA, branches=BRANCHES)
         # Not every drafter makes trees, and not every model reads them.
-        if refusal_of(usual, plain) is None and refusal_of(tree, plain) is None:
-            request = request_of(usual, plain)
-            if "branches" in request.drafter.reads and request.branches == 1:
+        if refusal_of(chain, plain) is None and refusal_of(tree, plain) is None:
+            request = request_of(chain, plain)
+            if "branches" in request.drafter.parameters and request.branches == 1:
                 yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=BRANCHES)
 
 
 def _token_seconds(plain: Request) -> tuple[float, float]:
     """Seconds that a token takes in plain decoding, and in transformers' `generate`, which has passes of its own."""
-    few, taken = _shortened(plain, 4), []
+    short, seconds = shortened(plain, 4), []
     for engine in ("specviz", "transformers"):
         began = time.perf_counter()
         with Failures().of(engine):  # the comparison of its text will report it
-            written(Contestant.of(PLAIN, engine=engine), few)
-        taken.append((time.perf_counter() - began) / few.settings.max_new_tokens)
-    return taken[0], taken[1]
+            new_tokens(Contestant.of(PLAIN, engine=engine), short)
+        seconds.append((time.perf_counter() - began) / short.settings.max_new_tokens)
+    return seconds[0], seconds[1]
 
 
 # Texts across the lengths at which something changes: windows, chunks, buffers, the context's end. A short text never
@@ -206,71 +201,71 @@ def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentenc
 
     prompt_length: of the usual prompt, after which buffers grow first.
     """
-    found: dict[int, Sentence] = {}
+    lengths: dict[int, Sentence] = {}
     for model in filter(None, (pair.target, pair.draft)):
         config = model.config.get_text_config()
         for length in _windows(model):
-            found[length] = Sentence("texts across {n} tokens, an attention window", n=length)
+            lengths[length] = Sentence("texts across {n} tokens, an attention window", n=length)
         for switch in filter(None, (getattr(config, name, None) for name in ("floor_scale", "index_topk"))):
-            found[switch] = Sentence("texts across {n} tokens, where attention changes", n=switch)
+            lengths[switch] = Sentence("texts across {n} tokens, where attention changes", n=switch)
         rope = getattr(config, "rope_parameters", None) or {}
         for kind in (rope, *(kind for kind in rope.values() if isinstance(kind, dict))):
             if original := kind.get("original_max_position_embeddings"):
-                found[original] = Sentence("texts across {n} tokens, the context before it was extended", n=original)
+                lengths[original] = Sentence("texts across {n} tokens, the context before it was extended", n=original)
     if pair.passes.fast:
         length = (prompt_length // BLOCK + 1) * BLOCK
-        found[length] = Sentence("texts across {n} tokens, where buffers grow", n=length)
-        found[WIDEST] = Sentence("texts across {n} tokens, the most that a prepared pass reads", n=WIDEST)
+        lengths[length] = Sentence("texts across {n} tokens, where buffers grow", n=length)
+        lengths[WIDEST] = Sentence("texts across {n} tokens, the most that a prepared pass reads", n=WIDEST)
     if (end := pair.context_length) is not None:
-        found = {length: what for length, what in found.items() if length < end}
-        found[end] = Sentence("texts up to {n} tokens, where the context ends", n=end)
-    return sorted(found.items())
+        lengths = {length: what for length, what in lengths.items() if length < end}
+        lengths[end] = Sentence("texts up to {n} tokens, where the context ends", n=end)
+    return sorted(lengths.items())
 
 
 def _windows(model: PreTrainedModel) -> set[int]:
     layers = DynamicCache(config=model.config).layers
-    known = {layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)}
-    own = getattr(model.config, "window_size", None)  # GPT-Neo's, which its cache ignores
-    return known | ({own} if isinstance(own, int) else set())
+    windows = {layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)}
+    window = getattr(model.config, "window_size", None)  # GPT-Neo's, which its cache ignores
+    return windows | ({window} if isinstance(window, int) else set())
 
 
 def lengths(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """One finding for each of the `switches` that can be read in this time, the nearest first."""
     until = time.perf_counter() + seconds
     # No end token: nothing ends before it has crossed the length.
-    usual = plain_request(replace(pair, eos_ids=frozenset()), PRESETS[0], 0.0, NEW)
+    plain = plain_request(replace(pair, eos_ids=frozenset()), PRESETS[0], 0.0, NEW)
     ways = [
         Contestant.of(PLAIN),
         Contestant.of(PLAIN, engine="transformers"),
         *(Contestant.of(name, GAMMA) for name in DRAFTERS),
     ]
-    ways = [one for one in ways if refusal_of(one, usual) is None]
+    ways = [way for way in ways if refusal_of(way, plain) is None]
     timed = min(TIMED, (pair.context_length or TIMED * 2) // 2)
     began = time.perf_counter()
-    written(ways[0], _ending_at(usual, timed, 1))
-    each = (time.perf_counter() - began) / timed
-    for length, what in switches(pair, len(usual.prompt.ids)):
-        needed, left = len(ways) * (length + NEW) * each, until - time.perf_counter()
+    new_tokens(ways[0], _ending_at(plain, timed, 1))
+    token_seconds = (time.perf_counter() - began) / timed
+    for length, what in switches(pair, len(plain.prompt.ids)):
+        needed, left = len(ways) * (length + NEW) * token_seconds, until - time.perf_counter()
         if length <= BEFORE:
             continue  # the other texts have crossed it
         if needed > left:
             yield left_out(what, Sentence("reading that much would take about {s} s", s=round(needed)))
         else:
-            yield tried(what, functools.partial(_crossing, what, ways, _ending_at(usual, length - BEFORE, NEW)))
+            yield finding_of(what, functools.partial(_crossing, what, ways, _ending_at(plain, length - BEFORE, NEW)))
 
 
-def _ending_at(usual: Request, length: int, tokens: int) -> Request:
+def _ending_at(plain: Request, length: int, tokens: int) -> Request:
     """The usual prompt over and over, up to this length; and new tokens as far as the context reaches."""
-    ids, end = usual.prompt.ids, usual.pair.context_length
+    ids, end = plain.prompt.ids, plain.pair.context_length
     prompt = (ids * -(-length // len(ids)))[-length:]
     room = tokens if end is None else min(tokens, end - length)
-    return usual.but(replace(usual.settings, prompt=prompt, max_new_tokens=room))
+    return plain.but(replace(plain.settings, prompt=prompt, max_new_tokens=room))
 
 
 def _crossing(what: Sentence, ways: list[Contestant], plain: Request) -> Finding:
-    _, *others = ways
+    _, *drafting = ways
     due = plain_run(plain)
-    found = [agreement(one, written(one, plain), due, plain, PRESETS[0].name) for one in others]
+    agreements = [agreement(way, new_tokens(way, plain), due, plain, PRESETS[0].name) for way in drafting]
     same = Sentence("the same {n} tokens in {ways} ways", n=len(due.token_ids), ways=len(ways))
     rounded = Sentence("the same {n} tokens in {ways} ways, up to rounding", n=len(due.token_ids), ways=len(ways))
-    return Finding("right", what, same if all(one.identical for one in found) else rounded)
+    return Finding("right", what, same if all(compared.identical for compared in agreements) else rounded)

@@ -1,4 +1,4 @@
-"""Speculation at any acceptance rate: the pair's own passes, with drafts that are right as often as asked.
+"""Speculation at any acceptance rate: the pair's own passes, with drafts that are right with a chosen probability.
 
 An oracle knows the target's answer and speaks in the draft model's place, which makes all of its passes. So the seconds
 are real at any acceptance rate and say nothing about any draft model. Users cannot draft with it: it is not one of
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from specviz.bench.contestants import Contestant, Forced, TimedRun, figures_of
-from specviz.bench.lanes import plain_request, request_of
-from specviz.bench.turns import Amount, Steps, engine_lane, take_turns
+from specviz.bench.contesting import plain_request, request_of
+from specviz.bench.turns import Amount, Steps, engine_stepper, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import PendingRound
 from specviz.drafters.base import DraftContext, Drafter
@@ -54,26 +54,26 @@ def measure_forced(
     SETTINGS["num_draft_tokens"].check("num_draft_tokens", num_draft_tokens)
     _check_draft(pair)
     plain = plain_request(pair, PRESETS[0], 0.0, tokens)
-    known: list[int] = []
+    truth: list[int] = []
     for round_ in pending_rounds(plain):
-        known += round_.emitted
+        truth += round_.emitted
         yield None
     drafts = request_of(Contestant.of(DraftModel.name, num_draft_tokens), plain)
-    lane = engine_lane(drafts, lambda repeat: oracle(known, alpha, seed=repeat))
-    asked = replace(lane, start=lambda repeat: _as_asked(lane.start(repeat), known, num_draft_tokens))
-    found = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
-    made: dict[int, list[TimedRun]] = {0: [], 1: []}
-    for event in take_turns([engine_lane(plain), asked], Amount(tokens, repeats, budget, with_prompt=False)):
+    stepper = engine_stepper(drafts, lambda repeat: oracle(truth, alpha, seed=repeat))
+    forced = replace(stepper, start=lambda repeat: _in_full(stepper.start(repeat), truth, num_draft_tokens))
+    result = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
+    runs: dict[int, list[TimedRun]] = {0: [], 1: []}
+    for event in take_turns([engine_stepper(plain), forced], Amount(tokens, repeats, budget, with_prompt=False)):
         if not isinstance(event, TimedRun):
             yield None
             continue
-        made[event.number].append(event)
+        runs[event.number].append(event)
         if event.number:
-            done = len(made[1])
-            figures = figures_of(made[1], made[0])
-            found = replace(found, repeats=done, figures=figures, fraction=done / repeats)
-            yield found
-    yield replace(found, fraction=1.0)
+            repeat = len(runs[1])
+            figures = figures_of(runs[1], runs[0])
+            result = replace(result, repeats=repeat, figures=figures, fraction=repeat / repeats)
+            yield result
+    yield replace(result, fraction=1.0)
 
 
 def _check_draft(pair: ModelPair) -> None:
@@ -85,16 +85,16 @@ def _check_draft(pair: ModelPair) -> None:
         )
 
 
-def _as_asked(steps: Steps, known: Sequence[int], gamma: int) -> Steps:
-    """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
+def _in_full(steps: Steps, truth: Sequence[int], gamma: int) -> Steps:
+    """Rounds before the first that did not draft in full or left the text that the oracle knows; at least one."""
     place = 0
     for round_ in steps:
         assert isinstance(round_, PendingRound)
-        followed = tuple(known[place : place + len(round_.emitted)]) == round_.emitted
-        asked = followed and len(round_.verdict.draft.parents) >= gamma
-        if asked or not place:
+        followed = tuple(truth[place : place + len(round_.emitted)]) == round_.emitted
+        full = followed and len(round_.verdict.draft.parents) >= gamma
+        if full or not place:
             yield round_
-        if not asked:
+        if not full:
             return
         place += len(round_.emitted)
 
@@ -112,30 +112,30 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[DraftContext], Drafter]:
+def oracle(truth: Sequence[int], alpha: float, seed: int) -> Callable[[DraftContext], Drafter]:
     """Builds the drafter of one greedy run, for the engine; the request names ``draft_model``.
 
-    known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
+    truth: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
     token is right, independently of all others. seed: of the coins.
     """
 
     def build(context: DraftContext) -> OracleDrafter:
-        return OracleDrafter(context, script(known, alpha, context.pair.vocab_size, seed))
+        return OracleDrafter(context, script(truth, alpha, context.pair.vocab_size, seed))
 
     return build
 
 
-def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
-    """The oracle's token at each place of the text: the known token with probability `alpha`, else any other one.
+def script(truth: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
+    """The oracle's token at each place of the text: the true token with probability `alpha`, else any other one.
 
-    One coin a place makes drafts independent: a place is judged once, since its token is then either kept or replaced
-    by the target's. A token that was discarded unjudged may come again, with the coin that was not used.
+    One coin a place makes drafts independent: a place is judged once, since its token is then either accepted or
+    replaced by the target's. A token that was discarded unjudged may come again, with the coin that was not used.
     """
     generator = torch.Generator().manual_seed(seed)
-    right = torch.rand(len(known), generator=generator, dtype=torch.float64) < alpha
-    truth = torch.tensor(known, dtype=torch.long)
-    other = (truth + torch.randint(1, vocab_size, truth.shape, generator=generator)) % vocab_size
-    return torch.where(right, truth, other).tolist()
+    right = torch.rand(len(truth), generator=generator, dtype=torch.float64) < alpha
+    ids = torch.tensor(truth, dtype=torch.long)
+    wrong = (ids + torch.randint(1, vocab_size, ids.shape, generator=generator)) % vocab_size
+    return torch.where(right, ids, wrong).tolist()
 
 
 class Scripted(TopChoices):
@@ -145,8 +145,8 @@ class Scripted(TopChoices):
         self.script = script
         self.place = 0
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
-        super().one(row, u)
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        super().choose(row, u)
         self.place += 1
         # A view of a tensor on the device: no step waits for the host.
         return self.script[self.place - 1 : self.place], None

@@ -96,9 +96,9 @@ def _affinity() -> list[int]:
 
 def _processor() -> str:
     """Its name; on Linux only the kernel knows."""
-    known = pathlib.Path("/proc/cpuinfo")
-    if known.is_file():
-        for line in known.read_text(errors="replace").splitlines():
+    cpu_info = pathlib.Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        for line in cpu_info.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -183,10 +183,10 @@ def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
     their weights instead, and are faster than such a product.
     """
     dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
-    narrow = {each: _product_rate(_NARROW, each, device) for each in dtypes}
+    narrow = {candidate: _product_rate(_NARROW, candidate, device) for candidate in dtypes}
     best = max(narrow.values())
-    worth = [each for each in dtypes if _FAR_SLOWER * narrow[each] > best]
-    return max(best, *(_product_rate(PEAK_SIDE[device.type], each, device) for each in worth))
+    worth = [candidate for candidate, rate in narrow.items() if _FAR_SLOWER * rate > best]
+    return max(best, *(_product_rate(PEAK_SIDE[device.type], candidate, device) for candidate in worth))
 
 
 def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:

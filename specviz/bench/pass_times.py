@@ -57,18 +57,18 @@ def in_turn(
 
     No further repeat begins after `budget` seconds, but there is at least one.
     """
-    taken: dict[Key, list[float]] = {key: [] for key in passes}
+    seconds: dict[Key, list[float]] = {key: [] for key in passes}
     began = time.perf_counter()
     for repeat in range(repeats):
         if repeat and time.perf_counter() - began > budget:
             break
         for place, key in enumerate(up_and_down(list(passes), repeat), start=1):
-            taken[key].append(passes[key]())
-            done = repeat + place / len(passes)
+            seconds[key].append(passes[key]())
+            repeats_done = repeat + place / len(passes)
             # By repeats or, after the first one, by time, whichever ends it sooner.
-            by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
-            yield taken, min(1.0, max(done / repeats, by_time))
-    yield taken, 1.0
+            by_time = (time.perf_counter() - began) / budget if repeats_done > 1 else 0.0
+            yield seconds, min(1.0, max(repeats_done / repeats, by_time))
+    yield seconds, 1.0
 
 
 def _setup(pair: ModelPair, context: int, kind: str) -> dict[str, Any]:
@@ -107,23 +107,21 @@ def measure_passes(
         fast = dict(pair.passes.fast)
         timers = {role: PassTimer(model, widths, context, fast.get(Role(role))) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
-        curves = tuple(_curve(role, timer, peak) for role, timer in timers.items())
+        curves = tuple(
+            Curve(role, model_size(timer), Limits(read_bandwidth(weight_share(timer), home_of(timer.model)), peak))
+            for role, timer in timers.items()
+        )
         start = PassTimes(**_setup(pair, context, kind_of(fast)), curves=curves, fraction=0.0)
         yield start
         shapes = [(role, width) for width in timers["target"].widths for role in timers]
         passes = {(role, width): functools.partial(timers[role].seconds, width) for role, width in shapes}
-        for taken, fraction in in_turn(passes, repeats, budget):
-            yield replace(start, curves=tuple(_filled(curve, taken) for curve in start.curves), fraction=fraction)
+        for seconds, fraction in in_turn(passes, repeats, budget):
+            yield replace(start, curves=tuple(_filled(curve, seconds) for curve in start.curves), fraction=fraction)
 
 
-def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
-    bandwidth = read_bandwidth(weight_share(timer), home_of(timer.model))
-    return Curve(role, model_size(timer), Limits(bandwidth, peak))
-
-
-def _filled(curve: Curve, taken: Mapping[tuple[str, int], list[float]]) -> Curve:
-    own = (_point(width, seconds) for (role, width), seconds in taken.items() if role == curve.role and seconds)
-    return replace(curve, points=tuple(own))
+def _filled(curve: Curve, seconds_by_pass: Mapping[tuple[str, int], list[float]]) -> Curve:
+    widths = {width: seconds for (role, width), seconds in seconds_by_pass.items() if role == curve.role and seconds}
+    return replace(curve, points=tuple(_point(width, seconds) for width, seconds in widths.items()))
 
 
 def _point(width: int, seconds: list[float]) -> Point:
@@ -149,7 +147,7 @@ class RequestBatch:
         crop_rows(self.cache, 0)
         if read < requests:
             self.cache.batch_repeat_interleave(requests)
-        self.kept = KeptStates(self.cache, context)
+        self.states = KeptStates(self.cache, context)
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> Tensor:
@@ -165,7 +163,7 @@ class RequestBatch:
         synchronise(self.device)
         seconds = time.perf_counter() - start
         crop_rows(self.cache, width)
-        self.kept.put_back()
+        self.states.put_back()
         return seconds
 
 
@@ -182,7 +180,7 @@ def measure_batches(
     Each pass is run once to warm up, the smallest first: when that has taken `budget` seconds, larger ones are left
     out. All others then take turns. Raises SpecvizError (field ``target``) where the device's memory does not hold one.
     """
-    models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
+    models = {role: _model_of_passes(pair, role) for role in models_of(pair)}
     widths, context = within_positions(models_of(pair).values(), widths, context)
     prepared = pair.passes.fast.get(TARGET)
     kind = "kernels" if prepared and prepared.static.few_rows else "plain"
@@ -202,12 +200,12 @@ def measure_batches(
             passes[role, requests, width] = functools.partial(warm[role, requests].seconds, width)
             passes[role, requests, width]()
             yield start
-        for taken, fraction in in_turn(passes, repeats, budget):
-            points = [BatchPoint(*key, statistics.median(times), len(times)) for key, times in taken.items() if times]
+        for seconds, fraction in in_turn(passes, repeats, budget):
+            points = [BatchPoint(*key, statistics.median(times), len(times)) for key, times in seconds.items() if times]
             yield replace(start, points=tuple(points), fraction=fraction)
 
 
-def _as_runs_have_it(pair: ModelPair, role: str) -> PreTrainedModel:
+def _model_of_passes(pair: ModelPair, role: str) -> PreTrainedModel:
     """The model in the form in which prepared passes multiply, if there are any."""
     prepared = pair.passes.fast.get(Role(role))
     return prepared.static.model if prepared else models_of(pair)[role]

@@ -24,7 +24,7 @@ SCHEMA = "specviz.bench/1"
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"
 
-#: The fields of a row that say who it is, once more together in a report on prompts of one's own.
+#: The fields of a row that say who it is, once more together in a report on the user's prompts.
 CONTESTANT = ("mode", "num_draft_tokens", "branches", "rule", "exit_layer", "bits", "engine")
 
 #: A row that follows from others, as in the file.
@@ -67,7 +67,7 @@ class BenchReport:
 
 @dataclass(slots=True)
 class PromptsReport:
-    """The values of the JSON file of a benchmark on prompts of one's own, as far as it has come."""
+    """The values of the JSON file of a benchmark on the user's prompts, as far as it has come."""
 
     machine: Facts
     pair: dict[str, str | int | None]
@@ -101,8 +101,8 @@ def summaries(rows: Sequence[Row]) -> list[Values]:
         members.setdefault((row.temperature, group_of(row), row.title), []).append(row)
     # A contestant of transformers is titled like ours, with the library's name before it.
     return [
-        _summary(found, members.get((temperature, group, f"transformers {title}"), ()))
-        for (temperature, group, title), found in members.items()
+        _summary(group_rows, members.get((temperature, group, f"transformers {title}"), ()))
+        for (temperature, group, title), group_rows in members.items()
     ]
 
 
@@ -147,14 +147,14 @@ def _speed(rows: Sequence[Row]) -> float:
 
 def _best(groups: Sequence[Values]) -> Iterator[str]:
     best: dict[tuple[float, str], Values] = {}
-    for one in groups:
-        key = one["temperature"], one["group"]
-        if one["engine"] == "specviz" and one["speedup_measured"] is not None:
-            best[key] = max(best.get(key, one), one, key=operator.itemgetter("speedup_measured"))
-    for (temperature, group), one in best.items():
+    for summary in groups:
+        key = summary["temperature"], summary["group"]
+        if summary["engine"] == "specviz" and summary["speedup_measured"] is not None:
+            best[key] = max(best.get(key, summary), summary, key=operator.itemgetter("speedup_measured"))
+    for (temperature, group), summary in best.items():
         yield (
-            f"Best at temperature {temperature:g} on {group}: {one['title']}, {one['speedup_measured']:.2f} × plain, "
-            f"{one['acceptance_length']:.2f} tokens a pass."
+            f"Best at temperature {temperature:g} on {group}: {summary['title']}, "
+            f"{summary['speedup_measured']:.2f} × plain, {summary['acceptance_length']:.2f} tokens a pass."
         )
 
 
@@ -162,7 +162,7 @@ def _formula(rows: Sequence[Row]) -> Iterator[str]:
     """Chains' measured speedups over the formula's (Leviathan et al. 2023, Thm 3.8) for their α and c, which leaves out
     reading the prompt, the engine's work between passes, and that a wide target pass takes longer than one token's.
 
-    Of those judged token by token: α is that rule's, another one keeps more or less of the same drafts.
+    Only of rows judged token by token: α is that rule's, and another rule accepts more or fewer of the same drafts.
     """
 
     by_mode: dict[tuple[float, str], list[tuple[float, Row]]] = {}
@@ -170,11 +170,11 @@ def _formula(rows: Sequence[Row]) -> Iterator[str]:
         if row.speedup_formula and row.speedup_measured and row.rule == "token":
             share = row.speedup_measured / row.speedup_formula
             by_mode.setdefault((row.temperature, row.mode), []).append((share, row))
-    for (temperature, mode), found in by_mode.items():
-        least, row = min(found, key=operator.itemgetter(0))
+    for (temperature, mode), shares in by_mode.items():
+        least, row = min(shares, key=operator.itemgetter(0))
         yield (
             f"Measured / formula at temperature {temperature:g}, chains of {mode}: median "
-            f"{statistics.median(share for share, _ in found):.2f}, least {least:.2f} ({row.title} on {row.preset})."
+            f"{statistics.median(share for share, _ in shares):.2f}, least {least:.2f} ({row.title} on {row.preset})."
         )
 
 
@@ -196,11 +196,11 @@ def unsteady(rows: Sequence[Row], settings: Values, interrupted: bool = False) -
         parts.append(
             f"Other programs used the processor in {disturbed} of {len(rows)} rows: their intervals account for that."
         )
-    planned, made = settings.get("repeats"), settings.get("repeats_made")
+    planned, repeats_made = settings.get("repeats"), settings.get("repeats_made")
     if interrupted:
         parts.append(INTERRUPTED)
-    elif made != planned:
-        parts.append(f"A quick run had time for only {made} of {planned} repeats.")
+    elif repeats_made != planned:
+        parts.append(f"A quick run had time for only {repeats_made} of {planned} repeats.")
     return " ".join(parts) or None
 
 
@@ -280,18 +280,20 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
     if not agreements:
         yield "Equality: nothing was decoded greedily, so no texts have to be equal."
         return
-    same, presets = sum(one.identical for one in agreements), {one.preset for one in agreements}
+    same, presets = sum(agreement.identical for agreement in agreements), {agreement.preset for agreement in agreements}
     yield (
         f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) "
         f"equal plain decoding's, token by token ({dtype})."
     )
     parted: dict[tuple[str, int, float], list[Agreement]] = {}
-    for one in agreements:
-        if one.place is not None and one.margin is not None:
-            parted.setdefault((one.preset, one.place, one.margin), []).append(one)
-    for (preset, place, margin), found in parted.items():
+    for agreement in agreements:
+        if agreement.place is not None and agreement.margin is not None:
+            parted.setdefault((agreement.preset, agreement.place, agreement.margin), []).append(agreement)
+    for (preset, place, margin), agreements_there in parted.items():
+        titles = ", ".join(agreement.title for agreement in agreements_there)
+        gap = max(agreement.largest_gap or 0.0 for agreement in agreements_there)
         yield (
             f"  On {preset} token {place + 1} differs, where the target's best two lie {margin:.3f} apart in log "
-            f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
-            f"token is the target's best to within {max(one.largest_gap or 0.0 for one in found):.3f}."
+            f"probability, which is rounding in {dtype}: {titles}. From there on each token is the target's best to "
+            f"within {gap:.3f}."
         )

@@ -19,7 +19,7 @@ from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.passes.compiler import at_rest
+from specviz.passes.compiler import compilers_paused
 from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
@@ -29,7 +29,7 @@ from specviz.theory.statistics import Ratio
 WARM_UP_TOKENS, MOST_WARM_UP = 16, 3.0
 
 #: Makes a run's drafter.
-Speaker = Callable[[DraftContext], Drafter]
+DrafterMaker = Callable[[DraftContext], Drafter]
 
 #: Seconds of plain decoding in a turn, and the fewest turns into which a text is cut; and the fewest tokens of a turn,
 #: since a round of speculation produces several at once.
@@ -54,8 +54,8 @@ Steps = Generator[Emits, None, None]
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A contestant: starts its run number `repeat`, as steps that are made when they are asked for."""
+class Stepper:
+    """A contestant's runs: starts run number `repeat`, whose steps are decoded one by one as they are asked for."""
 
     start: Callable[[int], Steps]
     divisible: bool = True  # False: no other can decode between two of its steps, so a turn is a whole run
@@ -81,33 +81,33 @@ class Amount:
     patience: float = 1.0  # times the budget may be spent while an interval says nothing
 
 
-def engine_lane(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
+def engine_stepper(request: Request, make_drafter: Callable[[int], DrafterMaker] | None = None) -> Stepper:
     """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
 
-    speaks: makes the drafter of each repeat in place of the request's, see `specviz.bench.forced`.
+    make_drafter: of each repeat, in place of the request's drafter, see `specviz.bench.forced`.
     """
 
     def start(repeat: int) -> Steps:
         settings = request.settings
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
-        yield from pending_rounds(seeded, speaks and speaks(repeat))
+        yield from pending_rounds(seeded, make_drafter and make_drafter(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
     # the same passes, while each has a clock of its own to cut the text by.
-    return Lane(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
+    return Stepper(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
 
 
-def take_turns(lanes: Sequence[Lane], amount: Amount) -> Iterator[Progress | TimedRun | None]:
-    """All contestants, plain decoding first among `lanes`: progress, each run once it is over, and None in between,
+def take_turns(steppers: Sequence[Stepper], amount: Amount) -> Iterator[Progress | TimedRun | None]:
+    """All contestants, plain decoding first among `steppers`: progress, each run once it is over, and None in between,
     where it can be ended. A text may be cut short where the budget ends.
 
     Few take turns with one run of plain decoding, see `groups_of`.
     """
-    groups = groups_of(len(lanes))
+    groups = groups_of(len(steppers))
     share = replace(amount, budget=amount.budget / len(groups))
-    with at_rest():
+    with compilers_paused():
         for number, members in enumerate(groups):
-            yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
+            yield from _Group(number, [(member, steppers[member]) for member in members], share).runs()
 
 
 @dataclass
@@ -115,50 +115,52 @@ class _Group:
     """Plain decoding and those that take turns with it."""
 
     number: int
-    lanes: Sequence[tuple[int, Lane]]
+    steppers: Sequence[tuple[int, Stepper]]
     amount: Amount
-    done: list[TimedRun] = field(default_factory=list)
+    runs_done: list[TimedRun] = field(default_factory=list)
 
     def runs(self) -> Iterator[Progress | TimedRun | None]:
         amount = self.amount
         seconds: list[float] = []
-        for member, lane in self.lanes:
-            if not lane.warm:
+        for member, stepper in self.steppers:
+            if not stepper.warm:
                 yield Progress(member, self.number, warming=True)
-                seconds += [(yield from _warm_up(lane, amount.tokens))]
+                seconds += [(yield from _warm_up(stepper, amount.tokens))]
         part = tokens = amount.tokens
-        if all(lane.divisible for _, lane in self.lanes):
+        if all(stepper.divisible for _, stepper in self.steppers):
             part = max(LEAST_PART, min(round(TURN_SECONDS / seconds[0]), -(-amount.tokens // LEAST_TURNS)))
         elif not amount.whole:
-            few = amount.budget / (LEAST_CUT * sum(seconds))
-            part = tokens = int(min(amount.tokens, max(WARM_UP_TOKENS, few)))
+            token_share = amount.budget / (LEAST_CUT * sum(seconds))
+            part = tokens = int(min(amount.tokens, max(WARM_UP_TOKENS, token_share)))
         began = time.perf_counter()
         for repeat in range(amount.repeats):
             if repeat and (self._over_budget(repeat, time.perf_counter() - began) or self._precise()):
                 return
-            running = [_Run(lane, (member, self.number, repeat), amount.with_prompt) for member, lane in self.lanes]
+            running = [
+                _Run(stepper, (member, self.number, repeat), amount.with_prompt) for member, stepper in self.steppers
+            ]
             for place, until in enumerate(range(part, tokens + part, part)):
                 if not amount.whole and place >= LEAST_CUT and time.perf_counter() - began > amount.budget:
                     break
                 for run in _in_order(running, place + repeat):
-                    for one in run.turn(place, until):
-                        yield one and replace(one, fraction=self._over(repeat + until / tokens, began))
+                    for event in run.turn(place, until):
+                        yield event and replace(event, fraction=self._over(repeat + until / tokens, began))
                 if all(run.over for run in running):
                     break
             for run in running:
-                self.done.append(run.end())
-                yield self.done[-1]
+                self.runs_done.append(run.end())
+                yield self.runs_done[-1]
 
     def _over(self, repeats: float, began: float) -> float:
         """The share that is done after `repeats` repeats, of all or of the budget, whichever is further."""
         spent = (time.perf_counter() - began) / self.amount.budget if self.amount.budget else 1.0
         return min(1.0, max(spent, repeats / self.amount.repeats))
 
-    def _over_budget(self, repeats: int, taken: float) -> bool:
+    def _over_budget(self, repeats: int, seconds: float) -> bool:
         """True if there is no time for another repeat after `repeats` of them in `taken` seconds."""
-        turns = [sum(len(run.turns) for run in self.done if run.number == member) for member, _ in self.lanes]
+        turns = [sum(len(run.turns) for run in self.runs_done if run.number == member) for member, _ in self.steppers]
         budget = self.amount.budget * (1.0 if all(ratio.known for ratio in self._ratios()) else self.amount.patience)
-        return min(turns) >= self.amount.least and taken * (repeats + 1) / repeats > budget
+        return min(turns) >= self.amount.least and seconds * (repeats + 1) / repeats > budget
 
     def _precise(self) -> bool:
         """True if every interval is as narrow as asked."""
@@ -167,44 +169,44 @@ class _Group:
 
     def _ratios(self) -> list[Ratio]:
         """Everyone's speedup so far; contestants that failed have none."""
-        plain = [run for run in self.done if run.number == 0]
-        others = {run.number for run in self.done if run.number and run.turns}
-        found = (speedup_of([run for run in self.done if run.number == number], plain) for number in others)
-        return [ratio for ratio in found if ratio is not None]
+        plain = [run for run in self.runs_done if run.number == 0]
+        drafting = {run.number for run in self.runs_done if run.number and run.turns}
+        ratios = (speedup_of([run for run in self.runs_done if run.number == number], plain) for number in drafting)
+        return [ratio for ratio in ratios if ratio is not None]
 
 
 def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
     """Plain decoding in the middle, so that all are close to it. Every other time backwards, so that a machine that
-    keeps slowing down does not always put the same ones at a disadvantage."""
-    plain, *others = runs
-    middle = len(others) // 2
-    order = [*others[:middle], plain, *others[middle:]]
+    keeps slowing down does not always put the same contestants at a disadvantage."""
+    plain, *drafting = runs
+    middle = len(drafting) // 2
+    order = [*drafting[:middle], plain, *drafting[middle:]]
     return order if number % 2 else order[::-1]
 
 
-def _warm_up(lane: Lane, tokens: int) -> Generator[None, None, float]:
+def _warm_up(stepper: Stepper, tokens: int) -> Generator[None, None, float]:
     """The first few tokens of a run, which do not count. Returns about how many seconds a further one takes."""
-    made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), lane.start(0)
+    tokens_made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), stepper.start(0)
     first = began = time.perf_counter()
     counted = 0
     for step in steps:
-        made, now = made + len(step.emitted), time.perf_counter()
-        if made <= wanted / 2:
-            began, counted = now, made
-        if made >= wanted or now - first > MOST_WARM_UP:
+        tokens_made, now = tokens_made + len(step.emitted), time.perf_counter()
+        if tokens_made <= wanted / 2:
+            began, counted = now, tokens_made
+        if tokens_made >= wanted or now - first > MOST_WARM_UP:
             break
         yield None
     steps.close()
-    return max(1e-5, (time.perf_counter() - began) / max(1, made - counted))
+    return max(1e-5, (time.perf_counter() - began) / max(1, tokens_made - counted))
 
 
 class _Run:
     """One run as far as it has come."""
 
-    def __init__(self, lane: Lane, named: tuple[int, int, int], with_prompt: bool):
+    def __init__(self, stepper: Stepper, named: tuple[int, int, int], with_prompt: bool):
         self.named, (*_, repeat) = named, named  # of contestant, group and repeat
         self.with_prompt = with_prompt
-        self.steps = lane.start(repeat)
+        self.steps = stepper.start(repeat)
         self.turns: list[Turn] = []
         self.token_ids: list[int] = []
         self.ledger: Ledger | None = None  # where steps are rounds of the engine's
@@ -213,22 +215,22 @@ class _Run:
 
     def turn(self, place: int, until: int) -> Iterator[Progress | None]:
         """Decodes on to `until` new tokens. Only its steps are on the clock, not the time between them."""
-        before, seconds, others = len(self.token_ids), 0.0, others_seconds()
+        before, seconds, other_seconds = len(self.token_ids), 0.0, others_seconds()
         while len(self.token_ids) < until and not self.over:
             began = time.perf_counter()
             step = next(self.steps, None)
-            taken = time.perf_counter() - began
+            step_seconds = time.perf_counter() - began
             if step is None:
                 self.over = True
             else:
-                seconds += taken - self._take(step)
+                seconds += step_seconds - self._take(step)
             yield self._progress()
         if self.over:
             # Not only at the end of all: where graphs were recorded, the next run needs the buffers that this one has.
             self.steps.close()
         if len(self.token_ids) > before:
-            others = max(0.0, others_seconds() - others)
-            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, others))
+            other_seconds = max(0.0, others_seconds() - other_seconds)
+            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, other_seconds))
 
     def _take(self, step: Emits) -> float:
         """Keeps the results of a step. Returns its seconds that do not count."""

@@ -45,22 +45,22 @@ class Parting:
     @property
     def wrong(self) -> tuple[bool, bool]:
         """Whether each text departs from the target's choice by more than rounding; one that ends may be cut off."""
-        first, second = (bool(one.token) and (one.gap > self.tolerance or one.later is not None) for one in self.sides)
+        first, second = (bool(side.token) and (side.gap > self.tolerance or bool(side.later)) for side in self.sides)
         return first, second
 
 
 def cut(
-    pair: ModelPair, one: str | Sequence[int], other: str | Sequence[int], prompt: str = "", chat: bool = False
+    pair: ModelPair, first: str | Sequence[int], second: str | Sequence[int], prompt: str = "", chat: bool = False
 ) -> tuple[list[int], list[int], int]:
     """Prompt and text as token ids, of both, and how many of these are the prompt's: all that `parting` takes.
 
-    one, other: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens again,
-    which need not be the tokens that an engine chose. Raises SpecvizError, whose field is a parameter's, where nothing
-    precedes their difference, or for texts that the target cannot read.
+    first, second: what two engines wrote greedily after the prompt, as text or token ids. Texts are cut into tokens
+    again, which need not be the tokens that an engine chose. Raises SpecvizError (field ``one``, ``other`` or
+    ``prompt``) where nothing precedes their difference, or for texts that the target cannot read.
     """
     start = pair.encode(prompt, chat) if prompt else None
     texts: list[list[int]] = []
-    for name, text in (("one", one), ("other", other)):
+    for name, text in (("one", first), ("other", second)):
         try:
             texts.append(_ids(pair, start.text if start else "", start.ids if start else (), text, chat))
         except SpecvizError as error:
@@ -71,24 +71,25 @@ def cut(
 
 
 def parting(
-    pair: ModelPair, one: Sequence[int], other: Sequence[int], start: int = 0, later: int = LATER
+    pair: ModelPair, first: Sequence[int], second: Sequence[int], start: int = 0, later: int = LATER
 ) -> Parting | None:
     """The first difference of two texts, as the pair's target scores it; None for equal ones.
 
-    one, other: token ids that begin alike, of which the first `start` are the prompt's. later: how many tokens after
-    the parting are looked at.
+    first, second: token ids that begin alike, of which the first `start` are the prompt's. later: how many
+    tokens after the parting are looked at.
     """
-    place = first_difference(one, other)
+    place = first_difference(first, second)
     if place is None:
         return None
-    before, dtype = one[:place], dtype_name(pair.dtype)
-    first, second = (_side(pair, before, text[place : place + 1 + later], tolerance(dtype)) for text in (one, other))
-    rows = rows_of(pair, before, one[place : place + 1] or other[place : place + 1])
+    before, dtype = first[:place], dtype_name(pair.dtype)
+    ends = (text[place : place + 1 + later] for text in (first, second))
+    left, right = (_side(pair, before, end, tolerance(dtype)) for end in ends)
+    rows = rows_of(pair, before, first[place : place + 1] or second[place : place + 1])
     best, runner_up = rows[0].topk(2).values.tolist()
     return Parting(
         place=place + 1 - start,
         before=pair.texts.decode(before[-12:]),
-        sides=(first, second),
+        sides=(left, right),
         margin=best - runner_up,
         step=torch.finfo(pair.dtype).eps * abs(best),
         tolerance=tolerance(dtype),
@@ -111,14 +112,14 @@ def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> li
     return (rows.amax(-1) - chosen).tolist()
 
 
-def _ids(pair: ModelPair, said: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
-    """Prompt and text as token ids. said, ids: the prompt as the models read it."""
+def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
+    """Prompt and text as token ids. prompt, ids: the prompt as the models read it."""
     if not isinstance(text, str):
         return list(pair.encode([*ids, *text]).ids)
-    whole = said + text
+    full_text = prompt + text
     if chat:  # the template has written the special tokens
-        whole = pair.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
-    return list(pair.encode(whole).ids)
+        full_text = pair.tokenizer(full_text, add_special_tokens=False, verbose=False)["input_ids"]
+    return list(pair.encode(full_text).ids)
 
 
 def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], most: float) -> Side:

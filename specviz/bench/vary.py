@@ -1,5 +1,6 @@
 """Settings of a run at several values: ``confidence=0,0.3; bits=4,8``. Loads no torch."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) ->
 
     Raises SpecvizError (field ``vary``) for a name that is not one of `names`, or a value that it cannot have.
     """
-    found = {}
+    settings = {}
     for part in filter(str.strip, text.split(";")):
         name, _, values = part.partition("=")
         name = name.strip().replace("-", "_")
@@ -31,28 +32,23 @@ def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) ->
                 name=quoted(name),
                 names=", ".join(names),
             )
-        found[name] = list(dict.fromkeys(_value(name, value.strip()) for value in values.split(",")))
-    return found
+        settings[name] = list(dict.fromkeys(_value(name, value.strip()) for value in values.split(",")))
+    return settings
 
 
 def _value(name: str, text: str) -> Any:
     row = SETTINGS[name]
+    value: Any = text
     if row.kind is bool:
-        value: Any = {"true": True, "false": False}.get(text, text)
-    else:
-        value = text if row.kind is str or text in row.choices else _number(row.kind, text)
+        value = {"true": True, "false": False}.get(text, text)
+    elif text not in row.choices:
+        with contextlib.suppress(ValueError):  # which the check refuses
+            value = row.kind(text)
     try:
         row.check(name, value)
     except SpecvizError as error:
         raise error.at("vary") from error
     return value
-
-
-def _number(kind: type, text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        return text  # which the setting's check refuses
 
 
 def each_of(values: Values, names: Sequence[str]) -> Iterator[dict[str, Any]]:

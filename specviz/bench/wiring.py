@@ -1,10 +1,11 @@
 """Are the target's trained parts wired right? Each is read as its files say and in neighbouring ways, on one text.
 
-A part that gets other hidden states than it was trained on raises no error: fewer of its tokens are kept, at times only
-a few percent fewer. To tell that within seconds, nothing is left to coins that need not be: all readings draft at the
-same places of a text that the target itself drew, and how many tokens it would keep there is computed.
+A part that gets other hidden states than it was trained on raises no error: fewer of its tokens are accepted, at times
+only a few percent fewer. To tell that within seconds, nothing is left to coins that need not be: all readings draft at
+the same places of a text that the target itself drew, and how many tokens it would accept there is computed.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from specviz.bench.contestants import PLAIN, Contestant
+from specviz.bench.contesting import new_tokens, plain_request, request_of
 from specviz.bench.equal_texts import GAMMA, Finding, left_out
-from specviz.bench.lanes import plain_request, request_of, written
 from specviz.decoding.decoder import context_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
@@ -40,12 +41,12 @@ LEAST, SURE = 8, 0.98
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A way to read a part, and how many draft tokens are kept of it on average, at each place of each text."""
+    """A way to read a part, and how many of its draft tokens are accepted on average, at each place of each text."""
 
     drafter: str
     part: TrainedPart
     name: Sentence | None = None  # None: as its files say
-    kept: list[list[float]] = field(default_factory=list)
+    accepted: list[list[float]] = field(default_factory=list)
 
     def request(self, plain: Request) -> Request:
         """To draft with it on the text of `plain`. No prepared passes: those of a part are of its usual reading."""
@@ -60,18 +61,18 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     for preset in PRESETS if readings else ():
         if time.perf_counter() < until:
             plain = plain_request(pair, preset, 1.0, PLACES + GAMMA - 1)
-            listen(plain, [one for each in readings.values() for one in each], until)
-    for name, found in readings.items():
+            listen(plain, list(itertools.chain(*readings.values())), until)
+    for name, of_part in readings.items():
         layers = ", ".join(map(str, pair.parts[name].feature_layers))
-        yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), found)
+        yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), of_part)
 
 
 def readings_of(pair: ModelPair, name: str) -> list[Reading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    others = part.other_readings().items()
-    possible = {key: one for key, one in others if all(0 <= layer <= last for layer in one.feature_layers)}
-    return [Reading(name, part), *(Reading(name, other, key) for key, other in possible.items())]
+    possible = [Reading(name, neighbour, key) for key, neighbour in part.variants().items()]
+    possible = [reading for reading in possible if all(0 <= layer <= last for layer in reading.part.feature_layers)]
+    return [Reading(name, part), *possible]
 
 
 class Dictated(TopChoices):
@@ -82,66 +83,66 @@ class Dictated(TopChoices):
     def __init__(self) -> None:
         self.coming: Iterator[Tensor] = iter(())
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         return next(self.coming), None
 
 
 @torch.inference_mode()
 def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
-    """Has every reading draft at the places of a text that `plain` writes, and adds what the target would keep."""
+    """Has every reading draft at the places of a text that `plain` writes, and adds what the target would accept."""
     pair, prompt = plain.pair, list(plain.prompt.ids)
-    new = written(Contestant.of(PLAIN), plain)
+    new = new_tokens(Contestant.of(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
-    layers = sorted({layer for one in readings for layer in one.part.feature_layers})
-    # By the reader that a run has: a running state wants one of its own.
+    layers = sorted({layer for reading in readings for layer in reading.part.feature_layers})
+    # By the reader that a run has: a running state wants a reader of its own.
     target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
-    whole, read = target_of(), torch.tensor(text[:-1], device=pair.device)
-    probs = whole.forward(read, keep=len(new)).float().softmax(-1)
+    plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
+    probs = plain_target.forward(read, keep=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()
-    requests = [one.request(plain) for one in readings]
+    requests = [reading.request(plain) for reading in readings]
     drafters = [request.drafter(context_of(request, target, chooser)) for request in requests]
-    for one in readings:
-        one.kept.append([])
+    for reading in readings:
+        reading.accepted.append([])
     target.prefill(prompt)
     for drafter in drafters:
-        drafter.prefill(prompt, _own(drafter, target, layers))
+        drafter.prefill(prompt, _features_of(drafter, target, layers))
     draws, judgements = torch.zeros(2, GAMMA, dtype=torch.double, device=pair.device)
     coins = Uniforms(draws, judgements, next=tokens.new_zeros(()))
     for place in range(len(new) - GAMMA + 1):
         if time.perf_counter() > until:
             break
         committed, drafts = text[: len(prompt) + place], []
-        for one, drafter in zip(readings, drafters):
+        for reading, drafter in zip(readings, drafters):
             chooser.coming = iter(tokens[place:].split(1))
             drafts.append(drafter.propose(committed, GAMMA, coins.draft))
-            one.kept[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
+            reading.accepted[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
         target.forward(target.unread(committed), keep=1)
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
-            # As if all of it had been refused: at each place the target has read what comes before it, and no more.
-            refused = Verdict((), (new[place],), (), draft, None, 0)
-            drafter.observe_draft(len(committed), refused, _own(drafter, target, layers))
+            # As if all were rejected: at each place the target has read what comes before it, and no more.
+            rejected = Verdict((), (new[place],), (), draft, None, 0)
+            drafter.observe_draft(len(committed), rejected, _features_of(drafter, target, layers))
 
 
 def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
-    """How many tokens of a chain the target keeps at temperature 1, where it goes on with these `tokens` itself.
+    """How many tokens of a chain the target accepts at temperature 1, where it goes on with these `tokens` itself.
 
     logits: [m, vocab] of the drafter, row i after the first i tokens; None if it drafts nothing. probs: [≥ m, vocab],
-    the target's there. Token i is reached and kept with the probability Σ ∏ min(p, q) over all chains of i + 1 tokens
-    (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5), which is the mean of ∏ min(1, q / p) over the target's own
-    texts; of the last factor the whole sum is known.
+    the target's there. Token i is reached and accepted with the probability Σ ∏ min(p, q) over all chains of i + 1
+    tokens (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5), which is the mean of ∏ min(1, q / p) over the target's
+    own texts; of the last factor the whole sum is known.
     """
     if logits is None:
         return 0.0
     q = logits.float().softmax(-1)
     p = probs[: len(q)]
-    own = tokens[: len(q), None]
-    reached = (q.gather(-1, own) / p.gather(-1, own)).clamp_max(1).squeeze(-1).cumprod(0).roll(1)
+    ids = tokens[: len(q), None]
+    reached = (q.gather(-1, ids) / p.gather(-1, ids)).clamp_max(1).squeeze(-1).cumprod(0).roll(1)
     reached[0] = 1
     return float((reached * torch.minimum(p, q).sum(-1)).sum())
 
 
-def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | None:
+def _features_of(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | None:
     """Of the hidden states of the target's last pass, those that the drafter reads."""
     if target.features is None:
         return None
@@ -150,19 +151,19 @@ def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | N
 
 
 def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
-    """The verdict on the first reading, the part's own, by what was kept of each."""
-    sums, others = _stretches(readings), readings[1:]
+    """The verdict on the first reading, the part's own, by how many tokens of each were accepted."""
+    sums, neighbours = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
         return left_out(what)
     tokens = [over_prompts(sums, partial(_kept, reading=place)) for place in range(len(readings))]
     figures = reduce(
         lambda first, then: Sentence("{first}, and {then}", first=first, then=then), map(_figure, readings, tokens)
     )
-    if not others:
+    if not neighbours:
         return Finding("skipped", what, figures)
-    level = 1 - (1 - SURE) / len(others)  # so that all of them hold at once
+    level = 1 - (1 - SURE) / len(neighbours)  # so that all of them hold at once
     gains = [over_prompts(sums, partial(_gain, reading=place), level=level) for place in range(1, len(readings))]
-    best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
+    best, reading = max(zip(gains, neighbours), key=lambda pair: pair[0].value)
     if best.low is not None and best.low > 0:
         seen = Sentence(
             "{reading} would give {gain} more tokens a pass ({low} to {high}, 98 %): {figures}",
@@ -178,11 +179,11 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
 
 
 def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
-    """Of each stretch of text, how many places it has, and what each reading kept there."""
+    """Of each stretch of text, how many places it has, and how many tokens of each reading were accepted there."""
     sums: list[tuple[float, ...]] = []
-    for text in zip(*(one.kept for one in readings)):
+    for text in zip(*(reading.accepted for reading in readings)):
         for first in range(0, len(text[0]), STRETCH):
-            parts = [kept[first : first + STRETCH] for kept in text]
+            parts = [accepted[first : first + STRETCH] for accepted in text]
             sums.append((len(parts[0]), *map(sum, parts)))
     return sums
 
@@ -202,8 +203,8 @@ def _rounded(ratio: Ratio, name: str) -> dict[str, float | None]:
     return {key: None if value is None else round(value, 2) for key, value in values.items()}
 
 
-def _figure(reading: Reading, kept: Ratio) -> Sentence:
-    known = _rounded(kept, "kept")
+def _figure(reading: Reading, tokens: Ratio) -> Sentence:
+    values = _rounded(tokens, "kept")
     if reading.name is None:
-        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **known)
-    return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)
+        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **values)
+    return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **values)

@@ -44,8 +44,8 @@ def main(options: argparse.Namespace) -> int:
 
     def text(interrupted: bool) -> str:
         info, offers = pair.info(), measured.offers
-        known = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
-        table = as_table(advice(offers, *known, measured.rows), words()) if offers else ""
+        measured_on = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
+        table = as_table(advice(offers, *measured_on, measured.rows), words()) if offers else ""
         return with_faults(table, measured.failed, interrupted)
 
     with keeping(text):
@@ -67,7 +67,7 @@ class Measured:
 
     @property
     def offers(self) -> list[Offer]:
-        return [offer for contest, known in self.contests for offer in offers_of(contest.by_domain(), *known)]
+        return [offer for contest, about in self.contests for offer in offers_of(contest.by_domain(), *about)]
 
     @property
     def rows(self) -> list[Row]:
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
     """
     from specviz.bench.advising import SECONDS, advise, contest_of, require_chains
     from specviz.bench.benchmark import advised_chains
-    from specviz.bench.lanes import reason_of
+    from specviz.bench.contesting import reason_of
     from specviz.drafters.registry import servers_of
 
     def measure_pair(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:
@@ -93,18 +93,20 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
         measured.contests.append((contest, (draft, pair.translation is not None, servers)))
         follow(advise(requests, everybody, seconds), contest)
 
-    contestants, others = advised_chains(pair), list(_other_drafts(options))
-    require_chains([Contestant.of(PLAIN), *contestants, *map(Contestant.of, others)])
-    seconds = SECONDS * options.minutes / (1 + len(others))
+    contestants, other_drafts = advised_chains(pair), list(_other_drafts(options))
+    require_chains([Contestant.of(PLAIN), *contestants, *map(Contestant.of, other_drafts)])
+    seconds = SECONDS * options.minutes / (1 + len(other_drafts))
     named = pair.draft.name_or_path if options.draft and pair.draft else None
     if contestants:
         measure_pair(pair, contestants, named)
-    for name in others:
+    for name in other_drafts:
         progress(f"loading {name}")
         try:
-            other = load(name)
-            measure_pair(other, [chain for chain in advised_chains(other) if chain.mode == "draft_model"], name)
-            other.free()
+            other_pair = load(name)
+            measure_pair(
+                other_pair, [chain for chain in advised_chains(other_pair) if chain.mode == "draft_model"], name
+            )
+            other_pair.free()
         except Exception as error:
             # However it fails, the advice is about all others.
             measured.faults.append({"title": name, "reason": str(reason_of(error))})

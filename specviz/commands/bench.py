@@ -6,7 +6,7 @@ import argparse
 import functools
 import pathlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.vary import read_vary
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     add_work_options(parser)
-    names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
+    names: dict[str, Any] = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
     add("--only", **names, help=f"only these drafters, of {', '.join(DRAFTERS)}")
     add("--preset", **names, help="only these prompts, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="only this temperature, instead of 0 and 1")
@@ -76,8 +76,8 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
     from specviz.bench.report import bench_text, save
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    asked = options.only, temperatures, options.preset, options.chat, options.max_new_tokens, options.vary
-    bench = Benchmark.of(pair, options.quick, progress, *asked)
+    plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens, options.vary
+    bench = Benchmark.of(pair, options.quick, progress, *plan)
 
     def text(interrupted: bool) -> str:
         return bench_text(bench.report(interrupted)) if bench.rows else ""
@@ -106,11 +106,13 @@ def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
 
     def text(interrupted: bool) -> str:
         rows = contest.by_domain()
-        return with_faults(aligned(words().spoken(work_table(rows))) if rows else "", faults_of(contest), interrupted)
+        return with_faults(
+            aligned(words().translated(work_table(rows))) if rows else "", faults_of(contest), interrupted
+        )
 
     def write_rows(interrupted: bool) -> None:
-        known, rows = asdict(pair.info()), contest.by_domain()
-        report = PromptsReport(machine, known, temperature, len(requests), rows, faults_of(contest), interrupted)
+        pair_info, rows = asdict(pair.info()), contest.by_domain()
+        report = PromptsReport(machine, pair_info, temperature, len(requests), rows, faults_of(contest), interrupted)
         write(options, "json", functools.partial(save, report))
 
     with keeping(text, write_rows):

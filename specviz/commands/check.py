@@ -22,7 +22,7 @@ ABOUT = "check everything once on this device with this pair: about a minute"
 
 SCHEMA = "specviz.check/1"
 
-SIGNS = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
+SIGNS: dict[str, str] = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,8 @@ def main(options: argparse.Namespace) -> int:
     from specviz.bench.check import check_pair
     from specviz.bench.equal_texts import Finding
 
-    began, findings = time.perf_counter(), []
+    findings: list[Finding] = []
+    began = time.perf_counter()
 
     def text(interrupted: bool) -> str:
         return _summary(findings, time.perf_counter() - began, interrupted) if findings else ""
@@ -82,6 +83,6 @@ def line_of(finding: Finding) -> str:
 
 def _summary(findings: Iterable[Finding], seconds: float, interrupted: bool) -> str:
     """How many there are of each kind, on a line."""
-    states = [finding.state for finding in findings]
+    states: list[str] = [finding.state for finding in findings]
     counts = [f"{sign} {states.count(state)}" for state, sign in SIGNS.items()]
     return " · ".join([*counts, f"{seconds:.0f} s", *["interrupted"] * interrupted])

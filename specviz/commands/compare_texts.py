@@ -25,14 +25,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if one of them is wrong."""
-    texts = [_ids_or_text(read(getattr(options, name), name)) for name in ("one", "other")]
+    left, right = (_ids_or_text(read(getattr(options, name), name)) for name in ("one", "other"))
     from specviz.bench.two_texts import cut, parting
 
     pair = pairs.load(options, "plain")
-    found = parting(pair, *cut(pair, *texts, options.prompt, options.chat))
-    for line in parting_lines(found, (str(options.one), str(options.other)), words()):
+    divergence = parting(pair, *cut(pair, left, right, options.prompt, options.chat))
+    for line in parting_lines(divergence, (str(options.one), str(options.other)), words()):
         print(harmless(line))
-    return int(found is not None and any(found.wrong))
+    return int(divergence is not None and any(divergence.wrong))
 
 
 def _ids_or_text(text: str) -> list[int] | str:

@@ -79,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
         print(" ^C", file=sys.stderr)
     except BrokenPipeError:
         # Nobody reads on, as after `head`; what was asked for in files is written all the same.
-        terminal.let_go(sys.stdout)
+        terminal.discard_output(sys.stdout)
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)

@@ -85,13 +85,13 @@ def follow(events: Iterable[Event | None], contest: Contest) -> None:
     """Has the contest hear of everything. Prints how long it will take, now and then how far it is, and who failed."""
     last: float | None = None
     for event in events:
-        contest.heard(event)
+        contest.hear(event)
         if isinstance(event, Failed):
             progress(f"✗ {event.title}: {event.reason}")
         left = event.seconds_left if isinstance(event, Progress) else None
         if isinstance(event, Progress) and left is not None and (last is None or last - left >= REPORT_EVERY):
             last = left
-            progress(f"about {left:.0f} s left, {contest.entered[event.number].title}")
+            progress(f"about {left:.0f} s left, {contest.entries[event.number].title}")
 
 
 def faults_of(contest: Contest) -> list[dict[str, str]]:

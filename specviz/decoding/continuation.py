@@ -22,17 +22,17 @@ class Continuation:
         self.stop_reason: StopReason | None = None
 
     @property
-    def left(self) -> int:
+    def tokens_left(self) -> int:
         """How many tokens can still be added."""
-        left = self.settings.max_new_tokens + self.prompt_length - len(self.committed)
+        tokens_left = self.settings.max_new_tokens + self.prompt_length - len(self.committed)
         if self.pair.context_length is not None:
-            left = min(left, self.pair.context_length - len(self.committed))
-        return left
+            tokens_left = min(tokens_left, self.pair.context_length - len(self.committed))
+        return tokens_left
 
     @property
     def room(self) -> int:
-        """How many draft tokens could be kept: the round adds one more, and nothing past the end is."""
-        return self.left - 1
+        """How many draft tokens could be accepted: the round adds one more, and nothing goes past the end."""
+        return self.tokens_left - 1
 
     def extend(self, tokens: Sequence[int]) -> tuple[list[int], list[str]]:
         """Commits a round's tokens, up to the run's end; returns those committed and their texts."""
@@ -59,4 +59,4 @@ class Continuation:
             self.tail = text[-window:] if window else ""
         if len(self.committed) - self.prompt_length >= self.settings.max_new_tokens:
             return "length"
-        return "context" if self.left <= 0 else None
+        return "context" if self.tokens_left <= 0 else None

@@ -1,4 +1,4 @@
-"""One round, draft, verify, judge, keep; with the coins that it flips and the judge that decides."""
+"""One round: draft, verify, judge, keep; with the coins that it flips and the judge that decides."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Decoder:
         verdict = self.judge.verdict(draft, logits, uniforms)
         # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
         self.target.keep(len(committed), verdict.path)
-        features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
-        hear = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
-        hear(len(committed), verdict, features)
+        features = _accepted_rows(self.target.features, len(draft.parents), verdict.path)
+        observe = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
+        observe(len(committed), verdict, features)
         return verdict
 
 
@@ -107,14 +107,14 @@ class Coins:
     tensor costs as much as a large one.
     """
 
-    BLOCK = 64
+    COINS_AT_ONCE = 64
 
     def __init__(self, seed: int, largest_draft: int, device: torch.device, by_hand: Sequence[SetCoin] = ()):
         self.generator = torch.Generator().manual_seed(seed)
         self.largest_draft = largest_draft
         self.device = device
         self.by_hand = by_hand
-        self.block: Iterator[Tensor] = iter(())
+        self._dealt: Iterator[Tensor] = iter(())
         self.rounds = 0
 
     @classmethod
@@ -127,13 +127,13 @@ class Coins:
         return Uniforms.of(self.row())
 
     def row(self) -> Tensor:
-        """The same in one row, see `Uniforms.of`: [2 · largest_draft + 1] float64."""
-        row = next(self.block, None)
+        """The next round's coins in one row, see `Uniforms.of`: [2 · largest_draft + 1] float64."""
+        row = next(self._dealt, None)
         if row is None:
             width = 2 * self.largest_draft + 1
-            flat = torch.rand(self.BLOCK, width, generator=self.generator, dtype=torch.float32).double()
-            self.block = iter(to_device(flat, self.device).unbind())
-            row = next(self.block)
+            flat = torch.rand(self.COINS_AT_ONCE, width, generator=self.generator, dtype=torch.float32).double()
+            self._dealt = iter(to_device(flat, self.device).unbind())
+            row = next(self._dealt)
         for coin in self.by_hand:
             if coin.round == self.rounds:
                 row = self._with(row, coin)
@@ -141,7 +141,7 @@ class Coins:
         return row
 
     def _with(self, row: Tensor, coin: SetCoin) -> Tensor:
-        """The same but for one coin, which a round without that token does not use."""
+        """The row with this coin in it, which a round without that token does not use."""
         place = 2 * self.largest_draft if coin.token is None else self.largest_draft + coin.token
         if coin.token is not None and coin.token >= self.largest_draft:
             return row
@@ -165,37 +165,37 @@ class Judge:
 
     def verdict_by_rows(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Verdict:
         decision = self.rule.decide(draft, rows, uniforms)
-        parts = {"token": draft.tokens, "kept": decision.kept, "next": decision.next_token, "choice": rows.likeliest}
-        host = to_host(parts)
-        path = tuple([index for index, kept in enumerate(host["kept"]) if kept])
-        tokens = (*[host["token"][index] for index in path], host["next"])
+        parts = {"token": draft.tokens, "accepted": decision.accepted, "next": decision.next_token}
+        fetched = to_host(parts | {"choice": rows.likeliest})
+        path = tuple([index for index, accepted in enumerate(fetched["accepted"]) if accepted])
+        tokens = (*[fetched["token"][index] for index in path], fetched["next"])
         wide = (rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from)
         held = _bytes_of(draft.probs, draft.logits, *wide)
-        return Verdict(path, tokens, tuple(host["choice"]), draft, lambda: (rows, decision, uniforms), held)
+        return Verdict(path, tokens, tuple(fetched["choice"]), draft, lambda: (rows, decision, uniforms), held)
 
 
 class KernelJudge(Judge):
-    """The same at a temperature and without filters, in one call of C++: by `TOKEN`, `BLOCK`, `TREE` and `MATCH`."""
+    """A `Judge` at a temperature and without filters, in one call of C++: by `TOKEN`, `BLOCK`, `TREE` and `MATCH`."""
 
     def __init__(self, rule: Rule, warper: Warper, temperature: float):
         super().__init__(rule, warper)
         self.temperature = temperature
 
     def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        made = JudgedDraft(draft, logits, uniforms, self.temperature, self.rule is BLOCK)
+        judged = JudgedDraft(draft, logits, uniforms, self.temperature, self.rule is BLOCK)
 
         def details() -> tuple[TargetRows, Decision, Uniforms]:
             if self.rule is MATCH:
                 rows = TargetRows.of(logits, self.warper)
                 return rows, MATCH.decide(draft, rows, uniforms), uniforms
-            return TargetRows(logits, made.probs(), None, self.warper.changes_logits), made.decision(), uniforms
+            return TargetRows(logits, judged.probs(), None, self.warper.changes_logits), judged.decision(), uniforms
 
-        held = _bytes_of(draft.probs, draft.logits, logits) + made.bytes
-        return Verdict(made.path, made.tokens, made.choices, draft, details, held)
+        held = _bytes_of(draft.probs, draft.logits, logits) + judged.bytes
+        return Verdict(judged.path, judged.tokens, judged.choices, draft, details, held)
 
 
 def judge_of(request: Request) -> Judge:
-    """The quickest judge that comes to the same."""
+    """The quickest judge for the request; all come to the same verdicts."""
     rule, warper, passes = request.deciding_rule, request.warper, request.passes.get(TARGET)
     temperature = warper.temperature_alone if rule in (TOKEN, BLOCK, TREE, MATCH) else None
     if passes is None or not passes.by_kernels or temperature is None:
@@ -204,19 +204,19 @@ def judge_of(request: Request) -> Judge:
 
 
 def _bytes_of(*tensors: Tensor | None) -> int:
-    return sum(each.nbytes for each in tensors if each is not None)
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _require_drawn_from_numbers(draft: Draft) -> None:
     """Where each drafted token has a row of its own, its own logit is enough: a NaN is always chosen."""
     rows = draft.logits if draft.probs is None else draft.probs
     if rows is not None:
-        own = rows.gather(-1, draft.tokens.unsqueeze(-1)) if len(rows) == len(draft.parents) else rows
-        require_numbers(own.amax().item(), drafted=True)
+        token_values = rows.gather(-1, draft.tokens.unsqueeze(-1)) if len(rows) == len(draft.parents) else rows
+        require_numbers(token_values.amax().item(), drafted=True)
 
 
-def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:
-    """From a target pass over unread text and `drafted` tokens, the rows of the text and the kept tokens."""
+def _accepted_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:
+    """From a target pass over unread text and `drafted` tokens, the rows of the text and the accepted tokens."""
     if features is None:
         return None
     unread = features.shape[0] - drafted

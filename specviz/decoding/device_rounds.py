@@ -18,26 +18,26 @@ from torch import Tensor
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Decoder
 from specviz.decoding.fetched import Fetched
-from specviz.decoding.host_rounds import HostRounds, MadeRound
-from specviz.decoding.recorded_rounds import Recorded, RecordedRound, Way
+from specviz.decoding.host_rounds import HostRounds, JudgedRound
+from specviz.decoding.recorded_rounds import RecordedRound, Recordings, RoundSetup
 from specviz.decoding.request import Request
 from specviz.passes.cuda_graphs import MEETINGS
 from specviz.passes.devices import Mark
 from specviz.records.runs import LengthChoice, Seconds
 from specviz.rules.draft import Verdict
 from specviz.rules.transfer import on_cpu, to_device
-from specviz.theory.draft_length import DraftLength
+from specviz.theory.draft_length import DepthPolicy
 
 #: How many rounds may be under way.
 LEAD = 2
 
-#: The ways of decoding whose recordings are kept; the least recently used goes first. More than take turns in a
-#: comparison, or each would be recorded anew every time.
-KEPT_WAYS = 32
+#: The most setups whose recordings are kept; the least recently used goes first. More than take turns in a comparison,
+#: or each would be recorded anew every time.
+MOST_SETUPS = 32
 
 
 @dataclass(slots=True)
-class Flight:
+class LaunchedRound:
     """A round under way."""
 
     round: RecordedRound
@@ -49,63 +49,63 @@ class Flight:
 class DeviceRounds(HostRounds):
     """Makes the rounds of a run ahead of the host wherever they are recorded, and the others as the host does."""
 
-    def __init__(self, request: Request, decoder: Decoder, length: DraftLength, way: Way):
-        super().__init__(request, decoder, length)
-        self.way = way
-        self.flying: deque[Flight] = deque()
+    def __init__(self, request: Request, decoder: Decoder, policy: DepthPolicy, setup: RoundSetup):
+        super().__init__(request, decoder, policy)
+        self.setup = setup
+        self.launched: deque[LaunchedRound] = deque()
         self.waiting: LengthChoice | None = None  # of a round that cannot begin yet
-        self.recorded: Recorded | None = None  # while the text is on the device
-        self.met: Counter[int] = Counter()  # depths that were not recorded
+        self.recordings: Recordings | None = None  # while the text is on the device
+        self.unrecorded: Counter[int] = Counter()  # how often each depth came up that is not recorded
         self.read = 0  # the places that the drafter has read, so far as is known
         self.unread = 0  # the most that it may have to read next
         self.last: Mark | None = None  # when the last round ended
         self.slots: list[Tensor] = []  # page-locked, where records arrive
 
     @classmethod
-    def of(cls, request: Request, decoder: Decoder, length: DraftLength) -> HostRounds:
-        """Without them where some part of the rounds cannot be recorded."""
+    def of(cls, request: Request, decoder: Decoder, policy: DepthPolicy) -> HostRounds:
+        """The host's rounds where some part of a round cannot be recorded."""
         drafter, rule, deepest = decoder.drafter, request.deciding_rule, request.num_draft_tokens
         passes = decoder.target.graphs
         if rule.on_device is None or passes is None:
-            return HostRounds(request, decoder, length)
+            return HostRounds(request, decoder, policy)
         ahead = drafter.ahead(deepest)
         if ahead is not None:
             deepest = int(min(deepest, ahead.deepest))
         elif deepest:
-            return HostRounds(request, decoder, length)
+            return HostRounds(request, decoder, policy)
         layers, coins = tuple(drafter.feature_layers), 2 * request.largest_draft + 1
-        way = Way(passes, ahead, deepest, rule, request.warper, layers, drafter.reachable, coins)
-        return cls(request, decoder, length, way)
+        setup = RoundSetup(passes, ahead, deepest, rule, request.warper, layers, drafter.reachable, coins)
+        return cls(request, decoder, policy, setup)
 
-    def next(self, text: Continuation) -> MadeRound:
+    def next(self, text: Continuation) -> JudgedRound:
         while self._may_begin(text):
-            choice, self.waiting = self.waiting or self.length.choose(), None
-            if self._begun(text, choice):
+            choice, self.waiting = self.waiting or self.policy.choose(), None
+            if self._try_launch(text, choice):
                 continue
-            if not self.flying:
+            if not self.launched:
                 self._leave(text)
-                return self._made(text, time.perf_counter(), choice)
+                return self._make(text, time.perf_counter(), choice)
             self.waiting = choice
-        return self._landed(text)
+        return self._collect(text)
 
     @property
     def _under_way(self) -> int:
         """The most tokens that rounds under way may add."""
-        return sum(flight.round.depth + 1 for flight in self.flying)
+        return sum(launched.round.depth + 1 for launched in self.launched)
 
     def _may_begin(self, text: Continuation) -> bool:
-        """True if a next round is certain, and what it may draft."""
-        if not self.flying:
+        """True if there will be another round for certain, and its depth does not depend on those under way."""
+        if not self.launched:
             return True
-        certain = text.room - self._under_way >= self.way.deepest
-        return self.waiting is None and len(self.flying) < LEAD and certain
+        certain = text.room - self._under_way >= self.setup.deepest
+        return self.waiting is None and len(self.launched) < LEAD and certain
 
-    def _begun(self, text: Continuation, choice: LengthChoice) -> bool:
-        """Launches the next round; False if that has to wait, or is for the host to make."""
-        depth = min(self.way.deepest, self.request.depth(choice.depth, text.room))
-        if depth and self.length.as_chain and self.request.branches > 1:
+    def _try_launch(self, text: Continuation, choice: LengthChoice) -> bool:
+        """Launches the next round; False if it has to wait, or the host has to make it."""
+        depth = min(self.setup.deepest, self.request.allowed_depth(choice.depth, text.room))
+        if depth and self.policy.drafts_chain and self.request.branches > 1:
             return False
-        if not self.flying:
+        if not self.launched:
             self._prepare(text, depth)
         recorded = self._recording(text, depth)
         if recorded is not None:
@@ -113,83 +113,83 @@ class DeviceRounds(HostRounds):
         return recorded is not None
 
     def _recording(self, text: Continuation, depth: int) -> RecordedRound | None:
-        """The round that drafts so deep, if it can be launched after those under way."""
+        """The recorded round of this depth, if it can be launched after those under way."""
         length = len(text.committed) + self._under_way
-        if depth and (length + depth > self.way.drafting.limit + 1 or self.unread > self.way.drafting.unread):
+        if depth and (length + depth > self.setup.drafting.limit + 1 or self.unread > self.setup.drafting.unread):
             return None
-        if self.recorded is None or length + self.way.margin >= self.recorded.room:
+        if self.recordings is None or length + self.setup.margin >= self.recordings.room:
             return None
-        return self.recorded.rounds.get(depth)
+        return self.recordings.rounds.get(depth)
 
     # Off the clock: nothing is under way.
 
     def _prepare(self, text: Continuation, depth: int) -> None:
-        """Puts the text on the device, and has a round recorded that drafts so deep, where that is worth it."""
-        kept = self.way.target.whole_rounds
-        if self._recording(text, depth) is not None or len(text.committed) < 2 or kept is None:
+        """Puts the text on the device, and records a round of this depth where that is worth it."""
+        cache = self.setup.target.whole_rounds
+        if self._recording(text, depth) is not None or len(text.committed) < 2 or cache is None:
             return
         self._leave(text)
-        self.way.reserve(len(text.committed))
+        self.setup.reserve(len(text.committed))
         if self.decoder.target.graphs is None:
             return
-        recorded = self._found(kept)
-        usual = {min(allowed, self.way.deepest) for allowed in self.request.depths}
-        missing = sorted((usual if depth in usual else {depth}) - recorded.rounds.keys())
+        recordings = self._recordings(cache)
+        usual = {min(allowed, self.setup.deepest) for allowed in self.request.depths}
+        missing = sorted((usual if depth in usual else {depth}) - recordings.rounds.keys())
         if missing and depth not in usual:
-            self.met[depth] += 1
-            if self.met[depth] < MEETINGS:
+            self.unrecorded[depth] += 1
+            if self.unrecorded[depth] < MEETINGS:
                 return
-        self._enter(text, recorded)
+        self._enter(text, recordings)
         try:
             for absent in missing:
-                recorded.record(absent)
+                recordings.record(absent)
         except RuntimeError as error:
-            self.way.target.refuse_rounds(error)
+            self.setup.target.refuse_rounds(error)
             self._leave(text)
 
-    def _found(self, kept: OrderedDict[Hashable, Recorded]) -> Recorded:
-        """What an earlier run has recorded in this way, if it is over the same buffers; else nothing yet."""
+    def _recordings(self, cache: OrderedDict[Hashable, Recordings]) -> Recordings:
+        """What an earlier run with this setup has recorded, if over the same buffers; else none yet."""
         settings = self.request.settings
-        facts = settings.sampling, self.way.rule.name, self.way.deepest, self.way.coins
-        rooms = tuple(passes.kept.room for passes in self.way.passes)
-        way: Hashable = (settings.drafter, settings.drafting, *facts, rooms)
-        recorded = kept.pop(way, None)
-        if recorded is None or any(a is not b for a, b in zip(recorded.buffers, self.way.buffers)):
-            recorded = Recorded(self.way)
-        kept[way] = recorded
-        if len(kept) > KEPT_WAYS:
-            kept.popitem(last=False)
-        return recorded
+        facts = settings.sampling, self.setup.rule.name, self.setup.deepest, self.setup.coins
+        rooms = tuple(passes.kept.room for passes in self.setup.passes)
+        key: Hashable = (settings.drafter, settings.drafting, *facts, rooms)
+        recordings = cache.pop(key, None)
+        if recordings is None or any(a is not b for a, b in zip(recordings.buffers, self.setup.buffers)):
+            recordings = Recordings(self.setup)
+        cache[key] = recordings
+        if len(cache) > MOST_SETUPS:
+            cache.popitem(last=False)
+        return recordings
 
-    def _enter(self, text: Continuation, recorded: Recorded) -> None:
+    def _enter(self, text: Continuation, recordings: Recordings) -> None:
         """Hands the text to the device."""
-        committed, there = text.committed, recorded.text
+        committed, device_text = text.committed, recordings.text
         self.read, features = self.decoder.drafter.enter(committed)
         self.unread = len(committed) - self.read - (features is not None)
-        if self.way.ahead is not None and self.way.ahead.shares:
+        if self.setup.ahead is not None and self.setup.ahead.shares:
             self.unread = 1
-        there.ids[: len(committed)] = to_device(committed, there.ids.device)
-        there.length.fill_(len(committed))
-        there.read.fill_(self.read)
+        device_text.ids[: len(committed)] = to_device(committed, device_text.ids.device)
+        device_text.length.fill_(len(committed))
+        device_text.read.fill_(self.read)
         if features is not None:
-            assert there.features is not None, "there is room for what the drafter reads"
-            there.features[self.read : len(committed) - 1] = features
-        self.recorded, self.last = recorded, None
+            assert device_text.features is not None, "there is room for what the drafter reads"
+            device_text.features[self.read : len(committed) - 1] = features
+        self.recordings, self.last = recordings, None
 
     def _leave(self, text: Continuation) -> None:
         """Takes the text back."""
-        if self.recorded is None:
+        if self.recordings is None:
             return
-        committed, features = len(text.committed), self.recorded.text.features
+        committed, features = len(text.committed), self.recordings.text.features
         unread = None if features is None else features[self.read : committed - 1].clone()
         self.decoder.drafter.leave(committed, self.read, unread)
-        self.recorded = None
+        self.recordings = None
 
     # On the clock
 
     def _launch(self, round_: RecordedRound, choice: LengthChoice) -> None:
         clock = self.decoder.target.stopwatch
-        round_.recorded.coins.copy_(self.decoder.coins.row())
+        round_.recordings.coins.copy_(self.decoder.coins.row())
         marks = [clock.mark()]
         for replay in round_.replays:
             replay(())
@@ -197,10 +197,10 @@ class DeviceRounds(HostRounds):
         row = self._slot(round_.record)
         row.copy_(round_.record, non_blocking=True)
         marks[-1] = clock.mark()
-        self.flying.append(Flight(round_, choice, marks, row))
+        self.launched.append(LaunchedRound(round_, choice, marks, row))
         if round_.depth:
-            self.unread = min(self.way.drafting.unread, round_.depth + 1)
-        elif self.way.ahead is not None and not self.way.ahead.shares:
+            self.unread = min(self.setup.drafting.unread, round_.depth + 1)
+        elif self.setup.ahead is not None and not self.setup.ahead.shares:
             self.unread += 1
 
     def _slot(self, record: Tensor) -> Tensor:
@@ -211,27 +211,27 @@ class DeviceRounds(HostRounds):
         self.slots.append(slot)
         return slot[: len(record)]
 
-    def _landed(self, text: Continuation) -> MadeRound:
+    def _collect(self, text: Continuation) -> JudgedRound:
         """Waits for the first of the rounds under way."""
-        flight, clock = self.flying.popleft(), self.decoder.target.stopwatch
-        clock.wait_for(flight.marks[-1])
-        row, layout, depth = flight.row.clone(), flight.round.layout, flight.round.depth
-        host = layout.read(row, "kept", "token", "next_token", "likeliest", "judged_by")
-        path = tuple(place for place, kept in enumerate(host.get("kept", ())) if kept)
+        launched, clock = self.launched.popleft(), self.decoder.target.stopwatch
+        clock.wait_for(launched.marks[-1])
+        row, layout, depth = launched.row.clone(), launched.round.layout, launched.round.depth
+        host = layout.read(row, "accepted", "token", "next_token", "likeliest", "judged_by")
+        path = tuple(place for place, accepted in enumerate(host.get("accepted", ())) if accepted)
         tokens = (*[host["token"][place] for place in path], host["next_token"])
         # What a round after this one has read is none of the text yet.
         self.decoder.target.length = len(text.committed) + len(path)
         if depth:
-            self.read = self.way.drafting.read_after(len(text.committed), len(path), depth)
-        # The tensors of its draft are the next round's by now.
-        draft = flight.round.draft
+            self.read = self.setup.drafting.read_after(len(text.committed), len(path), depth)
+        # The draft's tensors are the next round's by now.
+        draft = launched.round.draft
         if draft.grown is not None:
             draft = replace(draft, parents=tuple([judge - 1 for judge in host["judged_by"]]))
         verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft, None, row.nbytes)
-        began, (drafted, verified, ended) = flight.marks[0], flight.marks[-3:]
+        began, (drafted, verified, ended) = launched.marks[0], launched.marks[-3:]
         total = clock.between(began if self.last is None else self.last, ended)
         self.last = ended
         drafting, verifying = clock.between(began, drafted), clock.between(drafted, verified)
         seconds = Seconds(drafting, verifying, total - drafting - verifying, total, drafting + verifying)
         timed = lambda prefill: replace(seconds, prefill=prefill)  # noqa: E731
-        return MadeRound(verdict, flight.choice, timed, partial(Fetched.unpacked, layout, row))
+        return JudgedRound(verdict, launched.choice, timed, partial(Fetched.unpacked, layout, row))

@@ -1,4 +1,4 @@
-"""Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decoded` is the loop."""
+"""Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decode` is the loop."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import BuildDrafter, Judge, decoder_of
 from specviz.decoding.device_rounds import DeviceRounds
 from specviz.decoding.host_rounds import HostRounds
-from specviz.decoding.lengths import learn, length_of
+from specviz.decoding.lengths import depth_policy, learn
 from specviz.decoding.record import PendingRound, collect
 from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
@@ -23,7 +23,7 @@ from specviz.records.settings import RunSettings
 from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
 
-Made = TypeVar("Made", Round, PendingRound)
+AnyRound = TypeVar("AnyRound", Round, PendingRound)
 
 
 def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Generator[Round, None, None]:
@@ -38,16 +38,16 @@ def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> 
     set, before the first round if the settings are invalid. Closing the generator stops the run at the end of its
     round.
     """
-    return rounds(_ordered(pair, prompt, settings))
+    return rounds(_request(pair, prompt, settings))
 
 
 def run(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Run:
     """The rounds of `speculate`, collected into a Run; takes the same arguments."""
-    request = _ordered(pair, prompt, settings)
+    request = _request(pair, prompt, settings)
     return collect(request, list(rounds(request)))
 
 
-def _ordered(pair: ModelPair, prompt: str | Sequence[int], settings: dict[str, Any]) -> Request:
+def _request(pair: ModelPair, prompt: str | Sequence[int], settings: dict[str, Any]) -> Request:
     named = {name: value for name, value in settings.items() if value is not None or name == "drafter"}
     return prepare(pair, RunSettings(prompt, **named))
 
@@ -57,7 +57,7 @@ def rounds(request: Request, build: BuildDrafter | None = None) -> Generator[Rou
 
     build: makes the caller's own drafter, which must draft no deeper than the request's, whose size was checked.
     """
-    return _refusing_long_texts(request, (pending.record() for pending in _decoded(request, build)))
+    return _refusing_long_texts(request, (pending.record() for pending in _decode(request, build)))
 
 
 def pending_rounds(
@@ -65,31 +65,29 @@ def pending_rounds(
 ) -> Generator[PendingRound, None, None]:
     """The same rounds before their records are made, so that this can wait until no time is measured.
 
-    details: their verdicts keep what they came from, for whoever judges a draft once more.
+    details: their verdicts hold what they came from, for judging a draft once more.
     """
-    return _refusing_long_texts(request, _decoded(request, build, details))
+    return _refusing_long_texts(request, _decode(request, build, details))
 
 
 @torch.inference_mode()
-def _decoded(
-    request: Request, build: BuildDrafter | None, details: bool = False
-) -> Generator[PendingRound, None, None]:
+def _decode(request: Request, build: BuildDrafter | None, details: bool = False) -> Generator[PendingRound, None, None]:
     """The loop: clock and text around the decoder's rounds."""
-    decoder, length, text = decoder_of(request, build), length_of(request), Continuation(request)
-    prefill, index = _timed(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
-    by_host = details or build is not None
-    made_by = HostRounds(request, decoder, length) if by_host else DeviceRounds.of(request, decoder, length)
+    decoder, policy, text = decoder_of(request, build), depth_policy(request), Continuation(request)
+    prefill, index = _seconds_of(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
+    on_host = details or build is not None
+    maker = HostRounds(request, decoder, policy) if on_host else DeviceRounds.of(request, decoder, policy)
 
     while text.stop_reason is None:
         between_rounds(request.passes)
         # 1–4. Draft, verify, judge, keep.
-        made = made_by.next(text)
+        round_ = maker.next(text)
         # 5. Yield.
-        emitted, pieces = text.extend(made.verdict.tokens)
-        seconds = made.seconds(prefill)
-        learn(length, request, made.verdict, seconds)
+        emitted, pieces = text.extend(round_.verdict.tokens)
+        seconds = round_.seconds(prefill)
+        learn(policy, request, round_.verdict, seconds)
         yield PendingRound(
-            made.verdict,
+            round_.verdict,
             request.pair.texts,
             request.rule,
             index,
@@ -97,15 +95,15 @@ def _decoded(
             tuple(pieces),
             seconds,
             text.stop_reason,
-            None if made.choice.speed is None else made.choice,
+            None if round_.choice.speed is None else round_.choice,
             decoder.drafter.reachable,
             decoder.target.read_again,
-            made.fetch,
+            round_.fetch,
         )
         prefill, index = 0.0, index + 1
 
 
-def _timed(clock: Stopwatch, work: Callable[[], None]) -> float:
+def _seconds_of(clock: Stopwatch, work: Callable[[], None]) -> float:
     """Seconds of finished work that does not count as time in models."""
     start = clock.mark()
     work()
@@ -115,7 +113,7 @@ def _timed(clock: Stopwatch, work: Callable[[], None]) -> float:
     return clock.between(start, end)
 
 
-def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Generator[Made, None, None]:
+def _refusing_long_texts(request: Request, rounds_: Iterator[AnyRound]) -> Generator[AnyRound, None, None]:
     tokens = len(request.prompt.ids)
 
     def too_long() -> SpecvizError:
@@ -127,7 +125,7 @@ def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Generator[Ma
         )
 
     with refusing_out_of_memory(too_long):
-        for round_ in made:
+        for round_ in rounds_:
             tokens += len(round_.emitted)
             yield round_
 
@@ -145,28 +143,28 @@ def replay(request: Request, rule: str) -> Generator[tuple[Round, Round], None, 
     drafter = request.settings.drafter
     if drafter is None:
         raise SpecvizError("Plain decoding drafts nothing for two rules to judge: choose a drafter.", "drafter")
-    other = choose_rule(rule, drafter, request.branches > 1, request.drafter.draws_paths)
-    if other.lossless != request.rule.lossless:
+    other_rule = choose_rule(rule, drafter, request.branches > 1, request.drafter.draws_paths)
+    if other_rule.lossless != request.rule.lossless:
         raise SpecvizError(
             "The two rules need different drafts: a lossy rule judges top choices, a lossless rule judges drawn "
             "tokens.",
             "rule",
         )
-    if request.branches > 1 and other.paths != request.rule.paths:
+    if request.branches > 1 and other_rule.paths != request.rule.paths:
         raise SpecvizError(
             "The two rules need different drafts of a tree: one draws siblings, the other whole paths.", "rule"
         )
-    return _replayed(request, other)
+    return _replay(request, other_rule)
 
 
-def _replayed(request: Request, other: Rule) -> Generator[tuple[Round, Round], None, None]:
-    judge = Judge(replace(request, rule=other).deciding_rule, request.warper)
+def _replay(request: Request, other_rule: Rule) -> Generator[tuple[Round, Round], None, None]:
+    judge = Judge(replace(request, rule=other_rule).deciding_rule, request.warper)
     for pending in pending_rounds(request, details=True):
-        yield pending.record(), _judged_again(pending, other, judge).record()
+        yield pending.record(), _judge_again(pending, other_rule, judge).record()
 
 
 @torch.inference_mode()
-def _judged_again(pending: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
+def _judge_again(pending: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
     rows, _, uniforms = pending.verdict.details()
     verdict = judge.verdict_by_rows(pending.verdict.draft, rows, uniforms)
     judged = replace(pending, verdict=verdict, rule=rule, emitted=verdict.tokens, pieces=())

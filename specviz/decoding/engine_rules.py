@@ -32,8 +32,8 @@ LEAST_PRODUCT = 0.4
 
 
 def accept_by_thresholds(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """SGLang, LOSSY below 1: keeps a token if p ≥ `SINGLE`, or if the siblings' coin is below their p so far, its own
-    included, over `ACCUMULATED`. What was refused is taken from p, and the next token drawn from the rest.
+    """SGLang, LOSSY below 1: accepts a token if p ≥ `SINGLE`, or if the siblings' coin is below their p so far, its own
+    included, over `ACCUMULATED`. The p of rejected tokens is removed, and the next token drawn from the rest.
 
     With both at 1 that is exact for chosen tokens, q = 1. TreeSpeculativeSamplingTargetOnly in sgl-kernel's
     speculative_sampling.cuh; at temperature 0 SGLang compares tokens and reads no threshold.
@@ -43,18 +43,18 @@ def accept_by_thresholds(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> 
     _, target_probs = require_shapes(draft, rows, uniforms)
     shape = draft.shape
     p = shape.judging_cells(target_probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
-    so_far = ((p + (shape.elders * p).sum(-1)) / ACCUMULATED).clamp_max_(1)
-    passed = (uniforms.accept.index_select(0, shape.families) < so_far) | (p >= SINGLE)
-    kept = shape.path(passed)
-    row = shape.row_after(kept)
-    refused = points_at(row, draft.tokens, shape.rows, target_probs)
-    next_probs = residual(target_probs.index_select(0, row)[0], refused)
+    bound = ((p + (shape.elders * p).sum(-1)) / ACCUMULATED).clamp_max_(1)
+    passed = (uniforms.accept.index_select(0, shape.families) < bound) | (p >= SINGLE)
+    accepted = shape.path(passed)
+    row = shape.row_after(accepted)
+    rejected = points_at(row, draft.tokens, shape.rows, target_probs)
+    next_probs = residual(target_probs.index_select(0, row)[0], rejected)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
-    return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
+    return Decision(accepted, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
 
 def accept_relaxed(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """TensorRT-LLM, LOSSY: keeps a token of a chain if it is among the target's `RELAXED_TOP` likeliest and its p_raw
+    """TensorRT-LLM, LOSSY: accepts a token of a chain if it is among the target's `RELAXED_TOP` likeliest and its p_raw
     at most `RELAXED_DELTA` below the largest. The next token is the target's likeliest: nothing is ever drawn.
 
     `use_relaxed_acceptance_for_thinking`: there only between <think> and </think>, here everywhere.
@@ -64,10 +64,10 @@ def accept_relaxed(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decisi
     p = rows.raw[:n].gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)
     top = rows.raw[:n].topk(min(RELAXED_TOP, rows.logits.shape[-1])).values
     passed = (p >= top[:, -1]) & (p >= top[:, 0] - RELAXED_DELTA)
-    kept = passed.cumprod(0)
-    row = kept.sum(0, keepdim=True)
+    accepted = passed.cumprod(0)
+    row = accepted.sum(0, keepdim=True)
     return Decision(
-        kept, p, torch.ones_like(p), passed.float(), row, rows.likeliest.index_select(0, row)[0], None, None
+        accepted, p, torch.ones_like(p), passed.float(), row, rows.likeliest.index_select(0, row)[0], None, None
     )
 
 
@@ -106,22 +106,22 @@ def defer_rejections(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Deci
 Cut = Callable[[Draft], int]
 
 
-def own_probability(draft: Draft) -> int:
+def probability_cut(draft: Draft) -> int:
     """LOSSY: drops the first token whose own q is below `P_MIN`, and all after it.
 
     llama.cpp's p-min does that too, and is exact while its drafts are the likeliest tokens: then nothing depends on a
     draw.
     """
-    return _leading(_own(draft) >= P_MIN)
+    return _leading(_drawn_probs(draft) >= P_MIN)
 
 
-def product_so_far(draft: Draft) -> int:
+def product_cut(draft: Draft) -> int:
     """LOSSY: drops the first token at which the product of the drawn tokens' own q falls below `LEAST_PRODUCT`, and all
     after it: a draft's length chosen by its confidence, token included."""
-    return _leading(_own(draft).cumprod(0) >= LEAST_PRODUCT)
+    return _leading(_drawn_probs(draft).cumprod(0) >= LEAST_PRODUCT)
 
 
-def _own(draft: Draft) -> Tensor:
+def _drawn_probs(draft: Draft) -> Tensor:
     """[n] the probability with which each token was drawn."""
     if draft.probs is None:
         return torch.ones(len(draft.parents), device=draft.tokens.device)

@@ -82,22 +82,23 @@ def exact_distribution(request: Request) -> ExactDistribution:
     """Enumerates all outcomes: one pass for the first token's row, and one for each possible first token.
 
     A round's passes read several tokens at once and round differently in half precision. So the distribution is also
-    taken from such passes: after a kept draft token, and after a token that ended the previous round.
+    taken from such passes: after an accepted draft token, and after a token that ended the previous round.
     """
     start, warper, end = Start(request), request.warper, request.pair.eos_ids
-    ways = [_enumerate(*_by_single_passes(start, warper), end)]
+    distributions = [_enumerate(*_by_single_passes(start, warper), end)]
     for parents in _shapes(request):
-        ways += [_enumerate(*read(start, warper, parents), end) for read in (_after_kept, _after_ended)]
-    plain = ways[0]
-    outcomes = sorted(set().union(*ways), key=lambda outcome: (-plain.get(outcome, 0.0), outcome))
+        distributions += [_enumerate(*read(start, warper, parents), end) for read in (_after_accepted, _after_next)]
+    plain = distributions[0]
+    outcomes = sorted(set().union(*distributions), key=lambda outcome: (-plain.get(outcome, 0.0), outcome))
+    rows = [tuple(probs.get(outcome, 0.0) for outcome in outcomes) for probs in distributions]
     texts = request.pair.texts
     return ExactDistribution(
         outcomes=tuple(outcomes),
         texts=tuple(tuple(texts.chip(token) for token in outcome) for outcome in outcomes),
-        probs=tuple(plain.get(outcome, 0.0) for outcome in outcomes),
-        low=tuple(min(way.get(outcome, 0.0) for way in ways) for outcome in outcomes),
-        high=tuple(max(way.get(outcome, 0.0) for way in ways) for outcome in outcomes),
-        rounding=max(sum(abs(way.get(one, 0.0) - plain.get(one, 0.0)) for one in outcomes) / 2 for way in ways),
+        probs=rows[0],
+        low=tuple(map(min, zip(*rows))),
+        high=tuple(map(max, zip(*rows))),
+        rounding=max(sum(abs(p - plain_p) for p, plain_p in zip(row, rows[0])) / 2 for row in rows),
     )
 
 
@@ -118,7 +119,7 @@ def _enumerate(first: Tensor, after: RowAfter, end: frozenset[int]) -> dict[Firs
 def _shapes(request: Request) -> list[tuple[int, ...]]:
     """The parents of drafts as large as in the first and second rounds of a run."""
     branches = request.branches
-    budgets = {min(request.num_draft_tokens, RUN_TOKENS - done - 1) for done in range(COMPARED)}
+    budgets = {min(request.num_draft_tokens, RUN_TOKENS - emitted - 1) for emitted in range(COMPARED)}
     if branches == 1:
         return [chain(budget) for budget in sorted(budgets)]
     return [(-1,) * request.drafter.largest_draft(budget, branches) for budget in sorted(budgets)]
@@ -137,7 +138,7 @@ def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:
     return first.double(), after
 
 
-def _after_kept(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+def _after_accepted(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
     """Both rows from one target pass over a draft that begins with the first token."""
     target, ids = start.target(), start.ids
 
@@ -149,8 +150,8 @@ def _after_kept(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple
     return rows(0)[0].double(), lambda a: rows(a)[1]
 
 
-def _after_ended(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
-    """The second row from the next round's pass: the first token ended a round whose whole draft was refused."""
+def _after_next(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+    """The second row from the next round's pass: the first token ended a round whose whole draft was rejected."""
     target, ids = start.target(), start.ids
     first = warper.probabilities(target.verify(ids, _draft_of(0, parents, target), parents))[0]
     target.keep(len(ids), ())

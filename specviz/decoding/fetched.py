@@ -47,7 +47,7 @@ class Fetched:
     reach: Numbers = ()  # [n + 1], see `Candidates`
     # The draft tokens, [n]
     token: Ids = ()
-    kept: Sequence[bool] = ()
+    accepted: Sequence[bool] = ()
     p: Numbers = ()
     q: Numbers = ()  # empty at temperature 0
     accept_prob: Numbers = ()  # empty: as p
@@ -93,7 +93,7 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
     parts = {"next_token": decision.next_token, "next_u": uniforms.next, "row": decision.row}
     if not draft.parents:
         return parts
-    parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p}
+    parts |= {"token": draft.tokens, "accepted": decision.accepted, "p": decision.p}
     optional = {"p_left": decision.p_left, "weighed": decision.weighed, "distance": decision.distance}
     optional["draw"] = draft.draws
     if decision.next_probs is not None:
@@ -124,23 +124,23 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
     lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = drawn_from if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:
-        drafters_own = _leading(draft_raw)[1]
+        drafter_ids = _leading(draft_raw)[1]
         # Siblings were drafted from the same row.
-        lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
+        lists.insert(1, drafter_ids if shape.is_chain else drafter_ids.index_select(0, shape.families))
     ids = torch.cat(lists, dim=-1)
     parts |= {"ids": ids, "ids_raw": shape.judging_cells(raw, ids)}
     if warped is not None:
         parts["ids_p"] = shape.judging_cells(warped, ids)
     if draft_raw is not None:
-        own = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
-        parts["ids_q_raw"] = own
+        q_raw = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
+        parts["ids_q_raw"] = q_raw
     if drawn_from is not None and drawn_from is not draft_raw:
         parts["ids_q"] = drawn_from.gather(-1, ids)
     return parts
 
 
 def _leading(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest of each row, [..., TOP], fewer if there are no more tokens, and their ids."""
+    """Each row's likeliest probabilities, [..., TOP] (fewer in a smaller vocabulary), and their ids."""
     return rows.topk(min(TOP, rows.shape[-1]))
 
 

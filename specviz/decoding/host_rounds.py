@@ -11,10 +11,10 @@ from specviz.decoding.fetched import Fetched
 from specviz.decoding.request import Request
 from specviz.records.runs import LengthChoice, Seconds
 from specviz.rules.draft import Verdict
-from specviz.theory.draft_length import DraftLength
+from specviz.theory.draft_length import DepthPolicy
 
 
-class MadeRound(NamedTuple):
+class JudgedRound(NamedTuple):
     """A round whose outcome is known."""
 
     verdict: Verdict
@@ -26,18 +26,18 @@ class MadeRound(NamedTuple):
 class HostRounds:
     """Makes the rounds of a run with its decoder."""
 
-    def __init__(self, request: Request, decoder: Decoder, length: DraftLength):
-        self.request, self.decoder, self.length = request, decoder, length
+    def __init__(self, request: Request, decoder: Decoder, policy: DepthPolicy):
+        self.request, self.decoder, self.policy = request, decoder, policy
 
-    def next(self, text: Continuation) -> MadeRound:
+    def next(self, text: Continuation) -> JudgedRound:
         """The next round after the text, which is yet to be extended by it."""
-        return self._made(text, time.perf_counter(), self.length.choose())
+        return self._make(text, time.perf_counter(), self.policy.choose())
 
-    def _made(self, text: Continuation, began: float, choice: LengthChoice) -> MadeRound:
+    def _make(self, text: Continuation, began: float, choice: LengthChoice) -> JudgedRound:
         """Makes a round at once. began: on the host's clock."""
-        self.decoder.drafter.narrow(1 if self.length.as_chain else self.request.branches)
-        verdict = self.decoder.round(text.committed, self.request.depth(choice.depth, text.room))
-        return MadeRound(verdict, choice, partial(self._seconds, began))
+        self.decoder.drafter.narrow(1 if self.policy.drafts_chain else self.request.branches)
+        verdict = self.decoder.round(text.committed, self.request.allowed_depth(choice.depth, text.room))
+        return JudgedRound(verdict, choice, partial(self._seconds, began))
 
     def _seconds(self, began: float, prefill: float) -> Seconds:
         """The times of the last round; its one transfer to the host has made all marks readable."""

@@ -14,8 +14,8 @@ from specviz.decoding.engine_rules import (
     accept_by_thresholds,
     accept_relaxed,
     defer_rejections,
-    own_probability,
-    product_so_far,
+    probability_cut,
+    product_cut,
 )
 from specviz.decoding.exact_distribution import (
     COMPARED,
@@ -53,45 +53,45 @@ class LabRule:
     argmax: bool = False  # drafts are the drafter's likeliest tokens, point masses
     mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
     cut: Cut | None = None  # how many tokens of a chain are proposed
-    stale_state: bool = False  # a running state keeps what was refused
+    stale_state: bool = False  # a running state keeps rejected tokens
 
 
 # Rules that are wrong on purpose: only the lab knows them, and it must catch them
 
 
 def accept_everything(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """WRONG: keeps every draft token (in a tree, the first branch). The output follows the drafter."""
-    return _keep(torch.ones_like(draft.tokens, dtype=torch.bool), draft, rows, uniforms)
+    """WRONG: accepts every draft token (in a tree, the first branch). The output follows the drafter."""
+    return _accept_passing(torch.ones_like(draft.tokens, dtype=torch.bool), draft, rows, uniforms)
 
 
 def accept_likeliest(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """WRONG: keeps tokens among the target's `LIKELIEST` likeliest, without a coin; otherwise draws from the target.
+    """WRONG: accepts tokens among the target's `LIKELIEST` likeliest, without a coin; otherwise draws from the target.
 
     Tokens that are easy to guess come too often: once as the drafter's, once more as the target's.
     """
     judging = rows.raw[draft.shape.rows]
     least = judging.topk(LIKELIEST).values[:, -1:]
-    return _keep((judging.gather(-1, draft.tokens.unsqueeze(-1)) >= least).squeeze(-1), draft, rows, uniforms)
+    return _accept_passing((judging.gather(-1, draft.tokens.unsqueeze(-1)) >= least).squeeze(-1), draft, rows, uniforms)
 
 
-def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """Keeps tokens while they pass, then continues from the target's own row: no residual, no coin."""
+def _accept_passing(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """Accepts tokens while they pass, then continues from the target's own row: no residual, no coin."""
     shape = draft.shape
-    kept = shape.path(passed)
-    row = shape.row_after(kept)
+    accepted = shape.path(passed)
+    row = shape.row_after(accepted)
     p = rows.raw[shape.rows, draft.tokens]
     if rows.choices is not None:
         next_token, next_probs, next_sums = rows.choices.index_select(0, row)[0], None, None
     else:
         next_probs = rows.drawn_from.index_select(0, row)[0]
         next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
-    return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
+    return Decision(accepted, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
 
 class Mislabelled(Draws):
     """WRONG: takes the likeliest tokens, whose q is 1, but reports the softmax as if they were drawn from it."""
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         return row.argmax(-1), self.warper.probabilities(row)
 
     def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
@@ -119,8 +119,8 @@ _RULES = {
     "sglang": LabRule(wrong=Rule("sglang", accept_by_thresholds, lossless=False), argmax=True),
     "trtllm": LabRule("token", wrong=Rule("trtllm", accept_relaxed, lossless=False), argmax=True),
     "fly": LabRule("token", wrong=Rule("fly", defer_rejections, lossless=False), argmax=True),
-    "p_min": LabRule("token", cut=own_probability),
-    "confidence_cut": LabRule("token", cut=product_so_far),
+    "p_min": LabRule("token", cut=probability_cut),
+    "confidence_cut": LabRule("token", cut=product_cut),
 }
 _RULES |= {name: LabRule(name, lossless=rules.RULES[name].lossless) for name in UNUSUAL}
 
@@ -209,16 +209,16 @@ class Sampler:
             drafter.prefill(self.start.ids, self.start.features)
         decoder = Decoder(target, drafter, self.coins, self.judge)
         self.runs += 1
-        text, given = list(self.start.ids), 0
-        while given < wanted:
+        text, emitted = list(self.start.ids), 0
+        while emitted < wanted:
             between_rounds(self.request.passes)
             with torch.inference_mode():
                 # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
-                verdict = decoder.round(text, min(self.request.num_draft_tokens, length - given - 1))
+                verdict = decoder.round(text, min(self.request.num_draft_tokens, length - emitted - 1))
             accepted: list[Origin] = ["accepted"] * len(verdict.path)
-            for token, origin in list(zip(verdict.tokens, [*accepted, verdict.ending]))[: wanted - given]:
+            for token, origin in list(zip(verdict.tokens, [*accepted, verdict.ending]))[: wanted - emitted]:
                 text.append(token)
-                given += 1
+                emitted += 1
                 yield token, origin
                 if token in self.request.pair.eos_ids:
                     return

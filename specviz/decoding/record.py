@@ -26,6 +26,7 @@ from specviz.records.runs import (
     StopReason,
 )
 from specviz.records.settings import AUTO
+from specviz.records.trees import children_of, outcomes_of
 from specviz.rules.draft import Draft, Rule, Verdict
 from specviz.rules.sampling import require_numbers
 
@@ -64,7 +65,7 @@ class PendingRound:
             require_numbers(sum(listed), drafted=True)  # a NaN among them makes their sum one
         drafted = [
             _drafted_token(place, fetched, draft, outcome, self.texts, self.rule)
-            for place, outcome in enumerate(_outcomes(draft.parents, fetched.kept, fetched.weighed))
+            for place, outcome in enumerate(outcomes_of(draft.parents, fetched.accepted, fetched.weighed))
         ]
         recovered = verdict.ending == "recovered"
         following = _next_token(fetched, self.texts, "recovered" if recovered else "bonus")
@@ -104,24 +105,6 @@ class Ledger:
         self._rounds += [pending.record() for pending in self._waiting]
         self._waiting, self._bytes = [], 0
         return self._rounds
-
-
-def _outcomes(parents: tuple[int, ...], kept: Sequence[bool], weighed: Sequence[bool]) -> list[Outcome]:
-    """Rejected means tried and not accepted: it continues what was kept, and no earlier sibling was accepted.
-
-    weighed: see `Fetched`.
-    """
-    outcomes: list[Outcome] = []
-    continued: set[int] = set()
-    for index, parent in enumerate(parents):
-        if kept[index]:
-            outcomes.append("accepted")
-            continued.add(parent)
-        else:
-            tried = (parent < 0 or bool(kept[parent])) and parent not in continued
-            tried = tried and (not weighed or weighed[index])
-            outcomes.append("rejected" if tried else "discarded")
-    return outcomes
 
 
 def _next_token(fetched: Fetched, texts: TokenTexts, kind: NextKind) -> NextToken:
@@ -165,16 +148,13 @@ def _drafted_token(
 
 def _candidates(fetched: Fetched, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
     """The lists of every row. recovered: given if a token was rejected, whose row then has a residual."""
-    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
-    for token, parent in enumerate(draft.parents):
-        children[parent + 1].append(token)
     residual: Listed = ()
     if recovered:
         drawn = _pairs(fetched.residual_ids, fetched.residual)
         residual = drawn if fetched.residual else ((recovered.id, 1.0),)
     return tuple(
         _row_lists(fetched, draft, row, siblings, residual if row == fetched.row[0] else ())
-        for row, siblings in enumerate(children)
+        for row, siblings in enumerate(children_of(draft.parents))
     )
 
 
@@ -211,7 +191,7 @@ def _pairs(ids: Sequence[int], values: Sequence[float]) -> Listed:
 # Whole runs
 
 
-def collect(request: Request, done: Sequence[Round]) -> Run:
+def collect(request: Request, rounds: Sequence[Round]) -> Run:
     """A Run from its rounds; one that did not reach its end counts as stopped."""
     pair, settings = request.pair, request.settings
     return Run(
@@ -223,11 +203,11 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
         seed=settings.seed,
         max_new_tokens=settings.max_new_tokens,
         prompt=request.prompt,
-        rounds=tuple(done),
-        stop_reason=(done[-1].stop_reason if done else None) or "stopped",
-        text="".join(piece for round_ in done for piece in round_.pieces),
-        token_ids=tuple(token for round_ in done for token in round_.emitted),
-        vocabulary=vocabulary(pair, done),
+        rounds=tuple(rounds),
+        stop_reason=(rounds[-1].stop_reason if rounds else None) or "stopped",
+        text="".join(piece for round_ in rounds for piece in round_.pieces),
+        token_ids=tuple(token for round_ in rounds for token in round_.emitted),
+        vocabulary=vocabulary(pair, rounds),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -238,10 +218,10 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
     )
 
 
-def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
+def vocabulary(pair: ModelPair, rounds: Iterable[Round]) -> dict[int, str]:
     """The text of every token id that the rounds mention."""
     ids: set[int] = set()
-    for round_ in done:
+    for round_ in rounds:
         ids.update(token.id for token in round_.drafted)
         ids.add(round_.next.id)
         ids.update(token for token, _, _ in round_.next.line)

@@ -41,20 +41,22 @@ def speculate(
         # 2. Verify: one pass of the target over all of them. p[i] is its distribution where token i stands.
         p = probabilities(target, p_cache, text + drafted, len(drafted) + 1, temperature)
 
-        # 3. Judge: keep token x with probability min(1, p(x) / q(x)), up to the first refusal.
-        kept = 0
-        while kept < len(drafted) and accept_u[kept] < p[kept][drafted[kept]] / q[kept][drafted[kept]]:
-            kept += 1
-        # The next token comes from what q left uncovered there or, if nothing was refused, from the target's last row.
-        left = (p[kept] - q[kept]).clamp(min=0) if kept < len(drafted) else p[kept]
-        next_token = draw(left if left.sum() > 0 else p[kept], next_u)
+        # 3. Judge: accept token x with probability min(1, p(x) / q(x)), up to the first rejection.
+        accepted = 0
+        for u, token, target_probs, draft_probs in zip(accept_u, drafted, p, q):
+            if not u < target_probs[token] / draft_probs[token]:
+                break
+            accepted += 1
+        # The next token comes from what q left uncovered there or, if none was rejected, from the target's last row.
+        uncovered = (p[accepted] - q[accepted]).clamp(min=0) if accepted < len(drafted) else p[accepted]
+        next_token = draw(uncovered if uncovered.sum() > 0 else p[accepted], next_u)
 
-        # 4. Keep: the caches forget what was refused; each holds at most the committed tokens less one.
+        # 4. Keep: the caches forget the rejected tokens; each holds at most the committed tokens less one.
         for cache in (p_cache, q_cache):
-            cache.crop(-max(0, cache.get_seq_length() - len(text) - kept))
+            cache.crop(-max(0, cache.get_seq_length() - len(text) - accepted))
 
         # 5. Yield.
-        for token in [*drafted[:kept], next_token]:
+        for token in [*drafted[:accepted], next_token]:
             text.append(token)
             if token in eos_ids:
                 return text[len(prompt) :]

@@ -18,7 +18,7 @@ from specviz.rules.draft import Rule
 from specviz.rules.exact import MATCH
 from specviz.rules.sampling import Warper
 
-#: The depths among which γ = auto chooses where every one has to be recorded.
+#: The depths among which γ = auto chooses where each has to be recorded.
 RECORDED_DEPTHS = (0, 1, 2, 3, 4, 6, 8)
 
 #: A larger tree costs more in the target pass than its last branches can gain.
@@ -37,7 +37,7 @@ class Request:
     rule: Rule  # ``auto`` resolved
     warper: Warper  # for the target's logits and the drafter's
     passes: dict[Role, FastPasses]  # the pair's fast passes at that moment, by role
-    longest: int = LONGEST_AUTO  # the most that γ = auto may be
+    most_draft_tokens: int = LONGEST_AUTO  # if γ is chosen in each round
 
     @property
     def deciding_rule(self) -> Rule:
@@ -57,15 +57,14 @@ class Request:
         most = self.settings.deepest_draft
         if not self.chooses_length:
             return (most,)
-        most = min(most, self.longest)
-        every = range(most + 1)
-        return tuple(one for one in RECORDED_DEPTHS if one <= most) if kind_of(self.passes) == "graphs" else (*every,)
+        depths = RECORDED_DEPTHS if kind_of(self.passes) == "graphs" else range(most + 1)
+        return tuple(depth for depth in depths if depth <= min(most, self.most_draft_tokens))
 
-    def depth(self, chosen: int, room: int) -> int:
+    def allowed_depth(self, chosen: int, room: int) -> int:
         """How deep a round drafts for which `chosen` was chosen, and after which `room` draft tokens fit."""
         if not self.chooses_length:
             return min(chosen, room)
-        return max(one for one in self.depths if one <= min(chosen, room))
+        return max(depth for depth in self.depths if depth <= min(chosen, room))
 
     @property
     def num_draft_tokens(self) -> int:
@@ -81,14 +80,14 @@ class Request:
         """The same pair and passes with other settings, checked; an equal prompt is not encoded again. Raises as
         `prepare` does."""
         same = (settings.prompt, settings.chat) == (self.settings.prompt, self.settings.chat)
-        made = prepare(self.pair, settings, self.prompt if same else None)
-        return replace(made, passes=self.passes, longest=self.longest)
+        request = prepare(self.pair, settings, self.prompt if same else None)
+        return replace(request, passes=self.passes, most_draft_tokens=self.most_draft_tokens)
 
 
 def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None) -> Request:
     """Checks and resolves all settings that depend on the pair. Raises SpecvizError, with `field` set.
 
-    prompt: that of the settings, where it has been encoded before.
+    prompt: the encoded prompt of the settings, where that exists already.
     """
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
@@ -97,7 +96,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
         _check_tree(pair, settings, drafter, branches)
     rule = choose_rule(settings.rule, settings.drafter, branches > 1, drafter.draws_paths)
     if settings.drafter is None or settings.sampling.greedy:
-        # Plain decoding judges nothing, and at temperature 0 all rules are one: the record names the usual one.
+        # Plain decoding judges nothing, and at temperature 0 all rules are the same: the record names the usual rule.
         rule = choose_rule("auto", settings.drafter, branches > 1, drafter.draws_paths)
     prompt = prompt or pair.encode(settings.prompt, chat=settings.chat)
     warper = Warper(settings.sampling)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specviz.drafters.growing import Growing, GrownLevel
+from specviz.drafters.growing import Growing, Grown, GrownLevel
 from specviz.parts.head_passes import HeadModel
-from specviz.parts.reading import Rows, TrainedPart, before
+from specviz.parts.reading import Rows, TrainedPart, parent_states
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
@@ -62,18 +62,19 @@ class DraftAhead:
 
     def draft(self, text: DeviceText, depth: int, uniforms: Tensor) -> Draft:
         """What follows the text, `depth` ≥ 1 levels. uniforms: float64, at least one for each token."""
-        levels, made = self.levels(DeviceReading(self, text), depth), self.growing.begun(depth, text.length.device)
-        first = self._fitting(next(levels))
-        level = made.add(first[:1], uniforms)
+        levels = self.rows_by_level(DeviceReading(self, text), depth)
+        grown = Grown(self.growing, depth, text.length.device)
+        first = self._fit(next(levels))
+        level = grown.add(first[:1], uniforms)
         for step in range(1, depth):
-            rows = first[step : step + 1] if len(first) > 1 else self._fitting(levels.send(level))
-            level = made.add(rows, uniforms)
-        return made.draft(uniforms, self.sources)
+            rows = first[step : step + 1] if len(first) > 1 else self._fit(levels.send(level))
+            level = grown.add(rows, uniforms)
+        return grown.draft(uniforms, self.sources)
 
-    def _fitting(self, rows: Tensor) -> Tensor:
+    def _fit(self, rows: Tensor) -> Tensor:
         return fit_width(rows, self.vocab_size).float()
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
         """The rows of one level after another."""
         rows = reading.text()
         while True:
@@ -88,21 +89,21 @@ class DraftAhead:
         return ()
 
     def note_read(self, text: DeviceText) -> None:
-        """Takes down how far it has read, before the text goes on; models find what is unread by themselves. Drafting
+        """Notes how far it has read, before the text grows; models find what is unread by themselves. Drafting
         itself changes nothing that drafting begins with, so a draft can be made twice."""
 
-    def read_after(self, length: int, kept: int, depth: int) -> int:
-        """How many places it has read, once `kept` tokens were kept of a draft after `length` tokens of text."""
-        return length + min(kept, depth - 1)
+    def read_after(self, length: int, accepted: int, depth: int) -> int:
+        """How many places it has read after `length` tokens of text and a draft of which `accepted` were accepted."""
+        return length + min(accepted, depth - 1)
 
     def keep(self, start: Tensor, path: Tensor) -> None:
-        """Moves what it has read of a tree's kept tokens to where the text goes on. start: [1] int64; path: [depth]
-        int64, the tokens that were kept, then any."""
+        """Moves what it has read of a tree's accepted tokens to the text's end. start: [1] int64; path: [depth]
+        int64, the accepted tokens, then any."""
         if not self.shares:
             move(self.rows, start, path)
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         """How many places after the text it writes to, if that is more than a draft has tokens."""
         return 0
 
@@ -131,17 +132,17 @@ class MasksAhead(DraftAhead):
 
     mask: int  # its id
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
         yield reading.text(reading.last.new_full((depth - 1,), self.mask))
 
-    def read_after(self, length: int, kept: int, depth: int) -> int:
+    def read_after(self, length: int, accepted: int, depth: int) -> int:
         return length
 
     def keep(self, start: Tensor, path: Tensor) -> None:
         """Nothing to do: it has read nothing of the draft."""
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         return int(self.deepest)
 
 
@@ -155,16 +156,16 @@ class HeadAhead(DraftAhead):
     model: HeadModel  # with the part, or its first head
     fuse: Callable[[Tensor], Tensor]  # `TrainedPart.fuse`
 
-    def levels(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
-        return self.part.levels(reading, depth)
+    def rows_by_level(self, reading: DeviceReading, depth: int) -> Rows[GrownLevel]:
+        return self.part.rows_by_level(reading, depth)
 
     def inputs(self, states: Tensor) -> tuple[Tensor, ...]:
         return (states,)
 
     def text_inputs(self, text: DeviceText, masks: int, features: Tensor | None) -> tuple[Tensor, ...]:
-        read = text.states(text.read + torch.arange(self.unread, device=text.read.device))
-        given = functional.pad(read, (0, 0, 0, masks)) if features is None else torch.cat([read, features])
-        return (self.fuse(given).to(self.passes.static.dtype),)
+        states = text.states(text.read + torch.arange(self.unread, device=text.read.device))
+        states = functional.pad(states, (0, 0, 0, masks)) if features is None else torch.cat([states, features])
+        return (self.fuse(states).to(self.passes.static.dtype),)
 
     def first(self, text: DeviceText) -> tuple[Tensor, Tensor]:
         return text.read, text.length - 1
@@ -172,14 +173,14 @@ class HeadAhead(DraftAhead):
     def note_read(self, text: DeviceText) -> None:
         text.read.copy_(text.length - 1)
 
-    def read_after(self, length: int, kept: int, depth: int) -> int:
+    def read_after(self, length: int, accepted: int, depth: int) -> int:
         return length - 1
 
     def keep(self, start: Tensor, path: Tensor) -> None:
-        """Nothing to do: it reads the kept tokens once more, with the target's states."""
+        """Nothing to do: it reads the accepted tokens once more, with the target's states."""
 
     @property
-    def beyond(self) -> int:
+    def extra_places(self) -> int:
         return self.part.masks
 
 
@@ -187,7 +188,7 @@ class DeviceReading:
     """The passes of one draft on a device (`specviz.parts.reading.Reading`)."""
 
     foresees = False  # no draft ends early there
-    sure: Tensor | None = None
+    forecast: Tensor | None = None
 
     def __init__(self, ahead: DraftAhead, text: DeviceText):
         self.ahead, self.on_device = ahead, text
@@ -230,9 +231,9 @@ class DeviceReading:
             return rows
         where = self.end + torch.arange(level.first, level.first + len(level.tokens), device=self.end.device)
         seen = branches_see(ahead.cells, self.end, level.ancestors)
-        inputs = ahead.inputs(before(self.states, level))
-        rows, more = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
-        self.states = torch.cat([self.states, more])
+        inputs = ahead.inputs(parent_states(self.states, level))
+        rows, new_states = self._pass(level.tokens, place.expand_as(where), where, seen, inputs)
+        self.states = torch.cat([self.states, new_states])
         return rows
 
     def _pass(
@@ -242,7 +243,7 @@ class DeviceReading:
         rows, *states = self.ahead.passes.static(tokens, positions, where, visible, *inputs, *self.ahead.rows)
         return rows, states[0] if states else rows[:, :0]
 
-    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         assert isinstance(self.ahead, HeadAhead)
         rows = self.ahead.model(input_ids=tokens[None], features=states[None]).logits[0]
         return rows[-keep:], states
@@ -258,8 +259,8 @@ def branches_see(cells: Tensor, end: Tensor, ancestors: Tensor) -> Tensor:
 
 
 def move(rows: Sequence[Tensor], start: Tensor, path: Tensor) -> None:
-    """Copies rows from where a draft's tokens are to where a text goes on. start: [1] int64, the place of its first
+    """Copies rows from the places of a draft's tokens to the text's end. start: [1] int64, the place of its first
     token; path: [depth] int64, tokens of the draft."""
     places = start + torch.arange(len(path), device=path.device)
-    for each in rows:
-        each.index_copy_(2, places, each.index_select(2, start + path))
+    for tensor in rows:
+        tensor.index_copy_(2, places, tensor.index_select(2, start + path))

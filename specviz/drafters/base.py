@@ -45,7 +45,7 @@ class Drafter(ABC):
 
     name: ClassVar[str]  # what users type
     words: ClassVar[str] = ""  # the key of its texts, where that is not its name
-    reads: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
+    parameters: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
     narrows: ClassVar[bool] = False  # a draft of its trees can be a chain as well (`narrow`)
     draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them
@@ -77,15 +77,15 @@ class Drafter(ABC):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        """How it drafts, with defaults filled in, as plain values for the trace. A link to a run takes what the drafter
-        `reads` from here."""
+        """How it drafts, with defaults filled in, as plain values for the trace. A link to a run takes the drafter's
+        `parameters` from here."""
         return {}
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
         """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those, and
         for drafters that do not read ``branches``."""
-        if "branches" not in cls.reads:
+        if "branches" not in cls.parameters:
             return 1
         return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
 
@@ -104,7 +104,7 @@ class Drafter(ABC):
         (`feature_layers` side by side); None unless requested."""
 
     def narrow(self, branches: int) -> None:  # noqa: B027, most have one width
-        """The next draft has so many tokens at each depth: 1, or as many as the run's."""
+        """Sets how many tokens the next draft has at each depth: 1, or the run's `branches`."""
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
@@ -114,10 +114,10 @@ class Drafter(ABC):
         draft."""
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
-        """Learns what became of the last draft; caches rewind to what was kept.
+        """Learns what became of the last draft; caches rewind to the accepted tokens.
 
         committed: how many tokens were committed before the draft. features: [tokens read, width] as in `prefill`, of
-        every newly kept token: those that the target had not read before, then the kept draft tokens.
+        every newly committed token that the target has read: its unread text, then the accepted draft tokens.
         """
 
     def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027

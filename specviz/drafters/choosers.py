@@ -21,8 +21,8 @@ class Children:
 
     tokens: Tensor  # [m] int64
     places: list[int]  # [m] the row of each token's parent
-    sure: list[float]  # [m] the drafter's probability for each, given its parent
-    chances: list[float]  # [m] roughly how likely each is to be kept, given its parent
+    confidences: list[float]  # [m] the drafter's probability for each, given its parent
+    chances: list[float]  # [m] roughly how likely each is to be accepted, given its parent
     probs: Tensor | None  # [m, vocab] what each was drawn from; None for top choices
 
 
@@ -32,7 +32,7 @@ class TopChoices:
     warper: Warper | None = None  # shapes the distributions that tokens are drawn from
     temperature: float | None = 0.0  # at which they are drawn from whole rows, if nothing else shapes these
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
         return first_largest(row), None
 
@@ -48,8 +48,8 @@ class TopChoices:
             for prob, token in zip(probs[place], ids[place])
         ]
         best = heapq.nlargest(branches, candidates, key=itemgetter(0))
-        _, places, tokens, sure = map(list, zip(*best))
-        return Children(to_device(tokens, rows.device), places, sure, chances=sure, probs=None)
+        _, places, tokens, confidences = map(list, zip(*best))
+        return Children(to_device(tokens, rows.device), places, confidences, chances=confidences, probs=None)
 
 
 class Draws:
@@ -59,7 +59,7 @@ class Draws:
         self.warper = warper
         self.temperature = warper.temperature_alone
 
-    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """The token [1] drawn from a row of logits [1, vocab], and the distribution it was drawn from."""
         probs = self.warper.probabilities(row)
         return draw(probs, u), probs
@@ -69,23 +69,23 @@ class Draws:
 
         That keeps the output exact: the number of siblings may depend on earlier draws, but not on their own. Each
         sibling is drawn from the row without its elders, renormalised, and judged by that q. A drawn token's chance of
-        being kept depends little on its q (if the models agree, a rare draw passes as often as a common one) and much
-        on its turn: a sibling counts only if its elders are refused.
+        acceptance depends little on its q (if the models agree, a rare draw passes as often as a common one) and much
+        on its turn: a sibling counts only if its elders are rejected.
         """
         probs = self.warper.probabilities(rows)
-        dealt = turns(weights, branches, probs.count_nonzero(-1).tolist())
+        drawing_turns = turns(weights, branches, probs.count_nonzero(-1).tolist())
         tokens: list[Tensor] = []
         places: list[int] = []
         drawn_from: list[Tensor] = []
-        left = probs.clone()
-        for served, _ in dealt:
-            q = left[served]
+        remaining = probs.clone()
+        for drawing, _ in drawing_turns:
+            q = remaining[drawing]
             q.div_(q.sum(-1, keepdim=True))
-            tokens.append(draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1)))
-            places += served
+            tokens.append(draw(q, uniforms[len(places) : len(places) + len(drawing)].unsqueeze(-1)))
+            places += drawing
             drawn_from.append(q)
-            left[served, tokens[-1]] = 0
-        drawn, chances = torch.cat(tokens), [chance for served, chance in dealt for _ in served]
+            remaining[drawing, tokens[-1]] = 0
+        drawn, chances = torch.cat(tokens), [chance for drawing, chance in drawing_turns for _ in drawing]
         return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
 
@@ -97,8 +97,8 @@ class Paths(Draws):
         probs = self.warper.probabilities(rows).expand(branches, -1)
         tokens = draw(probs, uniforms[:branches].unsqueeze(-1))
         places = [0] * branches if len(rows) == 1 else list(range(branches))
-        sure = probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
-        return Children(tokens, places, sure, [1.0] * branches, probs)
+        confidences = probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
+        return Children(tokens, places, confidences, [1.0] * branches, probs)
 
 
 Chooser = TopChoices | Draws
@@ -107,7 +107,7 @@ Chooser = TopChoices | Draws
 def turns(
     weights: Sequence[float], branches: int, limits: Sequence[int] | None = None
 ) -> list[tuple[list[int], float]]:
-    """The rows that draw a sibling in each turn, and its chance of being kept. limits: how many each row can draw."""
+    """The rows that draw a sibling in each turn, and its chance of acceptance. limits: how many each row can draw."""
     shares = deal(weights, branches, limits or [branches] * len(weights))
     return [
         ([place for place, share in enumerate(shares) if share > turn], ACCEPTED * (1 - ACCEPTED) ** turn)

@@ -93,7 +93,7 @@ class SuffixAutomaton:
         self.links = [-1]
         self.lengths = [0]
         self.followers: list[dict[int, int]] = [{}]
-        self.whole = 0
+        self.text_state = 0
         self.recent = 0
 
     def append(self, token: int) -> None:
@@ -102,7 +102,7 @@ class SuffixAutomaton:
             followers = self.followers[state]
             followers[token] = followers.pop(token, 0) + 1
         self._extend(token)
-        self.recent = self._shortened(self.transitions[self.recent][token])
+        self.recent = self._shorten(self.transitions[self.recent][token])
 
     def suffixes(self) -> Iterator[int]:
         """The states of the text's last `order` tokens and their non-empty suffixes, longest first."""
@@ -113,41 +113,41 @@ class SuffixAutomaton:
 
     def after(self, state: int, token: int) -> int:
         """The state of `state`'s string plus a token that has followed it, cut to the last `order` tokens."""
-        return self._shortened(self.transitions[state][token])
+        return self._shorten(self.transitions[state][token])
 
-    def _shortened(self, state: int) -> int:
+    def _shorten(self, state: int) -> int:
         """The first state down the links that has a string of up to `order` tokens."""
         while self.lengths[self.links[state]] >= self.order:
             state = self.links[state]
         return state
 
     def _extend(self, token: int) -> None:
-        new = self._add(self.lengths[self.whole] + 1, {}, {}, 0)
-        state = self.whole
+        new = self._add(self.lengths[self.text_state] + 1, {}, {}, 0)
+        state = self.text_state
         while state >= 0 and token not in self.transitions[state]:
             self.transitions[state][token] = new
             state = self.links[state]
         if state >= 0:
-            self.links[new] = self._exactly(state, token)
-        self.whole = new
+            self.links[new] = self._exact_state(state, token)
+        self.text_state = new
 
-    def _exactly(self, state: int, token: int) -> int:
+    def _exact_state(self, state: int, token: int) -> int:
         """The state whose longest string is `state`'s longest plus the token.
 
         If that string has so far ended at the same places as longer ones, it splits off now. Having shared their
         history, it starts with a copy of their followers.
         """
-        found = self.transitions[state][token]
-        if self.lengths[found] == self.lengths[state] + 1:
-            return found
-        parted = self._add(
-            self.lengths[state] + 1, dict(self.transitions[found]), dict(self.followers[found]), self.links[found]
+        target = self.transitions[state][token]
+        if self.lengths[target] == self.lengths[state] + 1:
+            return target
+        split = self._add(
+            self.lengths[state] + 1, dict(self.transitions[target]), dict(self.followers[target]), self.links[target]
         )
-        self.links[found] = parted
-        while state >= 0 and self.transitions[state].get(token) == found:
-            self.transitions[state][token] = parted
+        self.links[target] = split
+        while state >= 0 and self.transitions[state].get(token) == target:
+            self.transitions[state][token] = split
             state = self.links[state]
-        return parted
+        return split
 
     def _add(self, length: int, transitions: dict[int, int], followers: dict[int, int], link: int) -> int:
         self.lengths.append(length)
@@ -164,7 +164,7 @@ class Tree:
     match: int  # how many tokens at the text's end match
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    score: float = 0.0  # how many to expect kept if the text continues as it used to
+    score: float = 0.0  # how many are expected to be accepted if the text continues as it used to
 
 
 class Suffix(Drafter):
@@ -182,11 +182,11 @@ class Suffix(Drafter):
     name: ClassVar[str] = "suffix"
     copies: ClassVar[bool] = True
     servers: ClassVar[Servers] = Servers("suffix", "NGRAM", "ngram-simple", note="arctic")
-    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches"})
 
     #: Measured on greedy texts of the embedded target (code, books, refrains): going from 1 to 6 tokens of depth per
     #: matched token saves 3 to 8 % of passes, from 6 to 64 at most 1 % more. Contexts of 4 tokens instead of 16 take up
-    #: to 5 % more passes, contexts of 64 save none. Tokens that score below 0.1 are mostly refused.
+    #: to 5 % more passes, contexts of 64 save none. Tokens that score below 0.1 are mostly rejected.
     FACTOR = 6
     ORDER = 16
     LEAST_SCORE = 0.1
@@ -205,14 +205,14 @@ class Suffix(Drafter):
         self._read(prompt)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        return self.copied(self.found(committed, budget))
+        return self.draft_of(self.best_continuation(committed, budget))
 
-    def found(self, committed: Sequence[int], budget: int) -> Tree:
+    def best_continuation(self, committed: Sequence[int], budget: int) -> Tree:
         """The most promising continuation, at most `budget` deep; without tokens if the text's end is new to it."""
         self._read(committed)
         return self._best_tree(budget)
 
-    def copied(self, tree: Tree) -> Draft:
+    def draft_of(self, tree: Tree) -> Draft:
         tokens = to_device(tree.tokens, self.device)
         return Draft(tokens, tuple(tree.parents), sources=(f"match {tree.match}",) * len(tree.tokens))
 

@@ -45,12 +45,12 @@ class DraftModel(Stepwise):
         draft = context.pair.draft
         assert draft is not None, "`check` asks for one"
         self.model = reader(draft, context.target.stopwatch, context.passes.get(DRAFT))
-        self.known_ids = draft.get_input_embeddings().num_embeddings
+        self.id_count = draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(draft) or math.inf
         self.columns = context.pair.draft_columns
         self.reachable = None if self.columns is None else self.columns < logit_width(draft)
-        self.whole = self.columns is None and self.known_ids >= self.vocab_size == logit_width(draft)
-        self.in_one_call = self.whole and self.drafts_in_one_call(self.model)
+        self.covers_target = self.columns is None and self.id_count >= self.vocab_size == logit_width(draft)
+        self.in_one_call = self.covers_target and self.drafts_in_one_call(self.model)
 
     @classmethod
     def suited(cls, pair: ModelPair) -> type[Drafter]:
@@ -67,7 +67,7 @@ class DraftModel(Stepwise):
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         if self.room(prompt) > 0:
-            self.model.prefill(self.known(prompt))
+            self.model.prefill(self.readable(prompt))
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         budget = int(min(budget, self.room(committed)))
@@ -82,29 +82,29 @@ class DraftModel(Stepwise):
         """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
         return self.limit + 1 - len(committed)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        return self._levels(self.unread(committed))
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self._rows_by_level(self.unread(committed))
 
-    def _levels(self, unread: Tensor) -> Rows[HostLevel]:
+    def _rows_by_level(self, unread: Tensor) -> Rows[HostLevel]:
         rows = self.model.forward(unread, keep=1)
         while True:
-            level = yield self._whole(rows)
-            rows = self.model.extend(self._known(level.tokens), level.parents)
+            level = yield self._full_rows(rows)
+            rows = self.model.extend(self._readable(level.tokens), level.parents)
 
-    def known(self, ids: Sequence[int]) -> list[int]:
+    def readable(self, ids: Sequence[int]) -> list[int]:
         """The ids as the draft model reads them. Some only the target has: the draft reads another id in their place.
         That costs a guess, never exactness."""
-        return [min(token_id, self.known_ids - 1) for token_id in ids]
+        return [min(token_id, self.id_count - 1) for token_id in ids]
 
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens that the draft model has not read yet, as ids that it knows, [n] int64."""
-        return self.model.unread(committed).clamp_max(self.known_ids - 1)
+        return self.model.unread(committed).clamp_max(self.id_count - 1)
 
-    def _known(self, tokens: Tensor) -> Tensor:
+    def _readable(self, tokens: Tensor) -> Tensor:
         """Draft tokens as the draft model reads them."""
         return tokens
 
-    def _whole(self, rows: Tensor) -> Tensor:
+    def _full_rows(self, rows: Tensor) -> Tensor:
         """Rows of the draft's head over its whole vocabulary."""
         return rows if self.columns is None else in_order(rows, self.columns)
 
@@ -116,10 +116,10 @@ class DraftModel(Stepwise):
         self.model.keep(committed, [index for index in verdict.path if index < fed])
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if not (self.whole and self.grows_on(self.model)):
+        if not (self.covers_target and self.grows_on(self.model)):
             return None
         # After a draft that was accepted whole its last token is unread, and the one after it.
-        return DraftAhead(**self._in_common(self.model, deepest), unread=2, limit=self.limit)
+        return DraftAhead(**self._ahead_arguments(self.model, deepest), unread=2, limit=self.limit)
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
         if self.model.length < len(committed) - 2:
@@ -152,32 +152,32 @@ class TranslatedDraftModel(DraftModel):
         self.reader = Reader(translation, ())
         width = logit_width(self.model.model)
         draft_ids, target_ids = torch.tensor(translation.pairs, device=self.model.device).T
-        both = (draft_ids < min(width, self.known_ids)) & (target_ids < self.vocab_size)
+        both = (draft_ids < min(width, self.id_count)) & (target_ids < self.vocab_size)
         # Target id -> draft id; one past the draft's logits for tokens not shared.
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
         self.reachable = self.draft_of < width
         # That would take the draft's ids for the target's, where there are as many.
-        self.whole = self.in_one_call = False
+        self.covers_target = self.in_one_call = False
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.reader = Reader(self.reader.translation, prompt)
         if self.room(prompt) > 0:
-            self.model.prefill(self.known(self.reader.ids[: self.reader.settled]))
+            self.model.prefill(self.readable(self.reader.ids[: self.reader.settled]))
 
     def room(self, committed: Sequence[int]) -> float:
         self.reader.follow(committed)
         return super().room(self.reader.ids)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         unread = self.unread(self.reader.ids)
-        return self._levels(unread) if len(unread) else None
+        return self._rows_by_level(unread) if len(unread) else None
 
-    def _known(self, tokens: Tensor) -> Tensor:
-        # Only what was drawn from no numbers is not shared, and will be refused for that.
-        return self.draft_of[tokens].clamp_max(self.known_ids - 1)
+    def _readable(self, tokens: Tensor) -> Tensor:
+        # Only what was drawn from no numbers is not shared, and will be rejected as such.
+        return self.draft_of[tokens].clamp_max(self.id_count - 1)
 
-    def _whole(self, rows: Tensor) -> Tensor:
+    def _full_rows(self, rows: Tensor) -> Tensor:
         return in_order(rows, self.draft_of)
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
@@ -198,8 +198,8 @@ class ParallelDraftModel(DraftModel):
     """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583).
 
     All depths in one pass, so tokens do not see each other: a deeper draft takes hardly more time, but later tokens are
-    kept less often. So do those that can also read their target's hidden states, which they are trained to do without
-    (PARD-2, arXiv 2605.08632).
+    accepted less often. So do those that can also read their target's hidden states (PARD-2, arXiv 2605.08632): they
+    are trained to do without.
     """
 
     name: ClassVar[str] = "parallel"
@@ -238,7 +238,7 @@ class ParallelDraftModel(DraftModel):
     def source(self, depth: int) -> str:
         return f"mask {depth}" if depth else "row"
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         unread = self.unread(committed)
         masks = unread.new_full((depth - 1,), self.model.model.config.pard_token)
         yield self.model.forward(torch.cat([unread, masks]), keep=depth)
@@ -247,7 +247,7 @@ class ParallelDraftModel(DraftModel):
         self.model.rewind(committed)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
-        if not (self.whole and self.grows_on(self.model)):
+        if not (self.covers_target and self.grows_on(self.model)):
             return None
-        own = self._in_common(self.model, deepest) | {"limit": self.limit, "deepest": self.most_levels}
-        return MasksAhead(**own, unread=deepest + 1, mask=self.model.model.config.pard_token)
+        arguments = self._ahead_arguments(self.model, deepest) | {"limit": self.limit, "deepest": self.most_levels}
+        return MasksAhead(**arguments, unread=deepest + 1, mask=self.model.model.config.pard_token)

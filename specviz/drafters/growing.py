@@ -33,14 +33,10 @@ class Growing:
     warper: Warper | None  # shapes the distributions that tokens are drawn from; None takes the likeliest
     branches: int  # tokens of each level; 1 makes chains
 
-    def begun(self, depth: int, device: torch.device) -> Grown:
-        """A draft of `depth` levels, of which there is none yet."""
-        return Grown(self, depth, device)
-
 
 @dataclass
 class Grown:
-    """A draft in the making."""
+    """A draft of `depth` levels in the making."""
 
     growing: Growing
     depth: int
@@ -60,10 +56,10 @@ class Grown:
         self.logits.append(rows)
         u = uniforms[first : first + width]
         if width == 1:
-            self.levels.append(GrownLevel(self._one(rows, u), first, None, None))
+            self.levels.append(GrownLevel(self._next_of_chain(rows, u), first, None, None))
         else:
             warper = self.growing.warper
-            tokens, places = self._likeliest(rows) if warper is None else self._drawn(warper.probabilities(rows), u)
+            tokens, places = self._take_likeliest(rows) if warper is None else self._draw(warper.probabilities(rows), u)
             judging = places + (first - width + 1) if first else places
             self.levels.append(GrownLevel(tokens, first, judging, self._ancestors(first, places)))
         return self.levels[-1]
@@ -74,7 +70,7 @@ class Grown:
         n = len(tokens)
         grown = None
         if width > 1:
-            rows, ancestors = (torch.cat(parts) for parts in zip(*[(one.rows, one.ancestors) for one in self.levels]))
+            rows, ancestors = map(torch.cat, zip(*[(level.rows, level.ancestors) for level in self.levels]))
             grown = GrownTree(rows, ancestors, tuple(self.widths))
         probs, warper = torch.cat(self.probs) if self.probs else None, self.growing.warper
         own_softmax = probs is not None and width == 1 and warper is not None and not warper.changes_logits
@@ -88,13 +84,13 @@ class Grown:
             grown=grown,
         )
 
-    def _one(self, row: Tensor, u: Tensor) -> Tensor:
+    def _next_of_chain(self, row: Tensor, u: Tensor) -> Tensor:
         if self.growing.warper is None:
             return first_largest(row)
         self.probs.append(self.growing.warper.probabilities(row))
         return draw(self.probs[-1], u[0])
 
-    def _likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _take_likeliest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As `TopChoices.children`."""
         self.widths.append(self.growing.branches)
         probs, ids = rows.softmax(-1).topk(self.growing.branches)
@@ -105,28 +101,28 @@ class Grown:
         self.weights = chances.index_select(0, best)
         return ids.flatten().index_select(0, best), best // self.growing.branches
 
-    def _drawn(self, left: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, remaining: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """As `Draws.children`, but for rows of fewer tokens than branches: what cannot be drawn has q = 0."""
-        dealt = turns(self.chances, self.growing.branches)
-        self.widths.append(len(dealt))
+        drawing_turns = turns(self.chances, self.growing.branches)
+        self.widths.append(len(drawing_turns))
         tokens: list[Tensor] = []
         parents: list[Tensor] = []
-        for served, _ in dealt:
-            places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in served])
-            mass = left.index_select(0, places)
+        for drawing, _ in drawing_turns:
+            places = torch.cat([torch.full((1,), place, dtype=torch.long, device=self.device) for place in drawing])
+            mass = remaining.index_select(0, places)
             total = mass.sum(-1, keepdim=True)
             q = torch.where(total > 0, mass / total, 0.0)
-            begun = sum(map(len, tokens))
-            tokens.append(draw(q, u[begun : begun + len(served)].unsqueeze(-1)))
+            drawn = sum(map(len, tokens))
+            tokens.append(draw(q, u[drawn : drawn + len(drawing)].unsqueeze(-1)))
             self.probs.append(q)
             parents.append(places)
-            left.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
-        self.chances = [self.chances[place] * chance for served, chance in dealt for place in served]
+            remaining.index_copy_(0, places, mass.scatter(-1, tokens[-1].unsqueeze(-1), 0.0))
+        self.chances = [self.chances[place] * chance for drawing, chance in drawing_turns for place in drawing]
         return torch.cat(tokens), torch.cat(parents)
 
     def _ancestors(self, first: int, places: Tensor) -> Tensor:
         width = self.growing.branches
         numbers = torch.arange(self.depth * width, device=self.device)
-        own = numbers[first : first + width].unsqueeze(-1) == numbers
+        itself = numbers[first : first + width].unsqueeze(-1) == numbers
         before = self.levels[-1].ancestors if first else None
-        return own if before is None else before.index_select(0, places) | own
+        return itself if before is None else before.index_select(0, places) | itself

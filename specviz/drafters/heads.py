@@ -22,8 +22,8 @@ from specviz.rules.draft import Draft, Verdict
 class HeadDrafter(Stepwise):
     """Drafts from the target's hidden states with the pair's trained part of the same name.
 
-    After each round the draft tokens' rows are dropped, and the kept tokens are read again with the hidden states that
-    the target has computed for them.
+    After each round the rows of draft tokens are dropped, and accepted tokens are read again, with the hidden states
+    that the target has computed for them.
     """
 
     def __init__(self, context: DraftContext):
@@ -36,7 +36,7 @@ class HeadDrafter(Stepwise):
         self.feature_layers = self.part.feature_layers
         if (reachable := self.part.reachable) is not None:
             self.reachable = reachable.to(context.target.device)
-        self.news: list[Tensor] = []  # the target's hidden states that the part has yet to read, [n, width] each
+        self.unread_features: list[Tensor] = []  # the target's, [n, width] each, that the part has yet to read
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -49,7 +49,7 @@ class HeadDrafter(Stepwise):
         part = pair.parts[cls.name]
         read = {
             key: value if isinstance(value, (str, int)) else str(value).strip("[]{}")
-            for key, value in part.reading().items()
+            for key, value in part.facts().items()
         }
         return super().settings(pair, params) | read
 
@@ -61,28 +61,29 @@ class HeadDrafter(Stepwise):
         return self.part.source(depth)
 
     @property
-    def sure(self) -> Tensor | None:
-        return self.reading.sure
+    def forecast(self) -> Tensor | None:
+        return self.reading.forecast
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.news = [] if features is None else [features]
+        self.unread_features = [] if features is None else [features]
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         choice = self.choice if self.in_one_call else None
-        if choice is not None and self.reading.unread(committed) <= WIDEST and self._begun(committed):
+        if choice is not None and self.reading.unread(committed) <= WIDEST and self._begin(committed):
             return self.as_draft(self.reading.draft(budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        return self.reading.part.levels(self.reading, depth) if self._begun(committed) else None
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        return self.reading.part.rows_by_level(self.reading, depth) if self._begin(committed) else None
 
-    def _begun(self, committed: Sequence[int]) -> bool:
-        """Hands the part what it has yet to read; False if there is nothing to go on yet."""
-        if not self.news or len(committed) < self.reading.shortest:
+    def _begin(self, committed: Sequence[int]) -> bool:
+        """Hands the part what it has yet to read; False while the text is too short to draft from."""
+        if not self.unread_features or len(committed) < self.reading.shortest:
             return False
         # Only now: to join them after every plain step would copy all of them each time.
-        self.reading.begin(committed, self.news[0] if len(self.news) == 1 else torch.cat(self.news))
-        self.news = []
+        features = self.unread_features
+        self.reading.begin(committed, features[0] if len(features) == 1 else torch.cat(features))
+        self.unread_features = []
         return True
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
@@ -91,14 +92,14 @@ class HeadDrafter(Stepwise):
 
     def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         assert features is not None, "the target leaves those of `feature_layers`"
-        self.news.append(features)
+        self.unread_features.append(features)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
         reader, part = self.reading.recorded, self.reading.part
         if reader is None or not self.grows_on(reader):
             return None
         return HeadAhead(
-            **self._in_common(reader, deepest),
+            **self._ahead_arguments(reader, deepest),
             unread=deepest + 1 if part.reads_text else 1,
             deepest=self.most_levels,
             shares=not part.reads_text,
@@ -108,18 +109,18 @@ class HeadDrafter(Stepwise):
         )
 
     def enter(self, committed: Sequence[int]) -> tuple[int, Tensor | None]:
-        features, behind = torch.cat(self.news), self.reading.unread(committed) - 1
+        features, behind = torch.cat(self.unread_features), self.reading.unread(committed) - 1
         if behind > 0:
             self.reading.begin(committed[:-1], features[:behind])
-            next(self.reading.part.levels(self.reading, 1))
+            next(self.reading.part.rows_by_level(self.reading, 1))
             self.reading.go_back()
-        self.news = [features[-1:]]
+        self.unread_features = [features[-1:]]
         return len(committed) - 2, features[-1:]
 
     def leave(self, committed: int, read: int, features: Tensor | None) -> None:
         assert features is not None
         self.reading.go_on(read)
-        self.news = [features]
+        self.unread_features = [features]
 
 
 class Eagle(HeadDrafter):
@@ -149,8 +150,7 @@ class Parallel(HeadDrafter):
 
     P-EAGLE, arXiv 2602.01469; in blocks of masks that see each other, DFlash, arXiv 2602.06036, and corrected from left
     to right, DSpark, arXiv 2607.05147, Domino, arXiv 2605.29707, DFlash2. A deeper draft takes hardly more time, but
-    later tokens are kept less often: uncorrected, a row allows for everything that the tokens before its own could have
-    been.
+    later tokens are accepted less often: uncorrected, a row allows for all that the tokens before its own could be.
     """
 
     name: ClassVar[str] = "parallel"

@@ -25,7 +25,7 @@ class Hybrid(Drafter):
 
     name: ClassVar[str] = "hybrid"
     measured_as: ClassVar[frozenset[str]] = frozenset({"block"})
-    reads: ClassVar[frozenset[str]] = Suffix.reads | DraftModel.reads
+    parameters: ClassVar[frozenset[str]] = Suffix.parameters | DraftModel.parameters
 
     #: Measured on the embedded pair (docs/performance.md): above temperature 0 copies that follow a single token are
     #: worth less than the model's drafts. Other shares, and any greedily, make no difference that could be measured.
@@ -52,9 +52,9 @@ class Hybrid(Drafter):
         self.model.prefill(prompt, features)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        found = self.copier.found(committed, budget)
-        self.has_copied = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
-        return self.copier.copied(found) if self.has_copied else self.model.propose(committed, budget, uniforms)
+        tree = self.copier.best_continuation(committed, budget)
+        self.has_copied = tree.match >= self.LEAST_MATCH and tree.score >= self.LEAST_SHARE * budget
+        return self.copier.draft_of(tree) if self.has_copied else self.model.propose(committed, budget, uniforms)
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         if self.has_copied:

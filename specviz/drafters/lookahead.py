@@ -58,12 +58,12 @@ class Pool:
         self.guesses = guesses
         self.followers: dict[int, dict[tuple[int, ...], None]] = {}
 
-    def add(self, first: int, others: tuple[int, ...]) -> None:
-        known = self.followers.setdefault(first, {})
-        known.pop(others, None)
-        known[others] = None
-        if len(known) > self.guesses:
-            del known[next(iter(known))]
+    def add(self, first: int, continuation: tuple[int, ...]) -> None:
+        continuations = self.followers.setdefault(first, {})
+        continuations.pop(continuation, None)
+        continuations[continuation] = None
+        if len(continuations) > self.guesses:
+            del continuations[next(iter(continuations))]
 
     def after(self, first: int) -> list[tuple[int, ...]]:
         """What followed this token, most recent first."""
@@ -104,7 +104,7 @@ class Lookahead(Drafter):
     """
 
     name: ClassVar[str] = "lookahead"
-    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches"})
     default_branches: ClassVar[int] = 5
 
     #: Tokens a pass on greedy texts of the embedded target, 8 draft tokens deep: 2.3 in trees of 25 tokens; with six
@@ -144,13 +144,13 @@ class Lookahead(Drafter):
         return window + branches * min(num_draft_tokens, cls.NGRAM - 1)
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        known = tuple(prompt)
-        self.window = Window(self.WINDOW, self.NGRAM, iter(lambda: self.random.choice(known), None))
+        tokens = tuple(prompt)
+        self.window = Window(self.WINDOW, self.NGRAM, iter(lambda: self.random.choice(tokens), None))
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         trie, last = Trie(), committed[-1]
-        for others in self.pool.after(last):
-            trie.add(-1, others[:budget], "pool")
+        for continuation in self.pool.after(last):
+            trie.add(-1, continuation[:budget], "pool")
         self.columns = [self.window.column(index, last) for index in range(_columns(budget, self.WINDOW, self.NGRAM))]
         self.tops, base = [], -1
         for index, (first, *above) in enumerate(self.columns):

@@ -45,7 +45,7 @@ class SelfDrafting(Stepwise):
         finally:
             self.model.rewind(self.target.length)
 
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         rows = self.model.forward(self.model.unread(committed), keep=1)
         while True:
             level = yield rows
@@ -54,7 +54,7 @@ class SelfDrafting(Stepwise):
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not self.grows_on(self.model):
             return None
-        return DraftAhead(**self._in_common(self.model, deepest), unread=1, shares=True)
+        return DraftAhead(**self._ahead_arguments(self.model, deepest), unread=1, shares=True)
 
 
 class EarlyExit(SelfDrafting):
@@ -66,7 +66,7 @@ class EarlyExit(SelfDrafting):
     """
 
     name: ClassVar[str] = "early_exit"
-    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"exit_layer"}
+    parameters: ClassVar[frozenset[str]] = SelfDrafting.parameters | {"exit_layer"}
 
     def __init__(self, context: DraftContext):
         self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
@@ -101,12 +101,12 @@ class QuantisedSelf(SelfDrafting):
     servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "TARGET_IN_FEW_BITS", note="copy")
     step_share: ClassVar[float | None] = 1  # as deep as the target
     preparing_seconds: ClassVar[float] = 5  # for rounding the weights
-    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
+    parameters: ClassVar[frozenset[str]] = SelfDrafting.parameters | {"bits"}
 
     def __init__(self, context: DraftContext):
         self.bits = context.params.bits or BITS[0]
-        made = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
-        super().__init__(context, made.model, layer_count(made.model), made.passes)
+        quantised = quantised_target(context.pair, self.bits, context.passes.get(TARGET))
+        super().__init__(context, quantised.model, layer_count(quantised.model), quantised.passes)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Stepwise(Drafter):
     In a tree, a level's most confident token decides whether drafting stops early (`DraftParams.confidence`).
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
+    parameters: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
     narrows: ClassVar[bool] = True
     draws_paths: ClassVar[bool] = True
 
@@ -54,14 +54,14 @@ class Stepwise(Drafter):
         self.width = branches
 
     @abstractmethod
-    def levels(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
-        """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None if there is
-        nothing to go on yet."""
+    def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
+        """The rows of a draft after the committed text, level by level, at most `depth` ≥ 1 of them; None while the
+        text is too short to draft from."""
 
     @property
-    def sure(self) -> Tensor | None:
-        """[k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen.
-        Then drafting stops before a level that is too unlikely, and not after an unsure one."""
+    def forecast(self) -> Tensor | None:
+        """[k] how likely the token of each of the last rows is to be accepted, where that is foreseen; drafting
+        then stops before a level that is too unlikely, and not after an unsure one."""
         return None
 
     def source(self, depth: int) -> str:
@@ -70,12 +70,12 @@ class Stepwise(Drafter):
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         budget = int(min(budget, self.most_levels))
-        levels = self.levels(committed, budget)
+        levels = self.rows_by_level(committed, budget)
         if levels is None:
             return Draft.copied((), uniforms.device)
         first = next(levels)
-        if (stopped := self._too_unsure()) is not None:
-            return replace(Draft.copied((), uniforms.device), confidence=stopped)
+        if (too_low := self._too_unsure()) is not None:
+            return replace(Draft.copied((), uniforms.device), confidence=too_low)
         if self.by_kernels and len(first) == budget and (choice := self.choice) is not None:
             rows = fit_width(first, self.vocab_size).float().contiguous()
             return self.as_draft(spread(rows, choice, uniforms), uniforms)
@@ -84,9 +84,9 @@ class Stepwise(Drafter):
 
     def _too_unsure(self) -> float | None:
         """What is foreseen of the next level, if that is too unlikely to be drafted."""
-        if self.sure is None or not self.confidence:
+        if self.forecast is None or not self.confidence:
             return None
-        foreseen = self.sure.max().item()
+        foreseen = self.forecast.max().item()
         return foreseen if foreseen < self.confidence else None
 
     def _chain(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
@@ -94,26 +94,26 @@ class Stepwise(Drafter):
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
-        stopped, whole = None, len(first) > 1
+        too_low, at_once = None, len(first) > 1
         for depth, u in enumerate(uniforms[:budget].unbind()):
-            if depth and not whole:
+            if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], chain(depth)))
-                if (stopped := self._too_unsure()) is not None:
+                if (too_low := self._too_unsure()) is not None:
                     break
             else:
                 row = first[depth : depth + 1]
             rows.append(fit_width(row, self.vocab_size).float())
-            token, drawn_from = self.chooser.one(rows[-1], u)
+            token, drawn_from = self.chooser.choose(rows[-1], u)
             tokens.append(token)
             if drawn_from is not None:
                 probs.append(drawn_from)
-            if self.confidence and self.sure is None and depth < budget - 1:
-                sure = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
-                if sure < self.confidence:
-                    stopped = sure
+            if self.confidence and self.forecast is None and depth < budget - 1:
+                confidence = rows[-1].softmax(-1).max().item() if drawn_from is None else drawn_from[0, token].item()
+                if confidence < self.confidence:
+                    too_low = confidence
                     break
         drawn = torch.cat(probs) if probs else None
-        return self._draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, stopped)
+        return self.as_draft(Made(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn), uniforms, too_low)
 
     @property
     def choice(self) -> Choice | None:
@@ -127,10 +127,6 @@ class Stepwise(Drafter):
         """True if `reader` can make this drafter's drafts by itself."""
         return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
 
-    def as_draft(self, made: Made, uniforms: Tensor) -> Draft:
-        """The draft that was made in one call."""
-        return self._draft(made, uniforms, None)
-
     def grows_on(self, reader: CachedModel) -> bool:
         """True if a device can make this drafter's drafts from the passes of `reader`, without the host's choices.
 
@@ -139,24 +135,24 @@ class Stepwise(Drafter):
         settled = not self.confidence and not isinstance(self.chooser, Paths)
         return settled and (self.width == 1 or self.chooser.temperature is not None) and reader.graphs is not None
 
-    def _in_common(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
+    def _ahead_arguments(self, reader: CachedModel, deepest: int) -> dict[str, Any]:
         """What `DraftAhead` needs to know of every drafter that `grows_on` this reader."""
         growing = Growing(self.chooser.warper, self.width)
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
         return {"passes": reader.graphs, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
     def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
-        """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
+        """Level by level, `branches` tokens each, where they are likeliest to be reached and accepted."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
         parents: tuple[int, ...] = ()
         frontier, weights = [-1], [1.0]
-        stopped, whole = None, len(first) > 1
+        too_low, at_once = None, len(first) > 1
         for depth in range(budget):
-            if depth and not whole:
+            if depth and not at_once:
                 row = levels.send(HostLevel(tokens[-1], parents, in_tree=True))
-                if (stopped := self._too_unsure()) is not None:
+                if (too_low := self._too_unsure()) is not None:
                     break
             else:
                 row = first[depth : depth + 1].expand(len(frontier), -1)
@@ -170,16 +166,17 @@ class Stepwise(Drafter):
             start = len(parents)
             parents += tuple(frontier[place] for place in level.places)
             frontier = list(range(start, len(parents)))
-            if self.sure is None and depth < budget - 1 and max(level.sure) < self.confidence:
-                stopped = max(level.sure)
+            if self.forecast is None and depth < budget - 1 and max(level.confidences) < self.confidence:
+                too_low = max(level.confidences)
                 break
         drawn = torch.cat(probs) if probs else None
-        return self._draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, stopped)
+        return self.as_draft(Made(torch.cat(tokens), parents, torch.cat(rows), drawn), uniforms, too_low)
 
-    def _draft(self, made: Made, uniforms: Tensor, stopped: float | None) -> Draft:
+    def as_draft(self, drafted: Made, uniforms: Tensor, too_low: float | None = None) -> Draft:
+        """What was drafted, for a rule. too_low: the confidence that ended drafting early."""
         warper = self.chooser.warper
         own_softmax = warper is not None and not warper.changes_logits and self.width == 1
-        return replace(made.as_draft(uniforms, own_softmax, self._sources(made.parents)), confidence=stopped)
+        return replace(drafted.as_draft(uniforms, own_softmax, self._sources(drafted.parents)), confidence=too_low)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

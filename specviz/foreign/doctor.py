@@ -12,14 +12,14 @@ from specviz.theory.statistics import proportion
 #: How often the interval of a rate holds the true one.
 SURE = 0.99
 
-#: A position that keeps fewer of the tokens that reach it does not work as it was trained: published curves keep from
-#: 0.50 to 0.95 at every position (assets/anchors.json).
+#: A position that accepts fewer of the tokens that reach it does not work as it was trained: published curves accept
+#: from 0.50 to 0.95 at every position (assets/anchors.json).
 BROKEN = 0.3
 
-#: A position that fewer passes keep is a slot of verification that is mostly wasted.
+#: A position that accepts a token in fewer passes is a slot of verification that is mostly wasted.
 WASTED = 0.1
 
-#: Fewer passes tell nothing.
+#: Fewer passes say nothing.
 LEAST_PASSES = 20
 
 #: A measured speedup below this is not a gain.
@@ -34,11 +34,11 @@ class Signs:
     """A server's figures as they are diagnosed. Passes are those that verified a draft."""
 
     passes: float  # where the server does not count them, at least that many
-    kept: Sequence[float] = ()  # by position, passes that kept a draft token there
-    reached: Sequence[float] = ()  # and those that got there, or more where `whole` is false
-    whole: bool = False  # whether `reached` is exact: the length of every draft is known
-    accepted: float | None = None  # draft tokens kept, in those passes
-    drafted: float | None = None  # and proposed, None where nobody says it of all of them
+    accepted_at: Sequence[float] = ()  # by position, passes that accepted a draft token there
+    judged_at: Sequence[float] = ()  # and those that got there, or more where `lengths_known` is false
+    lengths_known: bool = False  # whether `judged_at` is exact: the length of every draft is known
+    accepted: float | None = None  # draft tokens accepted, in those passes
+    drafted: float | None = None  # and proposed; None where that is not known of all passes
     #: (requests at once, measured speed over the same server without drafts), the least load first.
     speedups: Sequence[tuple[float, float]] = ()
     cost: float | None = None  # c, if it is known
@@ -50,7 +50,7 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ServerFinding:
     """One thing that the figures say. kind and causes are names of texts; figures are the values in them."""
 
     kind: str
@@ -58,73 +58,74 @@ class Finding:
     causes: tuple[str, ...] = field(default=())
 
 
-def examine(signs: Signs) -> list[Finding]:
+def examine(signs: Signs) -> list[ServerFinding]:
     """The findings, what is broken first; `few` alone where there is too little to go by."""
     if signs.passes < LEAST_PASSES and not signs.speedups:
-        return [Finding("few", {"passes": signs.passes, "least": LEAST_PASSES})]
+        return [ServerFinding("few", {"passes": signs.passes, "least": LEAST_PASSES})]
     broken = _broken(signs) if signs.passes >= LEAST_PASSES else None
     tail = None if broken else _tail(signs)
-    found = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))
+    findings = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))
     tokens = signs.tokens_per_pass
     if not broken and tokens is not None and not signs.speedups:
         figures = {"tokens": tokens}
         if signs.load is not None:
             figures |= dict(zip(("least", "load", "most"), signs.load))
-        found.append(Finding("unpriced_load" if signs.load else "unpriced", figures, ("measure",)))
-    return found
+        findings.append(ServerFinding("unpriced_load" if signs.load else "unpriced", figures, ("measure",)))
+    return findings
 
 
-def _broken(signs: Signs) -> Finding | None:
-    """The first position that hardly keeps what reaches it."""
-    if not signs.kept:
-        # Whatever was kept at position 1 is among all that was kept.
+def _broken(signs: Signs) -> ServerFinding | None:
+    """The first position that accepts hardly any of what reaches it."""
+    if not signs.accepted_at:
+        # Whatever was accepted at position 1 is among all that was accepted.
         share = signs.accepted is not None and proportion(min(signs.accepted, signs.passes), signs.passes, SURE)
         if not share or share.high >= BROKEN:
             return None
-        return Finding("low_bound", {"rate": share.value, "passes": signs.passes}, _LOW)
-    for place, (kept, reached) in enumerate(zip(signs.kept, signs.reached)):
-        rate = proportion(kept, reached, SURE)
+        return ServerFinding("low_bound", {"rate": share.value, "passes": signs.passes}, _LOW)
+    for place, (accepted, judged) in enumerate(zip(signs.accepted_at, signs.judged_at)):
+        rate = proportion(accepted, judged, SURE)
         if rate is None or rate.high >= BROKEN:
             continue
-        figures = {"position": place + 1, "rate": rate.value, "reached": reached, "first": signs.kept[0] / signs.passes}
-        figures |= {"before": place}
+        figures = {"position": place + 1, "rate": rate.value, "reached": judged, "before": place}
+        figures["first"] = signs.accepted_at[0] / signs.passes
         if place == 0:
-            return Finding("low", figures, _LOW)
+            return ServerFinding("low", figures, _LOW)
         kind, causes = ("second", ("slots", "step")) if place == 1 else ("cliff", ("trained", "window"))
-        return Finding(kind, figures, causes if signs.whole else (*causes, "short"))
+        return ServerFinding(kind, figures, causes if signs.lengths_known else (*causes, "short"))
     return None
 
 
 _LOW = ("target", "template", "layers", "vocabulary", "block")
 
 
-def _tail(signs: Signs) -> Finding | None:
-    """Positions at the end that hardly any pass keeps: fewer would cost little."""
+def _tail(signs: Signs) -> ServerFinding | None:
+    """Positions at the end at which hardly any pass accepts a token: fewer would cost little."""
     places = [
         place
-        for place, kept in enumerate(signs.kept)
-        if (share := proportion(kept, signs.passes, SURE)) and share.high < WASTED
+        for place, accepted in enumerate(signs.accepted_at)
+        if (share := proportion(accepted, signs.passes, SURE)) and share.high < WASTED
     ]
     if not places or places[0] == 0:
         return None
-    lost = sum(signs.kept[places[0] :]) / signs.passes
-    return Finding("tail", {"gamma": places[0], "slots": len(signs.kept) - places[0], "lost": lost}, ("shorten",))
+    gamma, wasted = places[0], signs.accepted_at[places[0] :]
+    figures = {"gamma": gamma, "slots": len(wasted), "lost": sum(wasted) / signs.passes}
+    return ServerFinding("tail", figures, ("shorten",))
 
 
-def _definitions(signs: Signs) -> Finding | None:
+def _definitions(signs: Signs) -> ServerFinding | None:
     """The two rates that both are called acceptance rate, where they lie apart."""
-    if not (signs.whole and signs.drafted and signs.kept) or signs.accepted is None:
+    if not (signs.lengths_known and signs.drafted and signs.accepted_at) or signs.accepted is None:
         return None
-    share, alpha = signs.accepted / signs.drafted, sum(signs.kept) / sum(signs.reached)
-    return Finding("rates", {"share": share, "alpha": alpha}) if alpha - share >= APART else None
+    share, alpha = signs.accepted / signs.drafted, sum(signs.accepted_at) / sum(signs.judged_at)
+    return ServerFinding("rates", {"share": share, "alpha": alpha}) if alpha - share >= APART else None
 
 
-def _speed(signs: Signs) -> list[Finding]:
+def _speed(signs: Signs) -> list[ServerFinding]:
     """What measured speedups say of the cost of a round, counted in plain steps: tokens per pass / speedup."""
     tokens = signs.tokens_per_pass
-    found: list[Finding] = []
+    findings: list[ServerFinding] = []
     if not signs.speedups:
-        return found
+        return findings
     (load, speedup), (full, least) = signs.speedups[0], signs.speedups[-1]
     if speedup < GAIN and tokens is not None:
         figures = {"tokens": tokens, "speedup": speedup, "round": tokens / speedup, "load": load}
@@ -133,10 +134,10 @@ def _speed(signs: Signs) -> list[Finding]:
             drafting = signs.cost * signs.drafted / signs.passes
             figures |= {"draft": drafting, "rest": tokens / speedup - drafting}
             causes = ("draft_cost",) if 2 * drafting > tokens / speedup else ("rows", "batch")
-            found.append(Finding("no_gain_parts", figures, causes))
+            findings.append(ServerFinding("no_gain_parts", figures, causes))
         else:
-            found.append(Finding("no_gain", figures, causes))
+            findings.append(ServerFinding("no_gain", figures, causes))
     if full > load and least < speedup / GAIN:
         figures = {"load": load, "speedup": speedup, "full": full, "least": least, "times": speedup / least}
-        found.append(Finding("load_off" if least < 1 else "load", figures, ("batch",)))
-    return found
+        findings.append(ServerFinding("load_off" if least < 1 else "load", figures, ("batch",)))
+    return findings

@@ -16,20 +16,20 @@ SCHEMA = "specviz.metrics/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ServerFormat:
     """The names that a server uses; of several names for one thing the first that has a value counts."""
 
     name: str
     source: str = ""  # where its names were read
     marks: tuple[str, ...] = ()  # an object with one of these is about speculation; by default those that count passes,
-    beside: tuple[str, ...] = ()  # if it has all of these too
+    required: tuple[str, ...] = ()  # if it has all of these too
     passes: tuple[str, ...] = ()  # target passes that verified a draft
-    accepted: tuple[str, ...] = ()  # draft tokens kept, in all
+    accepted: tuple[str, ...] = ()  # draft tokens accepted, in all
     drafted: tuple[str, ...] = ()  # draft tokens proposed, in all
-    histogram: tuple[str, ...] = ()  # [j]: passes that kept j draft tokens; or an object {"j": passes}
+    histogram: tuple[str, ...] = ()  # [j]: passes that accepted j draft tokens; or an object {"j": passes}
     each_accepted: tuple[str, ...] = ()  # the same by pass, in order
     each_drafted: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()  # [j]: passes that kept draft token j + 1
+    accepted_at: tuple[str, ...] = ()  # [j]: passes that accepted draft token j + 1
     shares: tuple[str, ...] = ()  # the same as a share of all passes
     length: tuple[str, ...] = ()  # tokens per pass, where nothing says how many passes there were
     tokens: tuple[str, ...] = ()  # of the answer
@@ -38,14 +38,14 @@ class Format:
     speed: tuple[str, ...] = ()  # tokens a second of all requests together
     #: Whether `drafted` is passes times the configured length, and not what was really proposed.
     nominal: bool = False
-    full: bool = False  # whether `kept` or `shares` has a place for each token that a pass can draft
+    full: bool = False  # whether `accepted_at` or `shares` has a place for each token that a pass can draft
     rounding: float = 0.0  # how far a share may lie from its true value
-    six: bool = False  # whether totals, unlike `kept`, are written with six digits only
+    six_digits: bool = False  # whether totals, unlike `accepted_at`, are written with six digits only
     many: bool = False  # whether one entry counts many requests together
     summed: bool = False  # whether all entries of a text are one: they follow one another step by step
     begins: str = ""  # what a line of a log begins with where it says this, as a regular expression
     last: bool = False  # whether such lines count from the start, so that only the last one counts
-    read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # from what a server says to the names above
+    convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # from what a server says to the names above
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -55,17 +55,17 @@ class Format:
 def _passes_of_tokens(block: dict[str, Any]) -> dict[str, Any]:
     """Passes by the flag of each token: the target's own tokens end a pass each. A last pass without was cut off."""
     passes = "".join("d" if drafted else "t" for drafted in block["from_draft"]).split("t")[:-1]
-    return {"passes by from_draft": [len(one) for one in passes], "tokens": len(block["from_draft"])}
+    return {"passes by from_draft": [len(tokens) for tokens in passes], "tokens": len(block["from_draft"])}
 
 
 def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
-    """The rounds of a trace that drafted; in a tree the length of a refused path is not known."""
+    """The rounds of a trace that drafted; in a tree the length of a rejected path is not known."""
     run = Run.from_dict(trace)
-    rounds = [one for one in run.rounds if one.drafted]
-    chains = all(token.parent == place - 1 for one in rounds for place, token in enumerate(one.drafted))
-    lengths = [len(one.drafted) for one in rounds]
+    rounds = [round_ for round_ in run.rounds if round_.drafted]
+    chains = all(token.parent == place - 1 for round_ in rounds for place, token in enumerate(round_.drafted))
+    lengths = [len(round_.drafted) for round_ in rounds]
     return {
-        "accepted by round": [one.accepted for one in rounds],
+        "accepted by round": [round_.accepted for round_ in rounds],
         "drafted by round": lengths if chains else None,
         "drafted": sum(lengths),
         "tokens": len(run.token_ids),
@@ -73,12 +73,12 @@ def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 #: The formats that read what a server says before its names count.
-_READERS = {"mlx-lm": _passes_of_tokens, "specviz run": _passes_of_run}
+_CONVERTERS = {"mlx-lm": _passes_of_tokens, "specviz run": _passes_of_run}
 
 
-def _format(row: Mapping[str, Any]) -> Format:
-    known: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    return Format(read=_READERS.get(row["name"]), **known)
+def _format(row: Mapping[str, Any]) -> ServerFormat:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return ServerFormat(convert=_CONVERTERS.get(row["name"]), **fields)
 
 
 _TABLE = json.loads((ASSETS / "server_formats.json").read_text(encoding="utf-8"))
@@ -96,4 +96,4 @@ SCRAPES = {server: _format(row) for server, row in _TABLE["scrapes"].items()}
 LINES = tuple(map(_format, _TABLE["lines"]))
 
 #: Of benchmarks: what was asked for, else what was measured at most or on average; and tokens a second.
-CONCURRENCY, THROUGHPUT = next((one.running, one.speed) for one in FORMATS if one.speed)
+CONCURRENCY, THROUGHPUT = next((kind.running, kind.speed) for kind in FORMATS if kind.speed)

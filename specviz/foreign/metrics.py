@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, Format
+from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, ServerFormat
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
@@ -40,16 +40,16 @@ class ServedRequest:
 
     number: int  # from 1, in the order of the text
     name: str  # the server's id for it, empty without
-    format: Format
+    format: ServerFormat
     passes: int | None
     accepted: int | None
     drafted: int | None
     outcomes: Outcomes | None
     completion_tokens: int | None
     length: float | None = None  # tokens per pass as the server rounds it
-    shares: tuple[float, ...] | None = None  # kept at each position, of all passes, as the server rounds it
+    shares: tuple[float, ...] | None = None  # by position, of passes that accepted there, as the server rounds them
     running: float | None = None  # requests at once
-    speed: float | None = None  # tokens a second of all of them together
+    speed: float | None = None  # tokens a second of all requests together
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -63,12 +63,17 @@ class ServedRequest:
         """True if the draft length of every pass is known."""
         return self.outcomes is not None and all(drafted is not None for _, drafted in self.outcomes)
 
+    @property
+    def tally(self) -> Tally | None:
+        """Its counts, if the draft length of every pass is known."""
+        return tally_of(self.outcomes) if self.outcomes is not None and self.lengths_known else None
+
 
 @dataclass(slots=True)
 class ServedRequests:
     requests: list[ServedRequest] = field(default_factory=list)
     without: int = 0  # entries that say nothing of speculation
-    plain: list[tuple[float, float]] = field(default_factory=list)  # of these, benchmarks: requests at once, tokens/s
+    plain: list[tuple[float, float]] = field(default_factory=list)  # benchmarks among them: requests at once, tokens/s
     left_out: int = 0  # what could not be read
     reasons: list[SpecvizError] = field(default_factory=list)  # why, of the first ones and of the last
 
@@ -95,12 +100,11 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
         try:
             reader.take(piece)
         except SpecvizError as reason:
-            reader.found.leave_out(reason)
-    found = reader.found
-    if found.requests:
-        return found
-    if found.reasons:
-        raise found.reasons[0]
+            reader.served.leave_out(reason)
+    if reader.served.requests:
+        return reader.served
+    if reader.served.reasons:
+        raise reader.served.reasons[0]
     raise SpecvizError(
         "No speculative metrics found. Responses contain them if vLLM was started with "
         "--per-request-spec-decode-metrics, SGLang was asked for return_meta_info, and llama.cpp, LM Studio, "
@@ -138,14 +142,14 @@ class _Reader:
     """Takes what a text holds piece by piece."""
 
     chains: bool
-    found: ServedRequests = field(default_factory=ServedRequests)
+    served: ServedRequests = field(default_factory=ServedRequests)
     number: int = 0  # of the latest request, those left out too
-    #: Where in `found` something later replaces: an answer that is being streamed, by its id; the sum of a format.
+    #: Where in `served` something later replaces: an answer that is being streamed, by its id; the sum of a format.
     places: dict[str, int] = field(default_factory=dict)
 
     def take(self, piece: dict[str, Any] | Reported | SpecvizError) -> None:
         if isinstance(piece, SpecvizError):
-            self.found.leave_out(piece)
+            self.served.leave_out(piece)
         elif isinstance(piece, Reported):
             self._add(piece.name, None, piece.format, piece.block)
         else:
@@ -156,55 +160,55 @@ class _Reader:
                 self._add(*block, chunk)
             speed, running = (_positive(_value(piece, names)) for names in (THROUGHPUT, CONCURRENCY))
             if not blocks and speed and running:
-                self.found.plain.append((running, speed))
+                self.served.plain.append((running, speed))
             else:
-                self.found.without += not (blocks or chunk)
+                self.served.without += not (blocks or chunk)
 
-    def _add(self, name: str, tokens: Any, kind: Format, block: dict[str, Any], chunk: bool = False) -> None:
-        requests, key = self.found.requests, name if chunk else kind.name if kind.summed else ""
+    def _add(self, name: str, tokens: Any, kind: ServerFormat, block: dict[str, Any], chunk: bool = False) -> None:
+        requests, key = self.served.requests, name if chunk else kind.name if kind.summed else ""
         place = self.places.get(key) if key else None
         self.number += place is None
         number = self.number if place is None else requests[place].number
         try:
-            one = request_of(number, shortened(name), tokens, kind, block, self.chains)
+            request = request_of(number, shortened(name), tokens, kind, block, self.chains)
         except SpecvizError as reason:
-            self.found.leave_out(reason)
+            self.served.leave_out(reason)
             return
         if place is not None:
-            before = requests[place]
-            counts = {} if chunk else {name: getattr(before, name) + getattr(one, name) for name in _SUMMED}
-            requests[place] = replace(one, **counts)
+            earlier = requests[place]
+            counts = {} if chunk else {name: getattr(earlier, name) + getattr(request, name) for name in _SUMMED}
+            requests[place] = replace(request, **counts)
             return
         if key:
             self.places[key] = len(requests)
-        requests.append(one)
+        requests.append(request)
 
 
-def _blocks(entry: Any) -> Iterator[tuple[str, Any, Format, dict[str, Any]]]:
+def _blocks(entry: Any) -> Iterator[tuple[str, Any, ServerFormat, dict[str, Any]]]:
     """The objects with metrics, at any depth: the request's id and tokens, also from the objects around it; the format;
     the object."""
-    waiting: list[tuple[Any, str, Any, Format | None]] = [(entry, "", None, None)]
+    waiting: list[tuple[Any, str, Any, ServerFormat | None]] = [(entry, "", None, None)]
     while waiting:
-        value, name, tokens, own = waiting.pop()
+        value, name, tokens, kind = waiting.pop()
         if isinstance(value, list):
-            waiting += [(one, name, tokens, own) for one in reversed(list(tokens_joined(value)))]
+            waiting += [(child, name, tokens, kind) for child in reversed(list(tokens_joined(value)))]
         if not isinstance(value, dict):
             continue
-        name, tokens = _named(value) or name, _tokens(value, tokens)
-        kind = own or _format_of(value)
+        name, tokens = _name_of(value) or name, _tokens(value, tokens)
+        kind = kind or _format_of(value)
         if kind is not None:
             yield name, tokens, kind, value
             continue
-        inner, own = _own(value) if "schema" in value else (None, None)
-        children = inner if inner is not None else list(_children(value))
-        waiting += [(one, name, tokens, own) for one in reversed(children)]
+        entries, kind = _own_file(value) if "schema" in value else (None, None)
+        children = list(_children(value)) if entries is None else entries
+        waiting += [(child, name, tokens, kind) for child in reversed(children)]
 
 
-def _format_of(value: dict[str, Any]) -> Format | None:
+def _format_of(value: dict[str, Any]) -> ServerFormat | None:
     marks = [name for name in value.keys() & _MARKS.keys() if value[name] is not None]
     if not isinstance(value.get("from_draft"), list):  # of a single token, see `tokens_joined`
         marks = [name for name in marks if name != "from_draft"]
-    kinds = (kind for name in marks for kind in _MARKS[name] if value.keys() >= set(kind.beside))
+    kinds = (kind for name in marks for kind in _MARKS[name] if value.keys() >= set(kind.required))
     return min(kinds, key=FORMATS.index, default=None)
 
 
@@ -212,10 +216,10 @@ def _children(value: dict[str, Any]) -> Iterator[Any]:
     """SGLang can say the same of one answer twice, in `sglext` and in its choices."""
     extension = value.get("sglext")
     twice = isinstance(extension, dict) and extension.get("spec_tokens_details") is not None
-    return (one for name, one in value.items() if not (twice and name == "choices"))
+    return (child for name, child in value.items() if not (twice and name == "choices"))
 
 
-def _own(value: dict[str, Any]) -> tuple[list[Any] | None, Format | None]:
+def _own_file(value: dict[str, Any]) -> tuple[list[Any] | None, ServerFormat | None]:
     """What a file of this program holds, and its format; None for a file of another kind."""
     schema = value["schema"]
     if schema == "specviz.run/1":
@@ -235,52 +239,58 @@ def _own(value: dict[str, Any]) -> tuple[list[Any] | None, Format | None]:
     return requests, OWN
 
 
-def _named(value: dict[str, Any]) -> str:
-    beside = value.get("metadata")
+def _name_of(value: dict[str, Any]) -> str:
+    metadata = value.get("metadata")
     names = [value.get(key) for key in ("id", "rid", "request_id", "x_request_id", "title")]
-    names += [beside.get("x_request_id")] if isinstance(beside, dict) else []
+    names += [metadata.get("x_request_id")] if isinstance(metadata, dict) else []
     return shortened(next((str(name) for name in names if isinstance(name, (str, int))), ""))
 
 
 def _tokens(value: dict[str, Any], outer: Any) -> Any:
     usage = value.get("usage")
-    inside = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return next((one for one in (value.get("completion_tokens"), inside) if one is not None), outer)
+    in_usage = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return next((tokens for tokens in (value.get("completion_tokens"), in_usage) if tokens is not None), outer)
 
 
 # --- the counts of one request ----------------------------------------------------------------------------------------
 
 
-def request_of(number: int, name: str, tokens: Any, kind: Format, block: dict[str, Any], chains: bool) -> ServedRequest:
+def request_of(
+    number: int, name: str, tokens: Any, kind: ServerFormat, block: dict[str, Any], chains: bool
+) -> ServedRequest:
     """The counts of one object. tokens: of the answer, from around it; chains: as for `read_metrics`."""
-    read = _Fields(number, kind, block)
-    vouched = _vouched(read) if chains else None
-    outcomes, source = _outcomes(read, vouched)
-    passes = read.agree("passes", vouched if outcomes is None else outcomes.total(), source)
-    accepted = read.agree("accepted", _sum(outcomes, 0), source)
-    drafted = read.agree("drafted", _sum(outcomes, 1), "each_drafted")
-    shares, length = read.shares(), read.ratio("length")
-    longest, limit = _longest(read)
-    inside = read.count("tokens")
-    tokens = inside if inside is not None or tokens is None else read.whole("completion_tokens", tokens)
-    _require_something(read, passes, accepted, drafted, length, tokens)
-    keeps = "accepted" if read.name("accepted") else source
-    deepest = max((kept for kept, _ in outcomes or ()), default=None)
-    read.at_most(keeps, accepted, drafted, "drafted")
+    fields = _Fields(number, kind, block)
+    vouched = _vouched(fields) if chains else None
+    outcomes, source = _outcomes(fields, vouched)
+    passes = fields.agree("passes", vouched if outcomes is None else outcomes.total(), source)
+    accepted = fields.agree("accepted", _sum(outcomes, 0), source)
+    drafted = fields.agree("drafted", _sum(outcomes, 1), "each_drafted")
+    shares, length = fields.shares(), fields.ratio("length")
+    longest, limit = _longest(fields)
+    counted_tokens = fields.count("tokens")
+    if counted_tokens is None and tokens is not None:
+        counted_tokens = fields.whole("completion_tokens", tokens)
+    _require_something(fields, passes, accepted, drafted, length, counted_tokens)
+    accepted_field = "accepted" if fields.name("accepted") else source
+    deepest = max((place for place, _ in outcomes or ()), default=None)
+    fields.at_most(accepted_field, accepted, drafted, "drafted")
     if passes == 0:
-        read.at_most(keeps, accepted, 0, "passes")
+        fields.at_most(accepted_field, accepted, 0, "passes")
     if longest is not None and passes is not None:
-        read.at_most(keeps, accepted, passes * longest, limit)
-        read.at_most("drafted", drafted, passes * longest, limit)
-        read.at_most(source, deepest, longest, limit)
-    drafts = _length(passes, drafted, longest, chains)
-    if drafts is not None:
-        read.at_most(source, deepest, drafts, "drafted")
+        fields.at_most(accepted_field, accepted, passes * longest, limit)
+        fields.at_most("drafted", drafted, passes * longest, limit)
+        fields.at_most(source, deepest, longest, limit)
+    draft_length = _length(passes, drafted, longest, chains)
+    if draft_length is not None:
+        fields.at_most(source, deepest, draft_length, "drafted")
         if _sum(outcomes, 1) is None and outcomes is not None:
-            outcomes = Counter({(kept, drafts): count for (kept, _), count in outcomes.items()})
-    rounded = tuple(shares) if shares and outcomes is None else None
-    at_once = [_positive(read.value(field)) for field in ("running", "speed")]
-    return ServedRequest(number, name, kind, passes, accepted, drafted, outcomes, tokens, length, rounded, *at_once)
+            outcomes = Counter({(place, draft_length): count for (place, _), count in outcomes.items()})
+    return ServedRequest(
+        *(number, name, kind, passes, accepted, drafted, outcomes, counted_tokens, length),
+        shares=tuple(shares) if shares and outcomes is None else None,
+        running=_positive(fields.value("running")),
+        speed=_positive(fields.value("speed")),
+    )
 
 
 def _positive(value: Any) -> float | None:
@@ -288,43 +298,35 @@ def _positive(value: Any) -> float | None:
     return number if number and number > 0 else None
 
 
-def _first(block: dict[str, Any], names: Sequence[str]) -> str | None:
-    """The first of a field's names that has a value."""
-    return next((name for name in names if block.get(name) is not None), None)
-
-
 def _value(block: dict[str, Any], names: Sequence[str]) -> Any:
-    """Its value; None if none has."""
-    name = _first(block, names)
-    return None if name is None else block[name]
+    """The first value that a field has under any of its names; None if it has none."""
+    return next((block[name] for name in names if block.get(name) is not None), None)
 
 
 class _Fields:
-    """The fields of one request, by the names of `Format`."""
+    """The fields of one request, by the names of `ServerFormat`."""
 
-    def __init__(self, number: int, kind: Format, block: dict[str, Any]):
+    def __init__(self, number: int, kind: ServerFormat, block: dict[str, Any]):
         self.number, self.kind = number, kind
-        self.block = block if kind.read is None else kind.read(block)
+        self.block = block if kind.convert is None else kind.convert(block)
 
     def name(self, field: str) -> str | None:
-        """The server's name for a field."""
-        return _first(self.block, getattr(self.kind, field))
+        """The server's name for a field; None where it has no value."""
+        return next((name for name in getattr(self.kind, field) if self.block.get(name) is not None), None)
 
     def value(self, field: str) -> Any:
         return _value(self.block, getattr(self.kind, field))
 
-    def at(self, name: str | None, value: Any = None, **more: object) -> dict[str, Any]:
-        """The place of an error, for its sentence."""
-        return {"field": "metrics", "number": self.number, "name": name, "value": quoted(value)} | more
+    def complaint(self, template: str, name: str | None, value: Any = None, **values: object) -> SpecvizError:
+        return SpecvizError(template, "metrics", number=self.number, name=name, value=quoted(value), **values)
 
     def whole(self, name: str | None, value: Any, most: int = MOST_COUNT) -> int:
         number = float(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
         if isinstance(number, float) and number.is_integer():
             number = int(number)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-            raise SpecvizError(
-                "Request {number}: {name} must be a whole number from 0 to {most}, not {value}.",
-                **self.at(name, value, most=most),
+            raise self.complaint(
+                "Request {number}: {name} must be a whole number from 0 to {most}, not {value}.", name, value, most=most
             )
         return number
 
@@ -340,9 +342,7 @@ class _Fields:
             places = {self.whole(f"{name}: a key", key, MOST_DEPTH): value for key, value in values.items()}
             values = [places.get(place, 0) for place in range(max(places, default=-1) + 1)]
         if not isinstance(values, list):
-            raise SpecvizError(
-                "Request {number}: {name} must be a list of counts, not {value}.", **self.at(name, values)
-            )
+            raise self.complaint("Request {number}: {name} must be a list of counts, not {value}.", name, values)
         return [
             value if type(value) is int and 0 <= value <= most else self.whole(f"{name}[{place}]", value, most)
             for place, value in enumerate(values)
@@ -352,13 +352,13 @@ class _Fields:
         values = self.value("shares")
         if values is None:
             return None
-        parts = values.split(",") if isinstance(values, str) else values
-        listed = parts if isinstance(parts, list) else [None]
-        shares = [share for part in listed if (share := finite(part)) is not None and 0 <= share <= 1]
-        if len(listed) > MOST_DEPTH or len(shares) < len(listed):
-            raise SpecvizError(
+        parts = values.split(",") if isinstance(values, str) else values if isinstance(values, list) else [None]
+        shares = [share for part in parts if (share := finite(part)) is not None and 0 <= share <= 1]
+        if len(parts) > MOST_DEPTH or len(shares) < len(parts):
+            raise self.complaint(
                 "Request {number}: {name} must be a list of shares from 0 to 1, not {value}.",
-                **self.at(self.name("shares"), values),
+                self.name("shares"),
+                values,
             )
         return shares
 
@@ -366,108 +366,112 @@ class _Fields:
         value = self.value(field)
         number = finite(value)
         if value is not None and (number is None or number < 1):
-            raise SpecvizError(
-                "Request {number}: {name} must be a number from 1 up, not {value}.",
-                **self.at(self.name(field), value),
+            raise self.complaint(
+                "Request {number}: {name} must be a number from 1 up, not {value}.", self.name(field), value
             )
         return number
 
     def agree(self, field: str, counted: int | None, source: str) -> int | None:
-        """A total as it is given, or else as `source` comes to; both must agree."""
-        given = self.count(field)
-        if None not in (given, counted) and given != counted:
-            raise SpecvizError(
+        """A total as it is reported, or else as `source` comes to; both must agree."""
+        reported = self.count(field)
+        if None not in (reported, counted) and reported != counted:
+            raise self.complaint(
                 "Request {number}: {name} says {given}, but {source} comes to {counted}.",
-                **self.at(self.name(field), given=given, source=self.name(source), counted=counted),
+                self.name(field),
+                given=reported,
+                source=self.name(source),
+                counted=counted,
             )
-        return counted if given is None else given
+        return counted if reported is None else reported
 
     def at_most(self, field: str, value: int | None, most: int | None, limit: str) -> None:
-        """Refuses a figure above what another field allows."""
+        """Raises for a figure above what another field allows."""
         if value is not None and most is not None and value > most:
-            raise SpecvizError(
+            raise self.complaint(
                 "Request {number}: {name} comes to {value}, but {limit} allows at most {most}.",
-                **self.at(self.name(field), value, limit=self.name(limit), most=most),
-            )
-
-    def alike(self, other: str, same: bool) -> None:
-        """Refuses passes one by one if another field contradicts them."""
-        if not same:
-            raise SpecvizError(
-                "Request {number}: {name} and {other} do not describe the same passes.",
-                **self.at(self.name("each_accepted"), other=self.name(other)),
+                self.name(field),
+                value,
+                limit=self.name(limit),
+                most=most,
             )
 
 
-def _require_something(read: _Fields, passes: int | None, *others: int | float | None) -> None:
-    """Refuses a request that comes to no figure: passes without what they kept, or a part of a rate."""
-    kind, (accepted, drafted, length, tokens) = read.kind, others
+def _require_something(fields: _Fields, passes: int | None, *counts: int | float | None) -> None:
+    """Raises for a request that comes to no figure: passes without what they accepted, or a part of a rate."""
+    kind, (accepted, drafted, length, tokens) = fields.kind, counts
     by_pass = passes == 0 or (passes is not None and (accepted, tokens) != (None, None))
     if (kind.summed or (not by_pass and length is None)) and None in (accepted, drafted):
-        raise SpecvizError(
-            "Request {number}: nothing can be computed without {names}.",
-            "metrics",
-            number=read.number,
-            names=", ".join(names[0] for names in (kind.accepted, kind.histogram, kind.drafted, kind.length) if names),
+        needed = (names[0] for names in (kind.accepted, kind.histogram, kind.drafted, kind.length) if names)
+        raise fields.complaint(
+            "Request {number}: nothing can be computed without {names}.", None, names=", ".join(needed)
         )
 
 
-def _longest(read: _Fields) -> tuple[int | None, str]:
+def _longest(fields: _Fields) -> tuple[int | None, str]:
     """γ, and the field that says it."""
-    places = "kept" if read.kind.kept else "shares"
-    if read.kind.full and read.name(places):
-        return len(read.shares() or read.counts("kept", MOST_COUNT) or ()), places
-    return read.count("longest", MOST_DEPTH), "longest"
+    by_position = "accepted_at" if fields.kind.accepted_at else "shares"
+    if fields.kind.full and fields.name(by_position):
+        return len(fields.shares() or fields.counts("accepted_at", MOST_COUNT) or ()), by_position
+    return fields.count("longest", MOST_DEPTH), "longest"
 
 
-def _vouched(read: _Fields) -> int | None:
+def _vouched(fields: _Fields) -> int | None:
     """The passes of a log that leaves them out: drafted / γ, if the caller vouches for chains of full length."""
-    longest, drafted = _longest(read)[0], read.count("drafted")
-    if read.name("passes") or not longest or not drafted or drafted % longest:
+    longest, drafted = _longest(fields)[0], fields.count("drafted")
+    if fields.name("passes") or not longest or not drafted or drafted % longest:
         return None
     return drafted // longest
 
 
-def _outcomes(read: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]:
-    """What became of the passes, and the field that says it: the passes one by one, a histogram, or how many kept each
-    position."""
-    kept, proposed = read.counts("each_accepted", MOST_DEPTH), read.counts("each_drafted", MOST_DEPTH)
-    histogram = read.counts("histogram", MOST_COUNT)
+def _outcomes(fields: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]:
+    """What became of the passes, and the field that says it: the passes one by one, a histogram, or how many passes
+    accepted a token at each position."""
+    accepted, drafted = fields.counts("each_accepted", MOST_DEPTH), fields.counts("each_drafted", MOST_DEPTH)
+    histogram = fields.counts("histogram", MOST_COUNT)
     counted: Outcomes | None = None
     if histogram is not None:
-        longest = read.count("longest", MOST_DEPTH)
+        longest = fields.count("longest", MOST_DEPTH)
         limit = (MOST_DEPTH, "histogram") if longest is None else (longest, "longest")
-        read.at_most("histogram", len(histogram) - 1, *limit)
+        fields.at_most("histogram", len(histogram) - 1, *limit)
         counted = Counter({(j, None): count for j, count in enumerate(histogram) if count})
-    if kept is None:
-        return (counted, "histogram") if counted is not None else _from_positions(read, vouched)
-    if counted is not None:
-        read.alike("histogram", counted == Counter((one, None) for one in kept))
-    if proposed is None:
-        return Counter((one, None) for one in kept), "each_accepted"
-    read.alike("each_drafted", len(kept) == len(proposed))
-    one, most = next(((one, most) for one, most in zip(kept, proposed) if one > most), (0, 0))
-    read.at_most("each_accepted", one, most, "each_drafted")
-    return Counter(zip(kept, proposed)), "each_accepted"
+    if accepted is None:
+        return (counted, "histogram") if counted is not None else _from_positions(fields, vouched)
+    lengths_unknown: Outcomes = Counter((count, None) for count in accepted)
+    if counted not in (None, lengths_unknown) or (drafted is not None and len(accepted) != len(drafted)):
+        other = "each_drafted" if counted in (None, lengths_unknown) else "histogram"
+        raise fields.complaint(
+            "Request {number}: {name} and {other} do not describe the same passes.",
+            fields.name("each_accepted"),
+            other=fields.name(other),
+        )
+    if drafted is None:
+        return lengths_unknown, "each_accepted"
+    count, most = next(((count, most) for count, most in zip(accepted, drafted) if count > most), (0, 0))
+    fields.at_most("each_accepted", count, most, "each_drafted")
+    return Counter(zip(accepted, drafted)), "each_accepted"
 
 
-def _from_positions(read: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]:
-    """The same from how many passes kept a token at each position: as many ended there as kept none at the next."""
-    given = read.count("passes")
-    passes, accepted = vouched if given is None else given, read.count("accepted")
-    field, kept = "kept" if read.kind.kept else "shares", read.counts("kept", MOST_COUNT)
-    shares = read.shares() if kept is None else None
+def _from_positions(fields: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]:
+    """The same from how many passes accepted a token at each position: as many ended there as accepted none at the
+    next."""
+    reported = fields.count("passes")
+    passes, accepted = vouched if reported is None else reported, fields.count("accepted")
+    field, accepted_at = (
+        "accepted_at" if fields.kind.accepted_at else "shares",
+        fields.counts("accepted_at", MOST_COUNT),
+    )
+    shares = fields.shares() if accepted_at is None else None
     if passes is None:
         return None, field
-    if kept is None:
-        kept = [round(share * passes) for share in shares or ()]
+    if accepted_at is None:
+        accepted_at = [round(share * passes) for share in shares or ()]
         # Rounded shares give the counts for sure if no two counts round to one share.
-        if shares is None or sum(kept) != accepted or passes * 2 * read.kind.rounding >= 1:
+        if shares is None or sum(accepted_at) != accepted or passes * 2 * fields.kind.rounding >= 1:
             return None, field
-    reached = [passes, *kept]
-    for before, after in zip(reached, kept):
-        read.at_most(field, after, before, "passes" if before is passes else field)
-    ended = (before - after for before, after in zip(reached, [*kept, 0]))
+    reached = [passes, *accepted_at]
+    for before, after in zip(reached, accepted_at):
+        fields.at_most(field, after, before, "passes" if before is passes else field)
+    ended = (before - after for before, after in zip(reached, [*accepted_at, 0]))
     return Counter({(place, None): count for place, count in enumerate(ended) if count}), field
 
 
@@ -482,12 +486,6 @@ def _length(passes: int | None, drafted: int | None, longest: int | None, chains
 
 def _sum(outcomes: Outcomes | None, which: int) -> int | None:
     """Draft tokens accepted (0) or drafted (1) in all; None if it is not known of a pass."""
-    if outcomes is None:
+    if outcomes is None or any(outcome[which] is None for outcome in outcomes):
         return None
-    total = 0
-    for outcome, passes in outcomes.items():
-        count = outcome[which]
-        if count is None:
-            return None
-        total += count * passes
-    return total
+    return sum((outcome[which] or 0) * passes for outcome, passes in outcomes.items())

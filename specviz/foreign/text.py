@@ -11,7 +11,7 @@ from itertools import chain, pairwise, takewhile
 from math import isfinite
 from typing import Any
 
-from specviz.foreign.formats import LINES, SCRAPES, Format
+from specviz.foreign.formats import LINES, SCRAPES, ServerFormat
 from specviz.records.errors import SpecvizError, quoted
 
 #: How many draft positions are believed.
@@ -33,7 +33,7 @@ class Reported:
     """The figures of a line of a log or of a scrape, by the names of its format."""
 
     name: str
-    format: Format
+    format: ServerFormat
     block: dict[str, Any]
 
 
@@ -73,9 +73,9 @@ def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
     text = text.lstrip("\ufeff")
     if re.search(r"^data:", text, re.MULTILINE):
         text = _EVENTS.sub("", text)
-    lines, place, vain, failed = _Lines(text), 0, 0, 0
-    while found := _OBJECT.search(text, place):
-        start = found.start()
+    lines, place, wasted, failed = _Lines(text), 0, 0, 0
+    while opening := _OBJECT.search(text, place):
+        start = opening.start()
         lines.take(place, start)
         try:
             value, place = _object(text, start)
@@ -85,9 +85,9 @@ def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
             if failed <= MOST_REASONS:
                 reason = _unreadable(text, at)
             yield reason
-            vain += LEAST_TRY + at - start if at > start else DEEP_TRY
+            wasted += LEAST_TRY + at - start if at > start else DEEP_TRY
             place = _next_beginning(text, start)
-            if vain > MOST_TRIES * len(text):
+            if wasted > MOST_TRIES * len(text):
                 yield SpecvizError(
                     "Reading stopped after line {number}: too many JSON objects in the text are cut off.",
                     number=text.count("\n", 0, start) + 1,
@@ -95,7 +95,7 @@ def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
                 break
     else:
         lines.take(place, len(text))
-    yield from lines.told()
+    yield from lines.reported()
 
 
 def _object(text: str, start: int) -> tuple[dict[str, Any], int]:
@@ -123,10 +123,10 @@ def _unreadable(text: str, place: int) -> SpecvizError:
 def _next_beginning(text: str, start: int) -> int:
     """The line after an unreadable object on which another may begin: no deeper than it, and no end of it."""
     line = text.rfind("\n", 0, start) + 1
-    before = text[line:start]
-    depth = len(before) - len(before.lstrip(" \t")) if _INDENT.match(before) else 0
-    found = re.compile(rf"\n[ \t]{{0,{depth}}}(?=[^\s}}\]])").search(text, start)
-    return found.end() if found else len(text)
+    indent = text[line:start]
+    depth = len(indent) - len(indent.lstrip(" \t")) if _INDENT.match(indent) else 0
+    match = re.compile(rf"\n[ \t]{{0,{depth}}}(?=[^\s}}\]])").search(text, start)
+    return match.end() if match else len(text)
 
 
 @dataclass(slots=True)
@@ -143,67 +143,67 @@ class _Lines:
 
     def take(self, start: int, end: int) -> None:
         """Takes the lines between two places; of a line the part from where it says something."""
-        while found := _TELLING.search(self.text, start, end):
-            stop = self.text.find("\n", found.end())
+        while match := _TELLING.search(self.text, start, end):
+            stop = self.text.find("\n", match.end())
             start = len(self.text) if stop < 0 else stop
-            said = self.text[found.start() : start]
-            if sample := _SAMPLE.match(said):
+            line = self.text[match.start() : start]
+            if sample := _SAMPLE.match(line):
                 self._sampled(*sample.groups(default=""))
                 continue
-            if RUNNING.match(said):
-                self.running = said
+            if RUNNING.match(line):
+                self.running = line
                 continue
-            before = self.text[self.text.rfind("\n", 0, found.start()) + 1 : found.start()][-1000:]
-            for line in LINES:
-                if re.match(line.begins, said):
-                    self._logged(line, said, f"{before}{self.running}")
+            before = self.text[self.text.rfind("\n", 0, match.start()) + 1 : match.start()][-1000:]
+            for kind in LINES:
+                if re.match(kind.begins, line):
+                    self._logged(kind, line, f"{before}{self.running}")
                     self.running = ""
 
-    def _logged(self, line: Format, said: str, before: str) -> None:
-        names = (*line.passes, *line.accepted, *line.drafted, *line.shares, *line.length)
-        block = {name: value for name in names if (value := _figure(name, said))}
+    def _logged(self, kind: ServerFormat, line: str, before: str) -> None:
+        names = (*kind.passes, *kind.accepted, *kind.drafted, *kind.shares, *kind.length)
+        block = {name: value for name in names if (value := _figure(name, line))}
         if block:
-            block |= {name: value for name in line.running if (value := _figure(name, before))}
-        if block and line.last:
-            name = said.split(":", 1)[0].removeprefix("statistics").strip()
-            self.last[name] = Reported(name, line, block)
+            block |= {name: value for name in kind.running if (value := _figure(name, before))}
+        if block and kind.last:
+            name = line.split(":", 1)[0].removeprefix("statistics").strip()
+            self.last[name] = Reported(name, kind, block)
         elif block:
-            self.logged.append(Reported("", line, block))
+            self.logged.append(Reported("", kind, block))
 
     def _sampled(self, server: str, metric: str, labels: str, value: str) -> None:
         """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none."""
-        named, known, number = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
-        position = named.pop("position", "")
-        counters = (*known.passes, *known.accepted, *known.drafted, *known.kept, *known.running)
-        if number is None or not (metric in counters or (metric in known.length and number)):
+        label_values, kind, figure = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
+        position = label_values.pop("position", "")
+        counters = (*kind.passes, *kind.accepted, *kind.drafted, *kind.accepted_at, *kind.running)
+        if figure is None or not (metric in counters or (metric in kind.length and figure)):
             return
-        scrapes = self.scrapes.setdefault((server, " ".join(named.values())), [{}])
+        scrapes = self.scrapes.setdefault((server, " ".join(label_values.values())), [{}])
         if (metric, position) in scrapes[-1]:
             scrapes.append({})
-        scrapes[-1][metric, position] = number
+        scrapes[-1][metric, position] = figure
 
-    def told(self) -> Iterator[Reported]:
+    def reported(self) -> Iterator[Reported]:
         """With llama.cpp's closing statistics, its lines about single requests are left out: they repeat them."""
-        for one in self.logged:
-            if not self.last or not one.format.name.startswith("llama.cpp"):
-                yield one
+        for line in self.logged:
+            if not self.last or not line.format.name.startswith("llama.cpp"):
+                yield line
         yield from self.last.values()
         for (server, name), scrapes in self.scrapes.items():
-            known = SCRAPES[server]
-            for block in _differences(scrapes, known.running) if known.passes else scrapes:
-                placed = _placed(block)
-                if known.six and placed.keys() & set(known.kept):  # whose sum is exact
-                    placed = {metric: value for metric, value in placed.items() if metric not in known.accepted}
-                if placed.keys() - set(known.running):
-                    yield Reported(name, known, placed)
+            kind = SCRAPES[server]
+            for block in _differences(scrapes, kind.running) if kind.passes else scrapes:
+                figures = _placed(block)
+                if kind.six_digits and figures.keys() & set(kind.accepted_at):  # whose sum is exact
+                    figures = {metric: value for metric, value in figures.items() if metric not in kind.accepted}
+                if figures.keys() - set(kind.running):
+                    yield Reported(name, kind, figures)
 
 
-def _figure(name: str, said: str) -> str | None:
+def _figure(name: str, line: str) -> str | None:
     """The figure of that name in a line, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of several
     counts without a comma the last."""
-    thing = re.escape(name)
-    found = re.search(rf"\b(\d{{1,16}}) {thing}\b|{thing}(?::| =) *\(?(\d[\d., ]{{0,20000}})", said)
-    value = (found[1] or found[2]).strip(" ,.") if found else None
+    label = re.escape(name)
+    match = re.search(rf"\b(\d{{1,16}}) {label}\b|{label}(?::| =) *\(?(\d[\d., ]{{0,20000}})", line)
+    value = (match[1] or match[2]).strip(" ,.") if match else None
     return value.split()[-1] if value and "," not in value else value
 
 
@@ -226,14 +226,14 @@ def finite(value: Any) -> float | None:
 
 def _placed(block: dict[tuple[str, str], Any]) -> dict[str, Any]:
     """A scrape by metric, those by position as a list, which ends where a position is missing."""
-    placed: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for metric, position in block:
         if not position:
-            placed[metric] = block[metric, position]
+            figures[metric] = block[metric, position]
         elif position == "0":
-            there = (block.get((metric, str(place))) for place in range(MOST_DEPTH))
-            placed[metric] = list(takewhile(lambda value: value is not None, there))
-    return placed
+            values = (block.get((metric, str(place))) for place in range(MOST_DEPTH))
+            figures[metric] = list(takewhile(lambda value: value is not None, values))
+    return figures
 
 
 def tokens_joined(values: Iterable[Any]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
-from specviz.theory.draft_length import ChosenLength, Experience
+from specviz.theory.draft_length import ChosenDepth, History
 from specviz.theory.roofline import Memory
 
 
@@ -57,10 +57,10 @@ class PairPasses:
     seconds_by_width: dict[int, float] = field(default_factory=dict)
     #: The memory from which those passes read the target's weights; None if not measured.
     memory: Memory | None = None
-    #: What rounds have shown, by how they drafted, and the lengths of the last runs, to make these once more
+    #: What rounds have shown, by how they drafted, and the depths that the last runs chose, to repeat those runs
     #: (`specviz.decoding.lengths`).
-    experience: dict[Hashable, Experience] = field(default_factory=dict)
-    lengths: dict[Hashable, list[ChosenLength]] = field(default_factory=dict)
+    histories: dict[Hashable, History] = field(default_factory=dict)
+    depths: dict[Hashable, list[ChosenDepth]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_targets`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: How large the inputs of the target's layers are (`few_bits.input_squares`), once that was asked.

@@ -30,7 +30,7 @@ from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.kernel_library import cxx, is_built
-from specviz.passes.model_twins import default_exit, layer_count, let_go_again, take_back
+from specviz.passes.model_twins import default_exit, drop_weights_again, layer_count, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
@@ -318,7 +318,7 @@ class _Work:
         models = {} if self.halt.is_set() else {TARGET: self.pair.target, DRAFT: self.pair.draft}
         for role, model in models.items():
             if model is not None and role in self.pair.passes.fast:
-                let_go_again(model)
+                drop_weights_again(model)
             elif model is not None:
                 take_back(model, for_good=True)
         release_memory()

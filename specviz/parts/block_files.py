@@ -51,13 +51,12 @@ class Sight:
     from_first_slot: bool = False  # all slots see the same `window` tokens before the block, and the block itself
 
     def seen(self, slots: Tensor, room: int) -> Tensor:
-        """What slots at these places [n] int64 see of so many places, those after the block being empty: [n, room]
-        bool."""
-        places, other = slots.unsqueeze(-1), torch.arange(room, device=slots.device)
-        seen = other <= (places if self.causal else places[-1:].expand_as(places))
+        """[n, room] bool: which of `room` places the block's `slots` [n] int64 see; those after the block are empty."""
+        places, cells = slots.unsqueeze(-1), torch.arange(room, device=slots.device)
+        seen = cells <= (places if self.causal else places[-1:].expand_as(places))
         if self.from_first_slot:
-            return seen & (other >= slots[0] - self.window)
-        return seen if self.window is None else seen & ((places - other).abs() < self.window)
+            return seen & (cells >= slots[0] - self.window)
+        return seen if self.window is None else seen & ((places - cells).abs() < self.window)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tu
         vocab_size=config.vocab_size,
     )
     numbers = "aux_hidden_state_layer_ids" if _from_speculators(files) else "target_layer_ids"
-    own = BlockConfig(
+    sizes = BlockConfig(
         feature_layers=feature_layers(files, target, files.needed(numbers)),
         block_size=files.needed("block_size"),
         mask_id=mask_token(files, config.vocab_size),
@@ -107,13 +106,13 @@ def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tu
     )
     # Windows are part of what each layer sees; to caches all are alike.
     config.layer_types = ["full_attention"] * config.num_hidden_layers
-    return config, own
+    return config, sizes
 
 
 def block_name(name: str) -> str:
-    for beginning, own in _PREFIXES.items():
+    for beginning, prefix in _PREFIXES.items():
         if name.startswith(beginning):
-            name = own + name.removeprefix(beginning)
+            name = prefix + name.removeprefix(beginning)
     return name
 
 
@@ -155,7 +154,7 @@ def _from_speculators(files: PartFiles) -> bool:
 
 
 def _predicts_next(files: PartFiles, method: str) -> bool:
-    """Whether a slot predicts the token after its place: those of DSpark do by default, and the others' do not."""
+    """Whether a slot predicts the token after its place: by default only those of DSpark do."""
     if files.setting("dspark_bonus_anchor"):
         return False
     return bool(files.setting("sample_from_anchor", "shift_label", default=method == "DSpark"))
@@ -175,4 +174,4 @@ def _sights(files: PartFiles, config: Qwen3Config) -> tuple[Sight, ...]:
     sees_all = everywhere or in_transformers or files.setting("sliding_window_non_causal", default=False)
     window = files.needed("swa_window_size", "sliding_window") + in_transformers
     sliding = Sight(not sees_all if causal is None else bool(causal), window, _from_speculators(files))
-    return tuple(sliding if everywhere or slid else full for slid in slides)
+    return tuple(sliding if everywhere or slides_here else full for slides_here in slides)

@@ -28,7 +28,7 @@ from specviz.parts.block_files import block_name, block_settings
 from specviz.parts.head_passes import HeadModel, HeadOutput, StaticHead, WithoutPass
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
-from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, read_as
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.roles import Role
@@ -37,7 +37,7 @@ from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
 
-def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """[rows, heads, n, head size] by rotary positions [1, n, head size]."""
     return x * cosine.unsqueeze(1) + rotate_half(x) * sine.unsqueeze(1)
 
@@ -52,8 +52,8 @@ class _Attention(Qwen3Attention):
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project, x in ((self.q_proj, block), (self.k_proj, rows), (self.v_proj, rows))
         )
-        queries = _turned(self.q_norm(queries), *(turn[:, -slots:] for turn in turns))
-        keys = _turned(self.k_norm(keys), *turns)
+        queries = _rotated(self.q_norm(queries), *(turn[:, -slots:] for turn in turns))
+        keys = _rotated(self.k_norm(keys), *turns)
         keys, values = cache.update(keys, values, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         gathered, _ = attend(self, queries, keys, values, mask, scaling=self.scaling)
@@ -66,9 +66,9 @@ class _Layer(Qwen3DecoderLayer):
         self.self_attn = _Attention(config, index)
         self.attention_conv = self.mlp_conv = None  # what lies around attention and around the MLP (DFlash2)
 
-    def forward(self, block: Tensor, *others: Any) -> Tensor:
+    def forward(self, block: Tensor, *attending: Any) -> Tensor:
         def attend(x: Tensor) -> Tensor:
-            return self.self_attn(x, *others)
+            return self.self_attn(x, *attending)
 
         block = block + self._around(self.attention_conv, attend, self.input_layernorm(block))
         return block + self._around(self.mlp_conv, self.mlp, self.post_attention_layernorm(block))
@@ -92,15 +92,15 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         """files: with the part's names."""
-        config, own = block_settings(files, target, self.method)
+        config, sizes = block_settings(files, target, self.method)
         super().__init__(config)
-        self.sizes = own
-        self.feature_layers, self.masks, self.most_depths = own.feature_layers, own.block_size, own.depths
+        self.sizes = sizes
+        self.feature_layers, self.masks, self.most_depths = sizes.feature_layers, sizes.block_size, sizes.depths
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = Qwen3RMSNorm(d, config.rms_norm_eps)
         self.hidden_norm = Qwen3RMSNorm(d, config.rms_norm_eps)
-        self.fc = nn.Linear(len(own.feature_layers) * own.target_width, d, bias=False)
+        self.fc = nn.Linear(len(sizes.feature_layers) * sizes.target_width, d, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
         self.embed_tokens = self.lm_head = None
         if "embed_tokens.weight" in files.shapes:
@@ -113,16 +113,16 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         files = files.named(block_name)
         return filled(lambda: cls(files, target), files, target, smaller_vocabulary(files, target))
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         slots = "next" if self.sizes.predicts_next else "own"
-        return super().reading() | {"block_size": self.masks, "slots_predict": slots, "depths": self.most_depths}
+        return super().facts() | {"block_size": self.masks, "slots_predict": slots, "depths": self.most_depths}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
+    def variants(self) -> dict[Sentence, TrainedPart]:
         sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
-        other = read_as(self, sizes=sizes, most_depths=sizes.depths)
+        other_slots = variant(self, sizes=sizes, most_depths=sizes.depths)
         if self.sizes.predicts_next:
-            return super().other_readings() | {Sentence("each mask predicts the token at its position"): other}
-        return super().other_readings() | {Sentence("each mask predicts the token after its position"): other}
+            return super().variants() | {Sentence("each mask predicts the token at its position"): other_slots}
+        return super().variants() | {Sentence("each mask predicts the token after its position"): other_slots}
 
     def fuse(self, features: Tensor) -> Tensor:
         """What each layer makes keys and values of: [..., d]."""
@@ -150,10 +150,10 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast, model = passes.get(Role(self.kind)), BlockModel(self, target.model)
-        own = reader(model, target.stopwatch, fast, (-1,))
+        block_reader = reader(model, target.stopwatch, fast, (-1,))
         part = self if fast is None else fast.static.model.head  # the same, perhaps on the kernels
         # The hidden states go in as they are: a pass fuses them itself.
-        return RunReading(part, [own], lambda features: features, recorded=own)
+        return RunReading(part, [block_reader], lambda features: features, recorded=block_reader)
 
     def block(self, reading: Reading[SomeLevel]) -> Tensor:
         """Reads the text and a block: its logits [slots, rows] in the part's own vocabulary, and in `reading.states`
@@ -163,7 +163,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         masks = last.new_full((self.sizes.block_size - 1,), self.sizes.mask_id)
         return reading.text(torch.cat([last, masks]))
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows = self.block(reading)
         yield self.for_target(rows[0 if self.sizes.predicts_next else 1 :][:depth])
 
@@ -195,7 +195,7 @@ class BlockModel(HeadModel):
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        **others: object,
+        **unused: object,
     ) -> HeadOutput:
         """The block's logits [1, slots, rows] in the part's own vocabulary, and its hidden states [1, slots, d].
 

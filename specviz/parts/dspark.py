@@ -1,5 +1,5 @@
 """DFlash's blocks, whose rows are corrected from left to right by the tokens before each: DSpark (arXiv
-2607.05147), which also foresees how likely a row's token is to be kept, Domino (arXiv 2605.29707) and DFlash2 (z-lab).
+2607.05147), which also foresees a row's chance of acceptance, Domino (arXiv 2605.29707) and DFlash2 (z-lab).
 
 In the layouts of DeepSpec, SpecForge, speculators and NVIDIA's Model Optimizer.
 """
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specviz.parts.block_files import unknown_kind
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.reading import Reading, Rows, SomeLevel, after, before
+from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
 
 #: Corrected logits, and the memory after the tokens that corrected them.
@@ -28,8 +28,8 @@ _KINDS = ("vanilla", "gated", "rnn")
 class CorrectedHead(DFlashHead):
     """A block whose rows are corrected from left to right, with a memory of the tokens before.
 
-    A row is corrected before its token is drawn, so q is what that was drawn from. Where a part foresees how likely a
-    row's token is to be kept, `DraftParams.confidence` ends the draft before the first one that is too unlikely. That
+    A row is corrected before its token is drawn, so q is what that was drawn from. Where a part foresees a row's
+    chance of acceptance, `DraftParams.confidence` ends the draft before the first one that is too unlikely. That
     depends on the tokens before, never on this one: to drop a token for what it became would change the distribution of
     the text (App. A).
     """
@@ -39,18 +39,18 @@ class CorrectedHead(DFlashHead):
     def source(self, depth: int) -> str:
         return f"slot {depth + 1}"
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
         hidden = reading.states.to(self.norm.weight.dtype)
         memory = memories = self.first_memory(tokens, hidden)
         for slot in range(skipped, skipped + depth):
             with reading.span():
-                logits, more = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
-                reading.sure = self.foreseen(tokens, hidden[slot]) if reading.foresees else None
+                logits, new_memories = self.corrected(slot - skipped, rows[slot], tokens, hidden[slot], memory)
+                reading.forecast = self.acceptance_forecast(tokens, hidden[slot]) if reading.foresees else None
                 logits = self.for_target(logits)
             level = yield logits
-            memories = more if slot == skipped else after(memories, more, level)
-            tokens, memory = level.tokens, before(memories, level)
+            memories = new_memories if slot == skipped else with_level(memories, new_memories, level)
+            tokens, memory = level.tokens, parent_states(memories, level)
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
@@ -61,7 +61,7 @@ class CorrectedHead(DFlashHead):
         [k, width]. hidden: [d], the row's. depth: of its token in the draft, from 0."""
         return logits.expand(len(tokens), -1), memory
 
-    def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
+    def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
         """[k], an estimate of Σ min(p, q) of a row [d] after each of the tokens [k]; None if it foresees nothing."""
         return None
 
@@ -130,7 +130,7 @@ class DSparkHead(CorrectedHead):
         gain, memory = self.markov_head(tokens, hidden, memory)
         return logits + gain, memory
 
-    def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
+    def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
         if self.confidence_head is None:
             return None
         read, proj = hidden.expand(len(tokens), -1), self.confidence_head["proj"]
@@ -149,7 +149,7 @@ class DominoHead(CorrectedHead):
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
-        self.kept = files.setting("pure_draft_prefix_len", default=0)
+        self.uncorrected = files.setting("pure_draft_prefix_len", default=0)
         self.__dict__["embeddings"] = target.get_input_embeddings()  # not as one of its modules
         self.memory_width, between = (files.needed(name) for name in ("gru_hidden_dim", "emb_dim"))
         d, vocab = self.config.hidden_size, self.config.vocab_size
@@ -160,7 +160,7 @@ class DominoHead(CorrectedHead):
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         read, gru = self.embeddings(tokens).to(memory), self.prefix_gru
         memory = torch.gru_cell(read, memory, gru.weight_ih_l0, gru.weight_hh_l0)
-        if depth < self.kept:
+        if depth < self.uncorrected:
             return super().corrected(depth, logits, tokens, hidden, memory)
         return logits + self.embed_proj(torch.cat([hidden.expand(len(tokens), -1), memory], -1)), memory
 
@@ -178,10 +178,10 @@ class _Mixing(nn.Module):
     def forward(self, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
         """x: [1, slots, d]."""
         added = self.kernel_projection(x).unflatten(-1, (*self.base_kernel.shape[:2], -1))
-        before, after = (self.base_kernel + added.repeat_interleave(self.group, -1)).unbind(2)
-        return self._mixed(inner(self._mixed(x, before)), after)
+        kernels_before, kernels_after = (self.base_kernel + added.repeat_interleave(self.group, -1)).unbind(2)
+        return self._mix(inner(self._mix(x, kernels_before)), kernels_after)
 
-    def _mixed(self, x: Tensor, kernels: Tensor) -> Tensor:
+    def _mix(self, x: Tensor, kernels: Tensor) -> Tensor:
         slots = x.shape[1]
         earlier = [functional.pad(x, (0, 0, back, 0))[:, :slots] for back in range(kernels.shape[2])]
         return (torch.stack(earlier, 2) * kernels).sum(2)
@@ -214,7 +214,7 @@ class DFlash2Head(CorrectedHead):
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         selector = self.candidate_selector
         likeliest, ids = logits.topk(min(self.candidates, len(logits)))
-        before = selector.predecessor_codebook[tokens] * selector.hidden_projection(hidden)
-        scores = likeliest + before @ selector.successor_codebook[ids].T
+        context = selector.predecessor_codebook[tokens] * selector.hidden_projection(hidden)
+        scores = likeliest + context @ selector.successor_codebook[ids].T
         out = logits.new_full((len(tokens), len(logits)), float("-inf"))
         return out.scatter(-1, ids.expand(len(tokens), -1), scores), memory

@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import feature_layers, filled, mask_token, same_target, smaller_vocabulary
-from specviz.parts.reading import Reading, Rows, SomeLevel, TrainedPart, read_as, shifted
+from specviz.parts.reading import Reading, Rows, SomeLevel, TrainedPart, shifted, variant
 from specviz.parts.servers import Servers
 from specviz.records.words import Sentence
 
@@ -79,8 +79,8 @@ class Eagle3Head(PublishedHead):
         super().__init__(files)
         numbers = files.setting("eagle_aux_hidden_state_layer_ids", "target_layer_ids")
         self.feature_layers = feature_layers(files, target, numbers)
-        own = "hidden states" if "speculators_model_type" in files.settings else "outputs of layers"
-        self.numbered = "default" if numbers is None else own
+        numbering = "hidden states" if "speculators_model_type" in files.settings else "outputs of layers"
+        self.numbered = "default" if numbers is None else numbering
         d, eps, width = self.config.hidden_size, self.config.rms_norm_eps, target.config.get_text_config().hidden_size
         self.layers[0].widen(self.config, bool(files.setting("norm_before_residual", default=False)))
         count, shapes = len(self.feature_layers), files.shapes
@@ -116,19 +116,19 @@ class Eagle3Head(PublishedHead):
         """Its state as it is; with EAGLE-3.1's ``norm_output``, after the norm."""
         return self.norm(hidden) if self.normed_states else hidden
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         flags = {"numbered": self.numbered, "normed_states": self.normed_states}
-        return super().reading() | flags | {"normed_residual": self.layers[0].normed_residual}
+        return super().facts() | flags | {"normed_residual": self.layers[0].normed_residual}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
-        other = read_as(self, normed_states=not self.normed_states)
+    def variants(self) -> dict[Sentence, TrainedPart]:
+        other_norm = variant(self, normed_states=not self.normed_states)
         if self.normed_states:
-            return shifted(self) | {Sentence("its states fed back without the norm"): other}
-        return shifted(self) | {Sentence("its states fed back after the norm"): other}
+            return shifted(self) | {Sentence("its states fed back without the norm"): other_norm}
+        return shifted(self) | {Sentence("its states fed back after the norm"): other_norm}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
-        files = files.named(_eagle3_name)
+        files = files.named(lambda name: re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model.")))
         width, vocab_size = (files.setting(name) for name in ("target_hidden_size", "vocab_size"))
         same_target(files, target, hidden_size=width, vocab_size=vocab_size)
         head = filled(lambda: cls(files, target), files, target, smaller_vocabulary(files, target))
@@ -159,19 +159,15 @@ class PEagleHead(Eagle3Head):
         proposed = files.possible("speculative_tokens", proposals[0].get("speculative_tokens"))
         self.most_depths = self.masks = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
 
-    def reading(self) -> dict[str, Any]:
-        return super().reading() | {"depths": self.most_depths}
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"depths": self.most_depths}
 
     def source(self, depth: int) -> str:
         return f"mask {depth}" if depth else "row"
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         masks = reading.last.new_full((depth - 1,), self.mask_id)
         yield reading.text(masks, self.mask_hidden[0].expand(depth - 1, -1))
-
-
-def _eagle3_name(name: str) -> str:
-    return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
 
 
 #: The names of speculators, and of the norms, in SafeAILab's manner.
@@ -213,11 +209,11 @@ class Eagle1Head(PublishedHead):
         x = self.fc(torch.cat([self.embed_norm(embeddings), features], -1))
         return self.layers[0](x, **attending)
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """And which of the norms it has."""
         places = {"embeddings": self.embed_norm, "attention": self.layers[0].input_layernorm, "output": self.norm}
         normed = [place for place, norm in places.items() if not isinstance(norm, nn.Identity)]
-        return super().reading() | {"normed": normed}
+        return super().facts() | {"normed": normed}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
@@ -227,6 +223,6 @@ class Eagle1Head(PublishedHead):
 
 
 def _eagle1_name(name: str) -> str | None:
-    for pattern, own in _EAGLE1_NAMES:
-        name = re.sub(pattern, own, name)
+    for pattern, replacement in _EAGLE1_NAMES:
+        name = re.sub(pattern, replacement, name)
     return None if name.endswith("rotary_emb.inv_freq") else name

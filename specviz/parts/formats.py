@@ -19,7 +19,7 @@ from specviz.parts.published import PublishedPart
 
 
 @dataclass(frozen=True)
-class Format:
+class PartFormat:
     """A form in which trained parts are published."""
 
     name: str  # for people
@@ -32,15 +32,15 @@ class Format:
         return None if self.part is None else self.part.kind
 
 
-def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> Format:
-    return Format(part.method, fits, part)
+def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> PartFormat:
+    return PartFormat(part.method, fits, part)
 
 
-def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> Format:
-    return Format(name, fits, refusal=template)
+def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> PartFormat:
+    return PartFormat(name, fits, refusal=template)
 
 
-def recognise(files: PartFiles) -> Format | None:
+def recognise(files: PartFiles) -> PartFormat | None:
     """The format of the part in a folder; None for a model, or nothing that is known."""
     return next((form for form in FORMATS if form.fits(files)), None)
 
@@ -105,7 +105,7 @@ def _joins_two(files: PartFiles) -> bool:
 
 
 #: In the order of trial: what is special before what it would be taken for.
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[PartFormat, ...] = (
     # As published, their projection lies in a file of its own, which is needed only to read the target's states.
     _refused(
         "{folder} holds a PARD-2 draft model in its training form, with the projection of its target's hidden "
@@ -113,7 +113,7 @@ FORMATS: tuple[Format, ...] = (
         "PARD-2 in training",
         _holds("target_proj.weight"),
     ),
-    Format("Hydra", _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
+    PartFormat("Hydra", _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight"))),
     _refused(
         "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not supported: "
         "export it without them (parallel_draft_step 1), or name another part.",
@@ -142,13 +142,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     _read(DominoHead, _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
     _read(DFlash2Head, _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
-    Format("LiLiCorr", _either(_called("lilicorr"), _set("lilicorr_enabled"))),
-    Format("DFlare", _either(_called("dflare"), _holds("layer_fusion_weights"))),
-    Format(
+    PartFormat("LiLiCorr", _either(_called("lilicorr"), _set("lilicorr_enabled"))),
+    PartFormat("DFlare", _either(_called("dflare"), _holds("layer_fusion_weights"))),
+    PartFormat(
         "DSpark on Gemma's layers",
         _either(_called("gemma4dspark"), _holds("markov_w1.weight", "pre_feedforward_layernorm.weight")),
     ),
-    Format("DSpark in its target", _set("dspark_target_layer_ids")),
+    PartFormat("DSpark in its target", _set("dspark_target_layer_ids")),
     _read(DSparkHead, _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
     _read(
         DFlashHead,
@@ -158,14 +158,14 @@ FORMATS: tuple[Format, ...] = (
             lambda files: {"fc.weight", "hidden_norm.weight"} <= files.shapes.keys(),
         ),
     ),
-    Format(
+    PartFormat(
         "EAGLE-3 with latent attention",
         lambda files: (
             _called("eagle3deepseek")(files)
             or (bool(_shape(files, "fc.weight")) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files))
         ),
     ),
-    Format(
+    PartFormat(
         "EAGLE-3 on Gemma's layers",
         lambda files: (
             _called("gemma4eagle3")(files) or (_is_eagle3(files) and _holds("pre_feedforward_layernorm.weight")(files))

@@ -20,7 +20,7 @@ from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import another_target, filled, same_target
-from specviz.parts.reading import RunReading, TrainedPart, read_as
+from specviz.parts.reading import RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.devices import is_sharded
@@ -102,16 +102,16 @@ class GemmaAssistant(Head):
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast = passes.get(self.role)
-        own = assistant_reader(AssistantModel(self, target.model), target, fast)
-        return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse)
+        assistant = assistant_reader(AssistantModel(self, target.model), target, fast)
+        return RunReading(self, [assistant], self.fuse if fast is None else fast.static.fuse)
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         places = {"keys_and_values": self.sources, "place": "before the last token" if self.step_back else "last token"}
-        return super().reading() | places | {"modules": self.num_modules}
+        return super().facts() | places | {"modules": self.num_modules}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
+    def variants(self) -> dict[Sentence, TrainedPart]:
         before = Sentence("drafting from the position before the last token")
-        return super().other_readings() | {before: read_as(self, step_back=1)}
+        return super().variants() | {before: variant(self, step_back=1)}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
@@ -153,7 +153,7 @@ class AssistantModel(HeadModel):
         position_ids: Tensor | None = None,
         attention_mask: dict[str, Tensor] | Tensor | None = None,
         cache: Cache | None = None,
-        **others: object,
+        **unused: object,
     ) -> HeadOutput:
         """position_ids: [1, n], of the text's last token. attention_mask: by the kind of layer, if there are several;
         by default all that the cache holds is seen."""
@@ -251,11 +251,11 @@ class _StaticAssistantReader(StaticModel):
         self, unread: Tensor, levels: int, choice: Choice, uniforms: Tensor, inputs: Tensor | None = None
     ) -> Made:
         assert inputs is not None and self.passes.draft is not None, "it reads states, and there is a `draft_width`"
-        given = unread[-1:], self.of_target.length, self._tensors, levels, choice, uniforms, inputs[-1:]
+        arguments = unread[-1:], self.of_target.length, self._tensors, levels, choice, uniforms, inputs[-1:]
         with self.stopwatch.span():
-            made = self.passes.draft(*given)
-        self.length += len(unread) + made.read
-        return made
+            drafted = self.passes.draft(*arguments)
+        self.length += len(unread) + drafted.read
+        return drafted
 
 
 def _groups_all(clusters: Gemma4AssistantMaskedEmbedder) -> bool:
@@ -275,7 +275,7 @@ def _check(files: PartFiles, config: PreTrainedConfig, target: PreTrainedModel) 
         )
     sizes = {"hidden_size": config.backbone_hidden_size, "vocab_size": text.vocab_size}
     same_target(files, target, **sizes, sliding_window=text.sliding_window)
-    for kind, own in zip(text.layer_types, text.per_layer_config):
+    for kind, layer in zip(text.layer_types, text.per_layer_config):
         for name in ("head_dim", "num_key_value_heads"):
-            if (size := getattr(own, name)) != (theirs := getattr(sources[kind], name)):
-                raise another_target(files, f"{name} ({kind})", size, theirs)
+            if (size := getattr(layer, name)) != (target_size := getattr(sources[kind], name)):
+                raise another_target(files, f"{name} ({kind})", size, target_size)

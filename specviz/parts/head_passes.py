@@ -92,8 +92,8 @@ class Head(PublishedPart, PreTrainedModel):
         return reader(HeadModel(self, target.model), target.stopwatch, passes.get(self.role), states)
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
-        fast, own = passes.get(self.role), self.reader_for(target, passes)
-        return RunReading(self, [own], self.fuse if fast is None else fast.static.fuse, recorded=own)
+        fast, head_reader = passes.get(self.role), self.reader_for(target, passes)
+        return RunReading(self, [head_reader], self.fuse if fast is None else fast.static.fuse, recorded=head_reader)
 
 
 class PublishedHead(Head):
@@ -174,7 +174,7 @@ class HeadModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
         logits_to_keep: int = 0,
-        **others: object,
+        **unused: object,
     ) -> HeadOutput:
         """Logits [1, n, vocab], and as the only one of the ``hidden_states`` what drafting continues on, [1, n, d].
 
@@ -198,10 +198,10 @@ class HeadModel(PreTrainedModel):
         """What each token of a chain attends to, [count, places] bool, of the places that the cache shows to it."""
         places, first = (count, 0) if cache is None else cache.get_mask_sizes(count, 0)
         place = torch.arange(start, start + count, device=device).unsqueeze(-1)
-        other = torch.arange(first, first + places, device=device)
+        cells = torch.arange(first, first + places, device=device)
         kinds = getattr(self.config, "layer_types", None) or ()
-        seen = other <= place
-        return seen & (other > place - self.config.sliding_window) if "sliding_attention" in kinds else seen
+        seen = cells <= place
+        return seen & (cells > place - self.config.sliding_window) if "sliding_attention" in kinds else seen
 
     def _turns_up_to(self, length: int, like: Tensor) -> Tensor:
         """`Head.turns` of all positions below `length`, and more: a table, as to compute them takes as long as
@@ -273,7 +273,7 @@ class StaticHead(StaticPass):
     def described(self) -> str:
         head = self.original.head
         numbers = {name: tensor.tolist() for name, tensor in few_numbers(head).items()}
-        sizes = (head.config.to_json_string(), head.reading(), head.shapes(), numbers)
+        sizes = (head.config.to_json_string(), head.facts(), head.shapes(), numbers)
         facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
         return f"{facts} {inspect.getsource(sys.modules[type(head).__module__])}"
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from specviz.parts.head_passes import Head, HeadModel, HeadOutput, StaticHead, WithoutPass, without_layers
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
-from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, after, before, read_as
+from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, parent_states, variant, with_level
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.roles import Role
@@ -89,7 +89,7 @@ class PublishedMedusa(Head):
         """
         states = self.states(features)
         if len(self.lm_heads) > 1:
-            rows = torch.stack([self.lm_heads[head](one) for head, one in enumerate(states, self.skipped)], -2)
+            rows = torch.stack([self.lm_heads[head](state) for head, state in enumerate(states, self.skipped)], -2)
         else:
             rows = (self.lm_heads[0] if self.lm_heads else of_target)(torch.stack(states, -2)).to(features.device)
         return rows if self.columns is None else in_order(rows, self.columns)
@@ -98,29 +98,29 @@ class PublishedMedusa(Head):
         return {self.role: functools.partial(StaticMedusa, self)}
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
-        own = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
-        return RunReading(self, [own], self.fuse, recorded=target)  # it reads no text: what is recorded is the target's
+        heads_reader = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
+        return RunReading(self, [heads_reader], self.fuse, recorded=target)  # it reads no text
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
-        rows, _ = reading.alone(reading.last, reading.last_state, self.num_heads)
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, _ = reading.head_rows(reading.last, reading.last_state, self.num_heads)
         yield rows[:depth]
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
-        return super().reading() | {"first_token": 2 - self.skipped, "heads": self.num_heads}
+        return super().facts() | {"first_token": 2 - self.skipped, "heads": self.num_heads}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
+    def variants(self) -> dict[Sentence, TrainedPart]:
         """And with a first head that guesses the token already written, as some train it."""
-        fewer = read_as(self, skipped=1, num_heads=self.num_heads - 1, most_depths=self.num_heads - 1)
+        fewer = variant(self, skipped=1, num_heads=self.num_heads - 1, most_depths=self.num_heads - 1)
         named = {Sentence("the first head guesses the token already written"): fewer}
-        return super().other_readings() | (named if fewer.num_heads else {})
+        return super().variants() | (named if fewer.num_heads else {})
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         """There are as many heads as the tensors say: published configurations may count fewer."""
         shared = bool(files.setting("original_lm_head"))
         copies = r"embed_tokens\.weight|lm_heads\.[1-9]\d*\.weight" if shared else r"embed_tokens\.weight"
-        files = files.named(lambda name: None if re.fullmatch(copies, own := _own_name(name)) else own)
+        files = files.named(lambda name: None if re.fullmatch(copies, part_name := _part_name(name)) else part_name)
         width = files.size("blocks.0.layers.0.weight", 0)
         rows = files.size("lm_heads.0.weight", 0) if "lm_heads.0.weight" in files.shapes else None
         map_name = next((name for name in ("token_map", "d2t") if name in files.shapes), None)
@@ -133,7 +133,7 @@ class PublishedMedusa(Head):
 class MedusaModel(HeadModel):
     """Heads with the target's output head. A pass reads no text: what it is given with each token is all it reads."""
 
-    def forward(self, input_ids: Tensor, features: Tensor | None = None, **others: object) -> HeadOutput:
+    def forward(self, input_ids: Tensor, features: Tensor | None = None, **unused: object) -> HeadOutput:
         """Logits [1, n · K, vocab]; there are no ``hidden_states``."""
         if features is None:
             features = torch.zeros(*input_ids.shape, self.input_width, dtype=self.dtype, device=input_ids.device)
@@ -151,9 +151,9 @@ class StaticMedusa(StaticHead):
         self.reads_chains_only = True  # there are no trees of tokens with several rows
 
 
-def _own_name(name: str) -> str:
+def _part_name(name: str) -> str:
     name = re.sub(r"^medusa_heads?\.", "", name)
-    return next((pattern.sub(own, name) for pattern, own in _RENAMED if pattern.fullmatch(name)), name)
+    return next((pattern.sub(replacement, name) for pattern, replacement in _RENAMED if pattern.fullmatch(name)), name)
 
 
 def _columns(files: PartFiles, map_name: str, rows: int, vocab_size: int) -> Tensor:
@@ -199,12 +199,12 @@ class MlpSpeculator(PublishedPart):
         d, vocab, self.feature_layers = config.hidden_size, config.vocab_size, (config.num_hidden_layers,)
         self.num_heads = self.most_depths = heads
         self.scaled, self.tied = (files.setting(name, default=False) for name in ("scale_input", "tie_weights"))
-        inner, own = files.setting("inner_dim") or d, range(1 if self.tied else heads)
+        inner, stored_heads = files.setting("inner_dim") or d, range(1 if self.tied else heads)
         widths = [d, *[inner] * (heads - 1)][: 2 if self.tied else heads]
-        self.emb = nn.ModuleList([nn.Embedding(vocab, inner) for _ in own])
+        self.emb = nn.ModuleList([nn.Embedding(vocab, inner) for _ in stored_heads])
         self.proj = nn.ModuleList([nn.Linear(width, inner, bias=False) for width in widths])
-        self.ln = nn.ModuleList([nn.LayerNorm(inner) for _ in own])  # its weights; it norms without the mean
-        self.head = nn.ModuleList([nn.Linear(inner, vocab, bias=False) for _ in own])
+        self.ln = nn.ModuleList([nn.LayerNorm(inner) for _ in stored_heads])  # its weights; it norms without the mean
+        self.head = nn.ModuleList([nn.Linear(inner, vocab, bias=False) for _ in stored_heads])
         alpha = 0.5 ** (0.5 / heads)
         self.share = math.sqrt((1 - alpha**2) * inner / 2) / alpha  # β/α
 
@@ -222,22 +222,22 @@ class MlpSpeculator(PublishedPart):
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         return RunReading(self, [head.reader_for(target, passes) for head in self.heads()], self.fuse)
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
-        rows, states = reading.alone(reading.last, self.enter(reading.last_state), 1)
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+        rows, states = reading.head_rows(reading.last, self.enter(reading.last_state), 1)
         for head in range(1, depth):
             level = yield rows
-            rows, more = reading.alone(level.tokens, before(states, level), len(level.tokens), head)
-            states = after(states, more, level)
+            rows, new_states = reading.head_rows(level.tokens, parent_states(states, level), len(level.tokens), head)
+            states = with_level(states, new_states, level)
         yield rows
 
-    def reading(self) -> dict[str, Any]:
-        return super().reading() | {"normed_first": self.scaled, "heads": self.num_heads}
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"normed_first": self.scaled, "heads": self.num_heads}
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
         tied, width = files.setting("tie_weights", default=False), files.setting("emb_dim", "hidden_size")
-        own = {name: name.removeprefix("speculator.") for name in files.shapes}
-        files = files.named(lambda name: None if tied and _COPY.match(own[name]) else own[name])
+        part_names = {name: name.removeprefix("speculator.") for name in files.shapes}
+        files = files.named(lambda name: None if tied and _COPY.match(part_names[name]) else part_names[name])
         same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
         return filled(lambda: cls(files, target), files, target)
 
@@ -248,12 +248,12 @@ class SpeculatorHead(Head):
     kind: ClassVar[str] = MlpSpeculator.kind
     method: ClassVar[str] = MlpSpeculator.method
 
-    def __init__(self, whole: MlpSpeculator, index: int):
+    def __init__(self, speculator: MlpSpeculator, index: int):
         """index: from 0."""
-        every = whole.emb, whole.proj, whole.ln, whole.head
-        emb, proj, ln, head = (some[min(index, len(some) - 1)] for some in every)
+        modules = speculator.emb, speculator.proj, speculator.ln, speculator.head
+        emb, proj, ln, head = (copies[min(index, len(copies) - 1)] for copies in modules)
         super().__init__(without_layers(proj.in_features))
-        self.place, self.share, self.feature_layers = index + 1, whole.share, whole.feature_layers
+        self.place, self.share, self.feature_layers = index + 1, speculator.share, speculator.feature_layers
         self.embed_tokens, self.proj, self.ln, self.norm, self.lm_head = emb, proj, ln, nn.Identity(), head
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:

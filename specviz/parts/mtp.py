@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from specviz.parts.head_passes import Head, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import filled, same_target
-from specviz.parts.reading import HostLevel, RunReading, TrainedPart, read_as
+from specviz.parts.reading import HostLevel, RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import home_of
@@ -80,19 +80,19 @@ class MtpFile(PublishedHead):
         """Its state after its last norm, which is also what the output head reads."""
         return self.norm(hidden)
 
-    def reading(self) -> dict[str, Any]:
-        return super().reading() | {
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {
             "state": "before the target's last norm" if self.before_last_norm else "as it is",
             "joined": "embedding, state" if self.embedding_first else "state, embedding",
             "modules": self.num_modules,
         }
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
+    def variants(self) -> dict[Sentence, TrainedPart]:
         # Further down there is no such norm.
-        others = {name: read_as(other, before_last_norm=False) for name, other in super().other_readings().items()}
-        return others | {
-            Sentence("the state after the target's last norm"): read_as(self, before_last_norm=False),
-            Sentence("state and embedding joined the other way round"): read_as(self, embedding_first=False),
+        variants = {name: variant(part, before_last_norm=False) for name, part in super().variants().items()}
+        return variants | {
+            Sentence("the state after the target's last norm"): variant(self, before_last_norm=False),
+            Sentence("state and embedding joined the other way round"): variant(self, embedding_first=False),
         }
 
     @classmethod
@@ -181,7 +181,7 @@ class MtpModules(TrainedPart):
     def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for module in self.modules for role, make in module.statics().items()}
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {"modules": self.num_modules}
 
     def source(self, depth: int) -> str:
@@ -227,7 +227,7 @@ class ReadingInTurn(RunReading):
 
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         rows = super().text(masks, features)
-        self._note(self._left)
+        self._note(self._last_states)
         return rows
 
     def level(self, level: HostLevel) -> Tensor:
@@ -248,8 +248,8 @@ class ReadingInTurn(RunReading):
         view = tree_view(parents, self.reader.length, len(tokens)) if in_tree else ()
         visible, positions = [to_device(part, tokens.device) for part in view] or (None, None)
         logits = self.reader.forward(torch.cat([tokens, *self.drafted]), keep, visible, positions, features)
-        self._note(self._left[: len(tokens)])
-        self.states = self._left[len(tokens) - 1 :]
+        self._note(self._last_states[: len(tokens)])
+        self.states = self._last_states[len(tokens) - 1 :]
         return logits
 
     def _note(self, states: Tensor) -> None:

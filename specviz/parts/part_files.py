@@ -73,8 +73,8 @@ class PartFiles:
         Raises SpecvizError (field ``draft``) for a value that it cannot have.
         """
         places = [self.settings, *(block for block in map(self.settings.get, _BLOCKS) if isinstance(block, dict))]
-        found = ((name, place[name]) for name in names for place in places if place.get(name) is not None)
-        return self.possible(*next(found, ("", default)))
+        values = ((name, place[name]) for name in names for place in places if place.get(name) is not None)
+        return self.possible(*next(values, ("", default)))
 
     def needed(self, *names: str) -> Any:
         """A `setting` that has no default. Raises SpecvizError (field ``draft``) if it is not there."""
@@ -95,10 +95,10 @@ class PartFiles:
             )
         return value
 
-    def named(self, own_name: Callable[[str], str | None]) -> PartFiles:
-        """The same files, with a part's own names for their tensors, without those for which it gives none."""
-        names = {own: name for name in self.shapes if (own := own_name(name)) is not None}
-        return replace(self, shapes={own: self.shapes[name] for own, name in names.items()}, names=names)
+    def named(self, rename: Callable[[str], str | None]) -> PartFiles:
+        """The same files with their tensors renamed, less those that are renamed to None."""
+        names = {part_name: name for name in self.shapes if (part_name := rename(name)) is not None}
+        return replace(self, shapes={part_name: self.shapes[name] for part_name, name in names.items()}, names=names)
 
     def size(self, name: str, dimension: int) -> int:
         """Of a tensor that has to be there. Raises SpecvizError (field ``draft``) if it lacks the dimension."""
@@ -124,7 +124,7 @@ class PartFiles:
             wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
             if wide and not tensor.isfinite().all():
                 raise self.complaint("The weights in {folder} contain NaN or infinite values ({tensor}).", tensor=name)
-        return tensors if self.names is None else {own: tensors[name] for own, name in self.names.items()}
+        return tensors if self.names is None else {part_name: tensors[name] for part_name, name in self.names.items()}
 
     def tensor(self, name: str) -> Tensor:
         """One of the weights by its name, on the CPU. Raises as `tensors`."""
@@ -155,8 +155,8 @@ class PartFiles:
                 with safe_open(file, "pt") as opened:
                     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
             # Onto a device without memory: of a file in torch's present form only the names and shapes are read.
-            held = torch.load(file, map_location="meta", weights_only=True)
-            return {name: tuple(tensor.shape) for name, tensor in _tensors_of(held).items()}
+            saved = torch.load(file, map_location="meta", weights_only=True)
+            return {name: tuple(tensor.shape) for name, tensor in _tensors_of(saved).items()}
 
     @contextlib.contextmanager
     def _explaining(self, file: pathlib.Path) -> Iterator[None]:
@@ -165,19 +165,19 @@ class PartFiles:
             yield
         except Exception as error:
             # Damaged pickles fail in any way; of torch's message only the reason is wanted.
-            known = {"file": file.name, "reason": first_line(error.__context__ or error)}
+            facts = {"file": file.name, "reason": first_line(error.__context__ or error)}
             if is_pointer(file):
                 raise self.complaint(
-                    "{file} in {folder} is only a pointer of Git LFS: fetch the file itself with git lfs pull.", **known
+                    "{file} in {folder} is only a pointer of Git LFS: fetch the file itself with git lfs pull.", **facts
                 ) from error
             if code := _CODE.search(str(error)):
                 raise self.complaint(
                     "{file} in {folder} contains code as well as weights ({code}), so it is not read: save its "
                     "weights as safetensors where you trust the code.",
-                    **known | {"code": code[1]},
+                    **facts | {"code": code[1]},
                 ) from error
             raise self.complaint(
-                "{file} in {folder} is damaged or cut short: copy it again ({reason}).", **known
+                "{file} in {folder} is damaged or cut short: copy it again ({reason}).", **facts
             ) from error
 
 
@@ -192,13 +192,13 @@ def is_pointer(file: pathlib.Path) -> bool:
 def _can_be(name: str, value: Any) -> bool:
     if value is None:
         return True
-    whole, number = (isinstance(value, kind) and not isinstance(value, bool) for kind in (int, (int, float)))
+    is_integer, is_number = (isinstance(value, kind) and not isinstance(value, bool) for kind in (int, (int, float)))
     if name in _MOST:
-        return whole and _LEAST.get(name, 1) <= value <= _MOST[name]
+        return is_integer and _LEAST.get(name, 1) <= value <= _MOST[name]
     if name in _NUMBERS:
-        return number and math.isfinite(value)
+        return is_number and math.isfinite(value)
     if name in _LISTS:
-        return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+        return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
     return True
 
 
@@ -211,10 +211,10 @@ def settings_in(folder: pathlib.Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _tensors_of(held: Any) -> dict[str, Tensor]:
+def _tensors_of(saved: Any) -> dict[str, Tensor]:
     """The tensors in what torch saved: a dictionary of them, at times inside another one."""
-    if not isinstance(held, dict):
+    if not isinstance(saved, dict):
         return {}
-    tensors = {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    inner = (value for value in held.values() if isinstance(value, dict))
-    return tensors or next((found for one in inner if (found := _tensors_of(one))), {})
+    tensors = {name: value for name, value in saved.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    inner = (value for value in saved.values() if isinstance(value, dict))
+    return tensors or next((nested for value in inner if (nested := _tensors_of(value))), {})

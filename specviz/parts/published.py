@@ -33,8 +33,8 @@ class PublishedPart(nn.Module, TrainedPart):
     #: What its weights are called in its files, by their own names.
     names: dict[str, str]
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         # A buffer: programs are compiled for its shape, not for its values.
         self.register_buffer("columns", None, persistent=False)
 
@@ -57,7 +57,7 @@ class PublishedPart(nn.Module, TrainedPart):
         """Of its weights, for which programs are compiled."""
         return [tuple(weight.shape) for weight in self.parameters()]
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {"format": self.method, "hidden_states": list(self.feature_layers)}
 
 
@@ -71,8 +71,8 @@ def filled(
     """
     with torch.device("meta"):
         # Whatever sizes a configuration promises, they take no memory yet.
-        wanted = make().state_dict()
-    for name, tensor in wanted.items():
+        expected = make().state_dict()
+    for name, tensor in expected.items():
         if name not in files.shapes:
             raise files.complaint("The weights in {folder} lack {tensor}, or some of its dimensions.", tensor=name)
         if files.shapes[name] != tensor.shape:
@@ -82,25 +82,25 @@ def filled(
                 found=list(files.shapes[name]),
                 wanted=list(tensor.shape),
             )
-    if unknown := sorted(files.shapes.keys() - wanted.keys() - MAPS):
+    if unknown := sorted(files.shapes.keys() - expected.keys() - MAPS):
         raise files.complaint(
             "The weights in {folder} contain {tensor}, which specviz does not know in this format and would leave out.",
             tensor=unknown[0],
         )
-    held = files.tensors()
-    for name, tensor in wanted.items():
-        if held[name].is_floating_point() != tensor.is_floating_point():
+    tensors = files.tensors()
+    for name, tensor in expected.items():
+        if tensors[name].is_floating_point() != tensor.is_floating_point():
             raise files.complaint(
                 "{tensor} in {folder} holds numbers of the type {found}, which specviz does not expect in a part.",
                 tensor=name,
-                found=str(held[name].dtype).removeprefix("torch."),
+                found=str(tensors[name].dtype).removeprefix("torch."),
             )
     with no_init_weights():
         part = make()
     # The tensors themselves: as the part's own they would be in memory twice.
-    part.load_state_dict({name: held[name] for name in wanted}, assign=True)
+    part.load_state_dict({name: tensors[name] for name in expected}, assign=True)
     part.columns = columns
-    part.names = {name: name if files.names is None else files.names[name] for name in wanted}
+    part.names = {name: name if files.names is None else files.names[name] for name in expected}
     for weight in part.parameters():
         # Not the frequencies of rotary positions, which half precision would spoil.
         weight.data = weight.data.to(target.dtype)
@@ -114,18 +114,18 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
     """
     config = target.config.get_text_config()
     for name, size in sizes.items():
-        own = getattr(config, name)
-        if size is not None and size != own:
-            raise another_target(files, name, size, own)
+        target_size = getattr(config, name)
+        if size is not None and size != target_size:
+            raise another_target(files, name, size, target_size)
 
 
-def another_target(files: PartFiles, name: str, size: object, own: object) -> SpecvizError:
+def another_target(files: PartFiles, name: str, size: object, target_size: object) -> SpecvizError:
     """Says that something has this size in a part's files, and its own in the target."""
     return files.complaint(
         "The part in {folder} was made for another target: {name} is {size} there and {own} here.",
         name=name,
         size=size,
-        own=own,
+        own=target_size,
     )
 
 
@@ -179,8 +179,8 @@ def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | No
             rows=rows,
             vocabulary=vocab_size,
         )
-    whole = rows == vocab_size and not offsets.any()
-    return None if whole else columns_of(files, offsets, vocab_size)
+    drafts_all = rows == vocab_size and not offsets.any()
+    return None if drafts_all else columns_of(files, offsets, vocab_size)
 
 
 def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:

@@ -1,7 +1,7 @@
 """How a trained part drafts: rows of logits, level by level, from passes that somebody makes for it.
 
-A part says once where its rows come from (`TrainedPart.levels`). The host makes the passes of one run (`RunReading`);
-on a GPU they are recorded, over a text of which the host does not know the end (`specviz.drafters.ahead`).
+A part says once where its rows come from (`TrainedPart.rows_by_level`). The host makes the passes of one run
+(`RunReading`); on a GPU they are recorded, over a text whose end the host does not know (`specviz.drafters.ahead`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Level(Protocol):
         """[k] int64, the row that judges each: 0 follows the text, i + 1 draft token i. None in a chain."""
 
 
-def before(states: Tensor, level: Level) -> Tensor:
-    """[k, d], what a level's tokens go on from. states: [n, d], of the text's row, then of each draft token; in a chain
-    only the last one counts."""
+def parent_states(states: Tensor, level: Level) -> Tensor:
+    """[k, d], the states that a level's tokens continue. states: [n, d], of the text's row and each draft token; in a
+    chain only the last one counts."""
     return states[-1:] if level.rows is None else states.index_select(0, level.rows)
 
 
-def after(states: Tensor, more: Tensor, level: Level) -> Tensor:
+def with_level(states: Tensor, new_states: Tensor, level: Level) -> Tensor:
     """The states with those of a level's tokens, [k, d]."""
-    return more if level.rows is None else torch.cat([states, more])
+    return new_states if level.rows is None else torch.cat([states, new_states])
 
 
 class HostLevel(NamedTuple):
@@ -61,26 +61,26 @@ class HostLevel(NamedTuple):
         return tree_shape(self.parents, self.tokens.device).rows[-len(self.tokens) :] if self.in_tree else None
 
 
-Reads = TypeVar("Reads", bound="TrainedPart")
+Part = TypeVar("Part", bound="TrainedPart")
 SomeLevel = TypeVar("SomeLevel", bound=Level)
-Given = TypeVar("Given", bound=Level, contravariant=True)
+ReadLevel = TypeVar("ReadLevel", bound=Level, contravariant=True)
 
 #: Rows of logits [k, any width] for what follows each token of a level, which is sent once it is chosen. The first are
 #: for what follows the text: a single row, or one for each level of the draft, and then no more are asked for.
 Rows = Generator[Tensor, SomeLevel, None]
 
 
-class Reading(Protocol[Given]):
+class Reading(Protocol[ReadLevel]):
     """Passes over a text and its draft."""
 
-    foresees: bool  # whether `sure` is wanted
-    #: [k] how likely the token of each of the last rows is to be kept, where a part foresees that.
-    sure: Tensor | None
+    foresees: bool  # whether a `forecast` is wanted
+    #: [k] how likely the token of each of the last rows is to be accepted, where a part foresees that.
+    forecast: Tensor | None
 
     @property
     def states(self) -> Tensor:
-        """What the passes left to go on from, [n, d]: the states of the rows that `text` gave, then of the tokens of
-        each `level`; in a chain of the last one alone."""
+        """The states to continue, [n, d]: of the rows that `text` gave, then of each `level`'s tokens; in a chain, of
+        the last token alone."""
 
     @property
     def last(self) -> Tensor:
@@ -97,12 +97,12 @@ class Reading(Protocol[Given]):
         features: [m, width], what masks have in place of the target's hidden states; zeros by default.
         """
 
-    def level(self, level: Given) -> Tensor:
+    def level(self, level: ReadLevel) -> Tensor:
         """Reads a level of the draft, each token with the state after its parent: its rows [k, any width]."""
 
-    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         """Has one of a part's heads read tokens [k] int64, each with a state [k, width] and nothing before it: the last
-        `keep` rows, and states to go on from."""
+        `keep` rows, and the states to continue."""
 
     def span(self) -> AbstractContextManager[object]:
         """A context whose work counts as time in the part."""
@@ -146,15 +146,15 @@ class TrainedPart:
         """Its weights."""
         raise NotImplementedError
 
-    def reading(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Its size, and how its files are read where formats differ: plain values for the page and the trace."""
         return {}
 
-    def other_readings(self) -> dict[Sentence, TrainedPart]:
-        """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
+    def variants(self) -> dict[Sentence, TrainedPart]:
+        """The same weights read in neighbouring ways, by name: hidden states one layer off, and the like.
 
-        A part that is wired right keeps more tokens than any of them. Those that read hidden states which the target
-        does not have are left out by `specviz.bench.wiring`.
+        Of a part that is read correctly, more tokens are accepted than of any variant. `specviz.bench.wiring` leaves
+        out variants that read hidden states which the target does not have.
         """
         return shifted(self)
 
@@ -162,26 +162,26 @@ class TrainedPart:
         """Its passes in one run. target: with that run's text. passes: the run's fast passes by role."""
         raise NotImplementedError
 
-    def levels(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
+    def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         """Drafts `depth` ≥ 1 levels. By default it continues its own states, token by token."""
         rows = reading.text()
         while True:
             rows = reading.level((yield rows))
 
 
-def read_as(part: Reads, **otherwise: Any) -> Reads:
-    """Any part with these attributes; the weights are the same tensors."""
-    other = copy.copy(part)
-    vars(other).update(otherwise)
-    return other
+def variant(part: Part, **changes: Any) -> Part:
+    """A copy of the part with these attributes changed; the weights are the same tensors."""
+    changed = copy.copy(part)
+    vars(changed).update(changes)
+    return changed
 
 
 def shifted(part: TrainedPart) -> dict[Sentence, TrainedPart]:
-    """Any part, reading hidden states one layer off."""
+    """Copies of the part that read hidden states one layer off."""
     names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
     layers = part.feature_layers
     return {
-        name: read_as(part, feature_layers=tuple(layer + by for layer in layers))
+        name: variant(part, feature_layers=tuple(layer + by for layer in layers))
         for by, name in names.items()
         if layers
     }
@@ -197,14 +197,14 @@ class RunReading:
         fuse: Callable[[Tensor], Tensor],
         recorded: CachedModel | None = None,
     ):
-        """part: whose `levels` are drafted. readers: of its heads in turn. fuse: `TrainedPart.fuse`, or what runs it
+        """part: drafts by its `rows_by_level`. readers: of its heads in turn. fuse: `TrainedPart.fuse`, or what runs it
         faster. recorded: the reader whose passes drafts on a device are made of; None if they are not."""
         self.part, self.readers, self.fuse, self.recorded = part, readers, fuse, recorded
         self.reader = readers[0]
         self.held = 0  # tokens of the text that it goes back to
         self.tokens = self.features = self.states = torch.empty(0)
         self.foresees = False
-        self.sure: Tensor | None = None
+        self.forecast: Tensor | None = None
 
     @property
     def shortest(self) -> int:
@@ -216,7 +216,7 @@ class RunReading:
         return len(committed) - 1 - self.reader.length if self.part.reads_text else 1
 
     def begin(self, committed: Sequence[int], features: Tensor) -> None:
-        """Goes on with this text. features: [n, width], the target's hidden states, the last for its last token."""
+        """Continues with this text. features: [n, width], the target's hidden states, the last for its last token."""
         unread = self.unread(committed)
         self.tokens = to_device(committed[len(committed) - unread :], features.device)
         self.features = features[-unread:]
@@ -226,7 +226,7 @@ class RunReading:
         self.reader.rewind(self.held)
 
     def go_on(self, read: int) -> None:
-        """Goes on after rounds that were drafted on the device, which has read so many places."""
+        """Continues after rounds that were drafted on the device, which has read `read` places."""
         if self.part.reads_text:
             self.reader.length = self.held = read
 
@@ -244,19 +244,19 @@ class RunReading:
     def text(self, masks: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         if masks is None:
             rows = self.reader.forward(self.tokens, keep=1, inputs=self._fused(self.features))
-            self.held, self.states = self.reader.length, self._left[-1:]
+            self.held, self.states = self.reader.length, self._last_states[-1:]
             return rows
         count = len(masks)
         most = max(1, WIDEST - count)  # masks have to be at the end of a pass
         for tokens, read in zip(self.tokens.split(most), self.features.split(most)):
-            given = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
-            rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(given))
+            inputs = functional.pad(read, (0, 0, 0, count)) if features is None else torch.cat([read, features])
+            rows = self.reader.forward(torch.cat([tokens, masks]), 1 + count, inputs=self._fused(inputs))
             self.reader.rewind(self.reader.length - count)
-        self.held, self.states = self.reader.length, self._left
+        self.held, self.states = self.reader.length, self._last_states
         return rows
 
     @property
-    def _left(self) -> Tensor:
+    def _last_states(self) -> Tensor:
         """The states that the last pass left; nothing of a part whose states are not read."""
         states = self.reader.features
         return self.states[:0] if states is None else states
@@ -266,11 +266,11 @@ class RunReading:
             return self.fuse(features)
 
     def level(self, level: HostLevel) -> Tensor:
-        rows = self.reader.extend(level.tokens, level.parents, before(self.states, level))
-        self.states = after(self.states, self._left, level)
+        rows = self.reader.extend(level.tokens, level.parents, parent_states(self.states, level))
+        self.states = with_level(self.states, self._last_states, level)
         return rows
 
-    def alone(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
+    def head_rows(self, tokens: Tensor, states: Tensor, keep: int, head: int = 0) -> tuple[Tensor, Tensor]:
         reader = self.readers[head]
         rows = reader.forward(tokens, keep, inputs=states)
         reader.rewind(0)

@@ -2,8 +2,8 @@
 
 A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
 Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
-still while something is measured (`at_rest`), and while later ones work for a model that came meanwhile. They also
-make programs of single layers, for GPUs (`compiled_layers`).
+still while something is measured (`compilers_paused`), and while later ones work for a model that came meanwhile. They
+also make programs of single layers, for GPUs (`compiled_layers`).
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
@@ -303,7 +303,7 @@ _rest, _calls = _Rest(), itertools.count()
 
 
 @contextlib.contextmanager
-def at_rest() -> Iterator[None]:
+def compilers_paused() -> Iterator[None]:
     """No program is being made meanwhile, where the system can stop processes and they did not rest for long enough."""
     _rest.ask(1)
     try:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.stopwatch import collector_at_rest
+from specviz.records.stopwatch import garbage_collector_off
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
@@ -277,7 +277,7 @@ class CudaRecorder:
         try:
             # The outer contexts: `torch.cuda.graph` does not leave the stream when its own end fails, and a graph that
             # is collected meanwhile ends the recording of this one.
-            with collector_at_rest(), torch.cuda.stream(self.stream), recording:
+            with garbage_collector_off(), torch.cuda.stream(self.stream), recording:
                 outputs = function(*inputs)
         except RuntimeError:
             self._abandon()

@@ -42,7 +42,7 @@ def weight_of(part: nn.Module) -> Tensor:
     return weight.T if isinstance(part, Conv1D) else weight
 
 
-def let_go(part: nn.Module, packed: nn.Module) -> None:
+def drop_weight(part: nn.Module, packed: nn.Module) -> None:
     """Leaves a linear layer with the shape and dtype of its weight, which `packed` can give again.
 
     Running the layer brings the weight back first; code that reads it directly asks `weight_of`.
@@ -53,11 +53,11 @@ def let_go(part: nn.Module, packed: nn.Module) -> None:
     part.weight = nn.Parameter(torch.empty_like(part.weight, device="meta"), part.weight.requires_grad)
 
 
-def let_go_again(model: nn.Module) -> None:
-    """Lets go of every weight that came back since."""
+def drop_weights_again(model: nn.Module) -> None:
+    """Drops every weight that came back since."""
     for part in model.modules():
         if (packed := packed_of(part)) is not None and not part.weight.is_meta:
-            let_go(part, packed)
+            drop_weight(part, packed)
 
 
 @torch.inference_mode(False)

@@ -19,7 +19,7 @@ from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS
 ALWAYS_STATED = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
 
 #: Left out of a link at these values: on every page they mean that nothing was asked for.
-DEFAULTS: dict[str, Any] = {name: one.default for name, one in SETTINGS.items() if name not in ALWAYS_STATED}
+DEFAULTS: dict[str, Any] = {name: row.default for name, row in SETTINGS.items() if name not in ALWAYS_STATED}
 
 #: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
@@ -29,9 +29,8 @@ _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False,
 
 def query(settings: Mapping[str, Any]) -> str:
     """``name=value&…`` for settings by their names in `SETTINGS`; leaves out defaults and None."""
-    asked = (name for name in SETTINGS if name in settings and settings[name] != DEFAULTS.get(name))
-    written = {name: _written(settings[name]) for name in asked}
-    return urlencode(written, quote_via=quote, errors="replace")
+    stated = (name for name in SETTINGS if name in settings and settings[name] != DEFAULTS.get(name))
+    return urlencode({name: _parameter(settings[name]) for name in stated}, quote_via=quote, errors="replace")
 
 
 def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
@@ -78,16 +77,16 @@ def share(run: Run) -> dict[str, Any]:
     """The values with which the page shares a run.
 
     file: the name of its files, without extension. pair: the pair's name.
-    settings: the run's; None with a seed that no page can hold: files from elsewhere may have one.
+    settings: the run's; None with a seed that no page can hold: files of other programs may have one.
     query: of the link that repeats it; None without settings, or if it would be too long.
     """
     settings = settings_of_run(run)
-    asked, held = query(settings), 0 <= run.seed <= MAX_SEED
+    link, repeatable = query(settings), 0 <= run.seed <= MAX_SEED
     return {
         "file": file_stem(run),
         "pair": run.pair.name,
-        "settings": settings if held else None,
-        "query": asked if held and len(asked) <= MOST_CHARACTERS else None,
+        "settings": settings if repeatable else None,
+        "query": link if repeatable and len(link) <= MOST_CHARACTERS else None,
     }
 
 
@@ -97,9 +96,9 @@ def file_stem(run: Run) -> str:
     return f"specviz-{drafter}-seed{run.seed}"
 
 
-def _written(value: Any) -> str:
-    whole = isinstance(value, bool) or (isinstance(value, float) and value == int(value))
-    return str(int(value) if whole else value)
+def _parameter(value: Any) -> str:
+    as_whole_number = isinstance(value, bool) or (isinstance(value, float) and value == int(value))
+    return str(int(value) if as_whole_number else value)
 
 
 def _read(name: str, text: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.records.runs import Round, Run
+from specviz.records.trees import depths_of
 
 
 @dataclass(slots=True)
@@ -16,7 +17,7 @@ class Tally:
     rounds: int = 0
     drafted: int = 0  # draft tokens proposed
     judged: int = 0  # those the verdict looked at
-    accepted: int = 0  # those it kept
+    accepted: int = 0  # those it accepted
     tokens: int = 0  # emitted, after truncation
     #: The same by draft position, first position first. A position never drafted or never reached is unobserved, not
     #: rejected.
@@ -34,32 +35,32 @@ class Tally:
     reach_sum: float = 0.0  # of `Candidates.reach`, over the rows that judged a draft token and have one
     measured_reaches: int = 0  # how many do
 
-    def add(self, one: Round) -> None:
+    def add(self, round_: Round) -> None:
         self.rounds += 1
-        self.tokens += len(one.emitted)
-        self.drafted += len(one.drafted)
-        depths = draft_depths(one)
+        self.tokens += len(round_.emitted)
+        self.drafted += len(round_.drafted)
+        depths = draft_depths(round_)
         self.rounds_by_depth[max(depths, default=-1) + 1] += 1
-        for token, depth in zip(one.drafted, depths):
+        for token, depth in zip(round_.drafted, depths):
             while len(self.judged_at) <= depth:
                 self.judged_at.append(0)
                 self.accepted_at.append(0)
             self.judged_at[depth] += token.outcome != "discarded"
             self.accepted_at[depth] += token.outcome == "accepted"
-        self.judged += one.judged
-        self.accepted += one.accepted
-        if one.seconds is not None:
-            self.prefill += one.seconds.prefill
-            self.draft_seconds += one.seconds.draft
-            self.verify_seconds += one.seconds.verify
-            self.accept_seconds += one.seconds.accept
-            self.seconds += one.seconds.total
-            self.model_seconds += one.seconds.models
-        if one.distance is not None:
-            self.distance_sum += one.distance
+        self.judged += round_.judged
+        self.accepted += round_.accepted
+        if round_.seconds is not None:
+            self.prefill += round_.seconds.prefill
+            self.draft_seconds += round_.seconds.draft
+            self.verify_seconds += round_.seconds.verify
+            self.accept_seconds += round_.seconds.accept
+            self.seconds += round_.seconds.total
+            self.model_seconds += round_.seconds.models
+        if round_.distance is not None:
+            self.distance_sum += round_.distance
             self.measured_distances += 1
-        judging = {token.parent + 1 for token in one.drafted if token.outcome != "discarded"}
-        reaches = [row.reach for place, row in enumerate(one.top) if place in judging and row.reach is not None]
+        judging = {token.parent + 1 for token in round_.drafted if token.outcome != "discarded"}
+        reaches = [row.reach for place, row in enumerate(round_.top) if place in judging and row.reach is not None]
         self.reach_sum += sum(reaches)
         self.measured_reaches += len(reaches)
 
@@ -112,26 +113,23 @@ class Tally:
 def tally(rounds: Iterable[Round]) -> Tally:
     """The counts of a whole run."""
     counts = Tally()
-    for one in rounds:
-        counts.add(one)
+    for round_ in rounds:
+        counts.add(round_)
     return counts
 
 
 def emission_times(rounds: Sequence[Round]) -> list[float]:
     """When each round's tokens were ready, in seconds from the start of the run, prompt included."""
     times, now = [], 0.0
-    for one in rounds:
-        now += one.seconds.prefill + one.seconds.total if one.seconds else 0.0
+    for round_ in rounds:
+        now += round_.seconds.prefill + round_.seconds.total if round_.seconds else 0.0
         times.append(now)
     return times
 
 
-def draft_depths(one: Round) -> list[int]:
+def draft_depths(round_: Round) -> list[int]:
     """The draft position of each draft token, 0 for those that continue the committed text."""
-    depths: list[int] = []
-    for token in one.drafted:
-        depths.append(depths[token.parent] + 1 if token.parent >= 0 else 0)
-    return depths
+    return depths_of([token.parent for token in round_.drafted])
 
 
 # Two runs of one prompt
@@ -168,24 +166,23 @@ def speedup(plain: Run, speculative: Run) -> float | None:
     return fast / slow if fast and slow else None
 
 
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
     """The first position where tokens differ, or the end of the shorter list; None if both are the same."""
-    if list(one) == list(other):
+    if list(left) == list(right):
         return None
-    return next(
-        (place for place, (left, right) in enumerate(zip(one, other)) if left != right), min(map(len, (one, other)))
-    )
+    common = min(len(left), len(right))
+    return next((place for place in range(common) if left[place] != right[place]), common)
 
 
 def margin(plain: Run, position: int) -> float | None:
     """log p(best) − log p(second) in the plain run's target pass at a position; None beyond its end."""
     if position >= len(plain.rounds):
         return None
-    (_, best), *others = plain.rounds[position].top[0].p_raw
-    if not others:
+    (_, best), *less_likely = plain.rounds[position].top[0].p_raw
+    if not less_likely:
         return None
     # The second best may have underflowed to 0.
-    return math.log(best / others[0][1]) if others[0][1] else math.inf
+    return math.log(best / less_likely[0][1]) if less_likely[0][1] else math.inf
 
 
 def _parting(plain: Run, speculative: Run, position: int) -> dict[str, Any]:

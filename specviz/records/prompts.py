@@ -29,13 +29,13 @@ class Preset:
 #: The page's temperature at the start: as the Llama 3 models are used by default (their generation_config.json).
 TEMPERATURE = 0.6
 
-_GIVEN = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+_FILE = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
 
 #: For models that continue a text; the file says what each one shows.
-PRESETS = tuple(Preset(one["name"], one["prompt"]) for one in _GIVEN["continued"])
+PRESETS = tuple(Preset(preset["name"], preset["prompt"]) for preset in _FILE["continued"])
 
 #: For models that answer.
-CHAT_PRESETS = tuple(Preset(one["name"], one["prompt"], chat=True) for one in _GIVEN["answered"])
+CHAT_PRESETS = tuple(Preset(preset["name"], preset["prompt"], chat=True) for preset in _FILE["answered"])
 
 #: The presets that are prose; speed over "the stories" is measured on these.
 STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))
@@ -43,7 +43,7 @@ STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))
 
 # --- prompts of a file ------------------------------------------------------------------------------------------------
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 #: More would take hours to measure without saying more.
 MOST_PROMPTS = 1000
@@ -62,22 +62,22 @@ def on_each(
     prompts: Sequence[Preset],
     settings: RunSettings,
     conversation: Callable[[Sequence[Message]], tuple[int, ...]],
-    make: Callable[[RunSettings], Made],
-) -> list[Made]:
+    make: Callable[[RunSettings], Result],
+) -> list[Result]:
     """The results of `make` for these settings with each prompt in turn. conversation: `ModelPair.conversation`.
 
     Raises SpecvizError (field ``prompts``), with the line of a prompt that does not fit.
     """
-    made = []
+    results = []
     for prompt in prompts:
         try:
             text = conversation(prompt.messages) if prompt.messages else prompt.prompt
-            made.append(make(replace(settings, prompt=text, chat=settings.chat and not prompt.messages)))
+            results.append(make(replace(settings, prompt=text, chat=settings.chat and not prompt.messages)))
         except SpecvizError as error:
             raise SpecvizError(
                 "Line {number} of the prompts: {reason}", "prompts", number=prompt.name, reason=error
             ) from error
-    return made
+    return results
 
 
 def read_prompts(text: str) -> list[Preset]:
@@ -88,8 +88,8 @@ def read_prompts(text: str) -> list[Preset]:
     left out. Raises SpecvizError (field ``prompts``) naming the line.
     """
     # Only these end a line: JSON may hold other separators as they are.
-    whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    lines = [(number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+    all_lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    lines = [(number, line) for number, line in enumerate(all_lines, start=1) if line.strip()]
     if not lines:
         raise SpecvizError("The file of prompts is empty: write one prompt per line.", "prompts")
     if len(lines) > MOST_PROMPTS:
@@ -105,7 +105,7 @@ def read_prompts(text: str) -> list[Preset]:
 
 def _from_json(number: int, line: str) -> Preset:
     try:
-        given = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise SpecvizError(
             "Line {number} of the prompts is not JSON, but all lines must be if the first one begins with a "
@@ -114,14 +114,14 @@ def _from_json(number: int, line: str) -> Preset:
             number=number,
             reason=str(error),
         ) from error
-    if not isinstance(given, dict) or ("prompt" in given) == ("messages" in given):
+    if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
         raise SpecvizError(
             "Line {number} of the prompts must be an object with either prompt or messages, not {value}.",
             "prompts",
             number=number,
-            value=quoted(given),
+            value=quoted(entry),
         )
-    domain, prompt = given.get("domain", ""), given.get("prompt", "")
+    domain, prompt = entry.get("domain", ""), entry.get("prompt", "")
     for key, value in (("domain", domain), ("prompt", prompt)):
         if not isinstance(value, str):
             raise SpecvizError(
@@ -131,18 +131,18 @@ def _from_json(number: int, line: str) -> Preset:
                 key=key,
                 value=quoted(value),
             )
-    return Preset(str(number), prompt, domain, _messages(number, given["messages"]) if "messages" in given else ())
+    return Preset(str(number), prompt, domain, _messages(number, entry["messages"]) if "messages" in entry else ())
 
 
-def _messages(number: int, given: Any) -> tuple[Message, ...]:
-    def is_message(one: Any) -> bool:
-        return isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content"))
+def _messages(number: int, messages: Any) -> tuple[Message, ...]:
+    def is_message(value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
 
-    if not isinstance(given, list) or not given or not all(map(is_message, given)):
+    if not isinstance(messages, list) or not messages or not all(map(is_message, messages)):
         raise SpecvizError(
             "Line {number} of the prompts must have messages with the texts role and content, not {value}.",
             "prompts",
             number=number,
-            value=quoted(given),
+            value=quoted(messages),
         )
-    return tuple({"role": one["role"], "content": one["content"]} for one in given)
+    return tuple({"role": message["role"], "content": message["content"]} for message in messages)

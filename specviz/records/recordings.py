@@ -32,4 +32,4 @@ RECORDINGS = tuple(
 
 
 def recording_named(name: str) -> Recording | None:
-    return next((one for one in RECORDINGS if one.name == name), None)
+    return next((recording for recording in RECORDINGS if recording.name == name), None)

@@ -52,7 +52,7 @@ class DraftedToken:
     accept_prob: float | None
     outcome: Outcome
     draft_u: float | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy
-    p_left: float | None = None  # of a sibling tried after others: its p once they were refused
+    p_left: float | None = None  # of a sibling tried after others: its p once they were rejected
     source: str | None = None  # the part of the drafter that proposed it, such as ``layer 2``; None if obvious
 
 
@@ -92,7 +92,7 @@ class Candidates:
     p_raw: tuple[tuple[Whole, float], ...] = ()  # the models' own softmax at temperature 1
     q_raw: tuple[tuple[Whole, float], ...] = ()
     #: Where draft tokens were judged by a drafter's smaller vocabulary: the target's probability, as sampled from, of
-    #: all tokens in it. On average no more can be kept of a draft token: Σ min(p, q) is at most that.
+    #: all tokens in it. On average a draft token is accepted no more often: Σ min(p, q) is at most that.
     reach: float | None = None
 
 
@@ -116,7 +116,7 @@ class LengthChoice:
     __pydantic_config__ = _FINITE
     depth: Whole  # where the drafter finds less, or the text ends, less is drafted
     speed: float | None = None  # the tokens expected in the time of a plain step; None if nothing was chosen
-    kept: float | None = None  # the chance that one level more would be kept; None where there can be none
+    kept: float | None = None  # the chance that one more level would be accepted; None where there can be none
     cost: float | None = None  # and how many plain steps it would take
     behind: bool = False  # drafting has cost more than it brought: a plain step instead
 
@@ -147,7 +147,7 @@ class Round:
 
     @property
     def accepted(self) -> int:
-        """Draft tokens that the verdict kept, before any truncation."""
+        """Draft tokens that the verdict accepted, before any truncation."""
         return sum(token.outcome == "accepted" for token in self.drafted)
 
     @property
@@ -188,7 +188,7 @@ class Speedup:
     machine: str  # the name that its processor or GPU reports
     low: float | None = None  # where it lies, 90 %; None in files of earlier versions
     high: float | None = None
-    busy: bool = False  # something else wanted the processor meanwhile
+    busy: bool = False  # other programs used the processor at the same time
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -231,7 +231,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """Time for the whole text: reading the prompt, and every round."""
-        return self.prefill_seconds + sum(one.seconds.total for one in self.rounds if one.seconds)
+        return self.prefill_seconds + sum(round_.seconds.total for round_ in self.rounds if round_.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
@@ -251,8 +251,8 @@ class Run:
             raise SpecvizError(
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
             ) from error
-        for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, not run.sampling.greedy and one.distance is None, not run.engine):
+        for index, round_ in enumerate(run.rounds):
+            if flaw := _flaw(round_, index, not run.sampling.greedy and round_.distance is None, not run.engine):
                 raise flaw
         return run
 
@@ -278,19 +278,19 @@ class Run:
         return cls.from_dict(read_json(path))
 
 
-def check_schema(found: Any, expected: str) -> None:
+def check_schema(schema: Any, expected: str) -> None:
     """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
-    if not found:
+    if not schema:
         raise SpecvizError(
             "This is not a specviz trace: it names no schema; {expected} is expected.",
             "trace",
             expected=quoted(expected),
         )
-    if found != expected:
+    if schema != expected:
         raise SpecvizError(
             "This is not a specviz trace: its schema is {found}; {expected} is expected.",
             "trace",
-            found=quoted(found),
+            found=quoted(schema),
             expected=quoted(expected),
         )
 
@@ -305,35 +305,28 @@ def read_json(path: str | pathlib.Path) -> Any:
         raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
 
 
-def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | None:
-    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any. ours: False
-    for rounds of another engine, which need not say why a token was kept."""
-    if one.index != index:
-        return SpecvizError(
-            "The trace is damaged at rounds.{index}: the round's index is {own}.", "trace", index=index, own=one.index
+def _flaw(round_: Round, index: int, coins: bool, own_engine: bool) -> SpecvizError | None:
+    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any.
+    own_engine: False for rounds of another engine, which need not say why a token was accepted."""
+
+    def complaint(template: str, **values: object) -> SpecvizError:
+        return SpecvizError(template, "trace", index=index, **values)
+
+    if round_.index != index:
+        return complaint("The trace is damaged at rounds.{index}: the round's index is {own}.", own=round_.index)
+    if not all(-1 <= token.parent < place for place, token in enumerate(round_.drafted)):
+        return complaint(
+            "The trace is damaged at rounds.{index}: a draft token continues a token that does not come before it."
         )
-    if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
-        return SpecvizError(
-            "The trace is damaged at rounds.{index}: a draft token continues a token that does not come before it.",
-            "trace",
-            index=index,
+    judged = [token for token in round_.drafted if token.outcome != "discarded"]
+    if own_engine and any(token.accept_prob is None or (token.u is None and coins) for token in judged):
+        return complaint("The trace is damaged at rounds.{index}: a judged draft token has no coin.")
+    if len(round_.top) != len(round_.drafted) + 1:
+        return complaint(
+            "The trace is damaged at rounds.{index}: it must list exactly one more row of candidates than draft tokens."
         )
-    judged = [token for token in one.drafted if token.outcome != "discarded"]
-    if ours and any(token.accept_prob is None or (token.u is None and coins) for token in judged):
-        return SpecvizError(
-            "The trace is damaged at rounds.{index}: a judged draft token has no coin.", "trace", index=index
-        )
-    if len(one.top) != len(one.drafted) + 1:
-        return SpecvizError(
-            "The trace is damaged at rounds.{index}: it must list exactly one more row of candidates than draft "
-            "tokens.",
-            "trace",
-            index=index,
-        )
-    if len(one.pieces) != len(one.emitted):
-        return SpecvizError(
-            "The trace is damaged at rounds.{index}: its text must have one piece per token.", "trace", index=index
-        )
+    if len(round_.pieces) != len(round_.emitted):
+        return complaint("The trace is damaged at rounds.{index}: its text must have one piece per token.")
     return None
 
 

@@ -1,7 +1,8 @@
 """The settings of a run in one table: the fields of `RunSettings`, `SamplingParams` and `DraftParams`.
 
 Each field states its purpose and its bounds. The command line's options, the API's parameters, links and the page's
-controls are made from `SETTINGS`. A drafter's class names the fields of `DraftParams` that it reads (`Drafter.reads`).
+controls are made from `SETTINGS`. A drafter's class names the fields of `DraftParams` that it reads
+(`Drafter.parameters`).
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Setting:
     def check(self, name: str, value: object) -> None:
         """Raises SpecvizError, with `field` set to the setting's name, for a value that is not allowed."""
         if not self.allows(value):
-            given = value if isinstance(value, float) else quoted(value)
+            shown = value if isinstance(value, float) else quoted(value)
             bounds = {"least": self.least, "most": self.most, "choices": ", ".join(map(str, self.choices))}
-            raise SpecvizError(self.sentence, name, name=name, value=given, **bounds)
+            raise SpecvizError(self.sentence, name, name=name, value=shown, **bounds)
 
     def allows(self, value: object) -> bool:
         if (value is None and self.default is None) or self._is_choice(value):
@@ -75,7 +76,7 @@ class Setting:
 
     def _is_choice(self, value: object) -> bool:
         numbers = not isinstance(value, bool)
-        return numbers and any(isinstance(value, type(one)) and value == one for one in self.choices)
+        return numbers and any(isinstance(value, type(choice)) and value == choice for choice in self.choices)
 
     @property
     def _only_choices(self) -> bool:
@@ -104,13 +105,12 @@ def setting(default: Any, about: str, kind: type | None = None, **limits: Any) -
 
 def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
     """Checks every field that has a row. Raises SpecvizError."""
-    for one in fields(settings):
-        if "setting" in one.metadata and one.name not in ignored:
-            one.metadata["setting"].check(one.name, getattr(settings, one.name))
+    for row in fields(settings):
+        if "setting" in row.metadata and row.name not in ignored:
+            row.metadata["setting"].check(row.name, getattr(settings, row.name))
 
 
-def _rule_in_help(name: str) -> str:
-    return name if RULES[name].lossless else f"{name} (lossy)"
+_RULES_IN_HELP = ", ".join(name if facts.lossless else f"{name} (lossy)" for name, facts in RULES.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftParams:
-    """How to draft, apart from how much; each drafter reads those that it names (`Drafter.reads`).
+    """How to draft, apart from how much; each drafter reads those that it names (`Drafter.parameters`).
 
     Raises SpecvizError, with `field` set, for values out of range.
     """
@@ -233,7 +233,7 @@ class RunSettings:
     chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
     #: ``auto``: see `usual_rule`.
-    rule: str = setting("auto", f"how to judge drafts: auto, {', '.join(map(_rule_in_help, RULES))}")
+    rule: str = setting("auto", f"how to judge drafts: auto, {_RULES_IN_HELP}")
     coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:
@@ -254,18 +254,18 @@ class RunSettings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunSettings:
         """Builds settings from values by flat name; missing ones take their defaults, unknown names are ignored."""
-        own, sampling, drafting = (
-            {one.name: values[one.name] for one in fields(kind) if one.name in values and one.name not in _PARTS}
+        run_values, sampling, drafting = (
+            {row.name: values[row.name] for row in fields(kind) if row.name in values and row.name not in _PARTS}
             for kind in (cls, SamplingParams, DraftParams)
         )
-        if own.get("drafter") == PLAIN:
-            own["drafter"] = None
-        return cls(**own, sampling=SamplingParams(**sampling), drafting=DraftParams(**drafting))
+        if run_values.get("drafter") == PLAIN:
+            run_values["drafter"] = None
+        return cls(**run_values, sampling=SamplingParams(**sampling), drafting=DraftParams(**drafting))
 
     def flat(self) -> dict[str, Any]:
         """The values by flat name: the inverse of `of`."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _PARTS}
-        return own | {"drafter": self.drafter or PLAIN} | asdict(self.sampling) | asdict(self.drafting)
+        run_values = {row.name: getattr(self, row.name) for row in fields(self) if row.name not in _PARTS}
+        return run_values | {"drafter": self.drafter or PLAIN} | asdict(self.sampling) | asdict(self.drafting)
 
 
 #: The fields of `RunSettings` that hold settings of their own.
@@ -274,11 +274,11 @@ _PARTS = {"sampling": SamplingParams, "drafting": DraftParams}
 
 def _rows(kind: type) -> Iterator[tuple[str, Setting]]:
     """The rows of a class and of its parts, in the order of its fields."""
-    for one in sorted(fields(kind), key=lambda one: "setting" in one.metadata and one.metadata["setting"].rare):
-        if one.name in _PARTS:
-            yield from _rows(_PARTS[one.name])
-        elif "setting" in one.metadata:
-            yield one.name, one.metadata["setting"]
+    for row in sorted(fields(kind), key=lambda row: "setting" in row.metadata and row.metadata["setting"].rare):
+        if row.name in _PARTS:
+            yield from _rows(_PARTS[row.name])
+        elif "setting" in row.metadata:
+            yield row.name, row.metadata["setting"]
 
 
 #: The table, by flat name. Stop strings are not in it: a list fits neither a form nor a link.
@@ -321,12 +321,12 @@ def read_coins(text: str) -> tuple[SetCoin, ...]:
 
 
 def _read_coin(word: str) -> SetCoin:
-    found = _COIN.fullmatch(word)
+    match = _COIN.fullmatch(word)
     # A coin is a float32, and the nearest one to 0.99999999 is 1.
-    if found is None or not float(found[3]) < _BELOW_ONE:
+    if match is None or not float(match[3]) < _BELOW_ONE:
         raise SpecvizError(
             "Set a coin as ROUND.TOKEN=U, with U from 0 to below 1, such as 3.2=0.41 or 5.next=0.07; got {value}.",
             "coins",
             value=quoted(word),
         )
-    return SetCoin(int(found[1]) - 1, None if found[2] == "next" else int(found[2]) - 1, float(found[3]))
+    return SetCoin(int(match[1]) - 1, None if match[2] == "next" else int(match[2]) - 1, float(match[3]))

@@ -15,13 +15,13 @@ def others_seconds() -> float:
 
     A container may count its whole host: all who share it share its caches and memory, too.
     """
-    whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    return whole.user + whole.system + getattr(whole, "nice", 0.0) - own.user - own.system
+    machine, process = psutil.cpu_times(), psutil.Process().cpu_times()
+    return machine.user + machine.system + getattr(machine, "nice", 0.0) - process.user - process.system
 
 
 @contextlib.contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """Python's garbage collector is off meanwhile; afterwards it is as before."""
+def garbage_collector_off() -> Iterator[None]:
+    """Python's garbage collector is off inside; afterwards it is as before."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -13,25 +13,23 @@ from specviz.records.settings import PLAIN
 
 def rounds_table(run: Run) -> pd.DataFrame:
     """One row per target pass: what was drafted, judged, accepted and emitted, and the seconds it took."""
+    phases = "draft", "verify", "accept", "total"
     return pd.DataFrame(
         [
             {
-                "round": one.index,
-                "drafted": len(one.drafted),
-                "judged": one.judged,
-                "accepted": one.accepted,
-                "next": one.next.text,
-                "next_kind": one.next.kind,
-                "emitted": len(one.emitted),
-                "text": "".join(one.pieces),
-                "draft_seconds": one.seconds and one.seconds.draft,
-                "verify_seconds": one.seconds and one.seconds.verify,
-                "accept_seconds": one.seconds and one.seconds.accept,
-                "total_seconds": one.seconds and one.seconds.total,
-                "confidence": one.confidence,
-                "distance": one.distance,
+                "round": round_.index,
+                "drafted": len(round_.drafted),
+                "judged": round_.judged,
+                "accepted": round_.accepted,
+                "next": round_.next.text,
+                "next_kind": round_.next.kind,
+                "emitted": len(round_.emitted),
+                "text": "".join(round_.pieces),
+                **{f"{phase}_seconds": round_.seconds and getattr(round_.seconds, phase) for phase in phases},
+                "confidence": round_.confidence,
+                "distance": round_.distance,
             }
-            for one in run.rounds
+            for round_ in run.rounds
         ]
     )
 
@@ -42,15 +40,15 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     speedup: tokens per second over those of the first plain run among them with the same prompt and pair; None without.
     """
     plain: dict[Any, Run] = {}
-    for one in runs:
-        if one.drafter is None:
-            plain.setdefault((one.prompt.ids, one.pair), one)
-    return pd.DataFrame([_figures(one, plain.get((one.prompt.ids, one.pair))) for one in runs])
+    for run in runs:
+        if run.drafter is None:
+            plain.setdefault((run.prompt.ids, run.pair), run)
+    return pd.DataFrame([_figures(run, plain.get((run.prompt.ids, run.pair))) for run in runs])
 
 
 def save_table(run: Run, path: str | pathlib.Path) -> None:
     """Writes `tokens_table` as CSV; for a run that drafted nothing, `rounds_table`, with one token per round."""
-    drafted = any(one.drafted for one in run.rounds)
+    drafted = any(round_.drafted for round_ in run.rounds)
     table = tokens_table(run) if drafted else rounds_table(run)
     table.to_csv(path, index=False, errors="replace")
 
@@ -66,9 +64,9 @@ def tokens_table(run: Run) -> pd.DataFrame:
     )
     return pd.DataFrame(
         [
-            {"round": one.index, "token": place, "position": depth} | {name: getattr(token, name) for name in names}
-            for one in run.rounds
-            for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
+            {"round": round_.index, "token": place, "position": depth} | {name: getattr(token, name) for name in names}
+            for round_ in run.rounds
+            for place, (token, depth) in enumerate(zip(round_.drafted, draft_depths(round_)))
         ]
     )
 

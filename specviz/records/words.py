@@ -71,16 +71,16 @@ class Words:
         text = self.areas[area][name]
         if isinstance(text, dict):
             text = text["one" if values["n"] == 1 else "other"]
-        return self._filled(text, {name: self.spoken(one) for name, one in values.items()})
+        return self._filled(text, {name: self.translated(value) for name, value in values.items()})
 
-    def spoken(self, message: Any) -> Any:
+    def translated(self, message: Any) -> Any:
         """A message with the texts in the place of all that is `said` in it, as the page's scripts make it."""
         if isinstance(message, dict):
             if "say" in message:
-                return self(message["say"], **{name: one for name, one in message.items() if name != "say"})
-            known = {name: self.spoken(one) for name, one in message.items()}
-            return known["join"].join(known["parts"]) if "join" in known else known
-        return [self.spoken(one) for one in message] if isinstance(message, (list, tuple)) else message
+                return self(message["say"], **{name: value for name, value in message.items() if name != "say"})
+            fields = {name: self.translated(value) for name, value in message.items()}
+            return fields["join"].join(fields["parts"]) if "join" in fields else fields
+        return [self.translated(value) for value in message] if isinstance(message, (list, tuple)) else message
 
     def number(self, value: float, spec: str) -> str:
         """`value` by a format specification of Python, with this language's decimal sign."""
@@ -92,12 +92,12 @@ class Words:
 
     def reason(self, text: Translatable) -> str:
         """A SpecvizError, a step or an observation, and those that it quotes; in English if this language lacks it."""
-        known = {
+        values = {
             name: self.reason(value) if isinstance(value, Translatable) else value
             for name, value in text.values.items()
         }
         texts = self.areas["errors" if isinstance(text, Exception) else "steps"]
-        return self._filled(str(texts.get(text.template, text.template)), known)
+        return self._filled(str(texts.get(text.template, text.template)), values)
 
     error = step = reason
 
@@ -111,8 +111,8 @@ class Words:
 
     def texts_in(self, *sources: str) -> dict[str, Text]:
         """The texts of those areas of which these scripts, or messages as JSON, hold a key."""
-        found = {area for source in sources for area in re.findall(r'["`](\w+)\.', source)}
-        return {key: text for key, text in self.for_page().items() if key.partition(".")[0] in found}
+        areas = {area for source in sources for area in re.findall(r'["`](\w+)\.', source)}
+        return {key: text for key, text in self.for_page().items() if key.partition(".")[0] in areas}
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")

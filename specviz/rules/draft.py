@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specviz.records.rules import RULES
+from specviz.records.trees import depths_of
 from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
 
@@ -27,12 +28,9 @@ def chain(length: int) -> tuple[int, ...]:
     return tuple(range(-1, length - 1))
 
 
-def depth(parents: Sequence[int]) -> int:
+def draft_depth(parents: Sequence[int]) -> int:
     """How many levels a draft with these parents has; 0 if it is empty."""
-    levels: list[int] = []
-    for parent in parents:
-        levels.append(1 if parent < 0 else levels[parent] + 1)
-    return max(levels, default=0)
+    return max(depths_of(parents), default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Uniforms:
 class Decision:
     """A rule's decision about n draft tokens, on the device."""
 
-    kept: Tensor  # [n] bool or 0/1, the tokens of one path from the root
+    accepted: Tensor  # [n] bool or 0/1, the tokens of one path from the root
     p: Tensor  # [n] float32, each token's probability under the target
     q: Tensor | None  # [n] float32, the same under the drafter; None if greedy
     accept_prob: Tensor  # [n] float32, the bound that its coin had to stay below
@@ -133,7 +131,7 @@ class Decision:
     next_token: Tensor  # [] int64
     next_probs: Tensor | None  # [vocab] float32, its distribution: the residual or a target row; None if greedy
     next_sums: Tensor | None  # [vocab] float64, their running sums; None if greedy
-    p_left: Tensor | None = None  # [n] float32, p after its elder siblings were refused; None where that equals p
+    p_left: Tensor | None = None  # [n] float32, p after its elder siblings were rejected; None where that equals p
     distance: Tensor | None = None  # [] float32, see `Round`; None under a lossless rule
     # Where the rule picked one of several paths: [n] bool, its tokens, and [n, vocab] their distributions.
     weighed: Tensor | None = None
@@ -144,17 +142,17 @@ class Decision:
 class Verdict:
     """The outcome for a draft of n tokens, on the host, and everything that its record is made of."""
 
-    path: tuple[int, ...]  # indices of the kept draft tokens, in order
+    path: tuple[int, ...]  # indices of the accepted draft tokens, in order
     tokens: tuple[int, ...]  # those tokens, then the recovered, bonus or plain one that ends the round
     choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
     draft: Draft
     # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
     # that, and the draft's tensors, are a later round's by now.
     recall: Callable[[], tuple[TargetRows, Decision, Uniforms]] | None
-    held_bytes: int  # of tensors as wide as the vocabulary that are kept for `details`
+    held_bytes: int  # of tensors as wide as the vocabulary held for `details`
 
     def details(self) -> tuple[TargetRows, Decision, Uniforms]:
-        """What it came from, where that was kept."""
+        """What it came from, where that is still held."""
         assert self.recall is not None, "a later round has these tensors by now"
         return self.recall()
 
@@ -166,7 +164,7 @@ class Verdict:
     def ending(self) -> Ending:
         if not self.draft.parents:
             return "plain"
-        # Refused siblings of an accepted token leave nothing to recover from: only the last kept one's children count.
+        # Rejected siblings of an accepted token leave no residual: only children of the last accepted token count.
         last = self.path[-1] if self.path else -1
         return "recovered" if last in self.draft.parents else "bonus"
 
@@ -176,12 +174,12 @@ Verify = Callable[[Draft, TargetRows, Uniforms], Decision]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An acceptance rule: it decides which draft tokens are kept, and which distribution the next token comes from."""
+    """An acceptance rule decides which draft tokens are accepted, and which distribution the next token comes from."""
 
     name: str  # as users type it
     verify: Verify  # the rule itself, for n ≥ 1 draft tokens
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
-    weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
+    weighs_all: bool = False  # reads every draft token's coin, even after the first rejection
     trees: bool = True  # can judge siblings; otherwise chains only
     #: `verify` as a function of tensors alone, which can be recorded; often itself. None if the host has to look.
     on_device: Verify | None = None
@@ -233,7 +231,7 @@ class TreeShape:
                         └─ 1 "a" ───── 4 "king"         families = (0, 0, 1, 1, 2): siblings share a number
 
     Token 3 sees the text, 0 and itself (`ancestors[3]` = 1 0 0 1 0), and is tried after its elder sibling 2
-    (`elders[3]` = 0 0 1 0 0). If 0 and 3 are kept, the next token comes from row 4 (`row_after`).
+    (`elders[3]` = 0 0 1 0 0). If 0 and 3 are accepted, the next token comes from row 4 (`row_after`).
     Chains take shortcuts.
     """
 
@@ -289,7 +287,7 @@ class TreeShape:
         return table[self.rows.unsqueeze(-1), ids]
 
     def path(self, passed: Tensor) -> Tensor:
-        """kept [n]: from the root on, the first sibling that passes. `passed` [n]: which tokens would."""
+        """accepted [n]: from the root on, the first sibling that passes. `passed` [n]: which tokens would."""
         if self.is_chain:
             return passed.cumprod(0)
         chosen = passed & ~(passed & self.elders).any(-1)
@@ -298,7 +296,7 @@ class TreeShape:
     @property
     def widths(self) -> tuple[int, ...]:
         """By level, the most siblings that there may be."""
-        return (max(map(self.parents.count, self.parents)),) * depth(self.parents)
+        return (max(map(self.parents.count, self.parents)),) * draft_depth(self.parents)
 
     def children(self) -> Tensor:
         """[n + 1, most siblings] int64: by row, the tokens that it judges, in the order in which they are tried; −1
@@ -308,9 +306,9 @@ class TreeShape:
         table[self.rows, self.elders.sum(-1)] = torch.arange(count, device=self.device)
         return table
 
-    def row_after(self, kept: Tensor) -> Tensor:
-        """[1] int64, the target row after the last kept token."""
-        return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
+    def row_after(self, accepted: Tensor) -> Tensor:
+        """[1] int64, the target row after the last accepted token."""
+        return (accepted if self.is_chain else accepted * self.steps).sum(0, keepdim=True)
 
 
 class GrownTree(TreeShape):

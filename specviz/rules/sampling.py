@@ -20,13 +20,13 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 from specviz.rules.transfer import on_cpu
 
-#: Rows that are searched in parts, into how many of these at the most, and into how many for it to pay.
+#: The width from which rows are searched in parts; the most parts, and the fewest that pay.
 _WIDE, _PARTS, _FEWEST_PARTS = 16_384, 256, 16
 
 
 def require_numbers(largest: float, drafted: bool = False) -> None:
     """Raises SpecvizError (field ``dtype``) if the largest of the target's logits or probabilities is not a number: the
-    text would go on and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity.
+    text would continue without meaning. A NaN counts as the largest; a token may be ruled out by minus infinity.
 
     drafted: they are the drafter's. The text would be right, but the draft's figures would be wrong.
     """
@@ -76,16 +76,16 @@ class Warper:
         """The temperature, if nothing else changes the distribution; 0 if greedy."""
         if self.params.greedy:
             return 0.0
-        others = [one for one in self.filters if not isinstance(one, TemperatureLogitsWarper)]
-        return None if others else float(self.params.temperature)
+        unfiltered = all(isinstance(filter_, TemperatureLogitsWarper) for filter_ in self.filters)
+        return float(self.params.temperature) if unfiltered else None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """float32 probabilities [rows, vocab] from logits [rows, vocab] of any float type."""
         logits = logits.float()
         if self.params.greedy:
             return torch.zeros_like(logits).scatter_(-1, first_largest(logits).unsqueeze(-1), 1.0)
-        for one_filter in self.filters:
-            logits = one_filter(None, logits)
+        for filter_ in self.filters:
+            logits = filter_(None, logits)
         return logits.softmax(-1)
 
 
@@ -138,8 +138,8 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
     if on_cpu(probs):
-        found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-        return found.clamp_max_(probs.shape[-1] - 1), cumulative
+        tokens = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+        return tokens.clamp_max_(probs.shape[-1] - 1), cumulative
     return _first_above(cumulative, threshold, probs), cumulative
 
 

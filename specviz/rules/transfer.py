@@ -42,15 +42,15 @@ def packed(parts: Mapping[str, Tensor]) -> Tensor:
 
     One operation for all parts of a dtype, since many small ones would take longer than a round's decisions.
     """
-    return torch.cat([torch.cat(some).double() for some in _flat(parts).values()])
+    return torch.cat([torch.cat(flat).double() for flat in _flat(parts).values()])
 
 
 def _flat(parts: Mapping[str, Tensor]) -> dict[torch.dtype, list[Tensor]]:
-    """The parts by dtype, each as one row."""
-    found: dict[torch.dtype, list[Tensor]] = {}
+    """The parts by dtype, each flattened."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for part in parts.values():
-        found.setdefault(part.dtype, []).append(part.reshape(-1))
-    return found
+        by_dtype.setdefault(part.dtype, []).append(part.reshape(-1))
+    return by_dtype
 
 
 class Layout:

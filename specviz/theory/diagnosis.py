@@ -104,11 +104,11 @@ def run_figures(
         return None
     rounds = counts.rounds
     if plain is not None and plain.rounds:
-        one, rest, source = plain.verify_seconds / plain.rounds, plain.accept_seconds / plain.rounds, "plain"
-    elif target is not None and target.one:
-        one, rest, source = target.one, 0.0, "passes"
+        step_seconds, rest, source = plain.verify_seconds / plain.rounds, plain.accept_seconds / plain.rounds, "plain"
+    elif target is not None and target.one_token:
+        step_seconds, rest, source = target.one_token, 0.0, "passes"
     else:
-        one, rest, source = counts.verify_seconds / rounds, 0.0, "round"
+        step_seconds, rest, source = counts.verify_seconds / rounds, 0.0, "round"
     return RunFigures(
         num_draft_tokens=num_draft_tokens,
         depth=counts.levels / rounds,
@@ -118,7 +118,7 @@ def run_figures(
         draft=counts.draft_seconds / rounds,
         verify=counts.verify_seconds / rounds,
         rest=counts.accept_seconds / rounds,
-        one=one,
+        one=step_seconds,
         one_rest=rest,
         one_source=source,
         speedup=speedup,
@@ -149,16 +149,16 @@ def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
 
 
 def _steps(run: RunFigures) -> tuple[Step, ...]:
-    plain, kept = run.one + run.one_rest, run.tokens_per_pass
+    plain, tokens = run.one + run.one_rest, run.tokens_per_pass
     drafted = plain + run.draft
     verified = drafted + run.verify - run.one
     return (
         Step("ideal", run.num_draft_tokens + 1),
         Step("short", run.depth + 1),
-        Step("refused", kept),
-        Step("draft", kept * plain / drafted),
-        Step("verify", kept * plain / verified),
-        Step("rest", kept * plain / run.seconds),
+        Step("refused", tokens),
+        Step("draft", tokens * plain / drafted),
+        Step("verify", tokens * plain / verified),
+        Step("rest", tokens * plain / run.seconds),
     )
 
 

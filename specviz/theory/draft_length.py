@@ -13,88 +13,88 @@ from itertools import accumulate
 
 from specviz.records.runs import LengthChoice
 
-#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and
-#: slow to change, so that a few unlucky drafts do not end drafting.
+#: The acceptance rate assumed at first, and for how many judgements it counts: optimistic, and slow to change, so that
+#: a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 10
 
-#: The expected share of rejected tokens with an accepted sibling, while nothing is known.
+#: The expected share of rejected tokens with an accepted sibling, assumed at first.
 RESCUED = 0.5
 
-#: How many judgements at a depth outweigh those at all depths together.
-OWN = 4
+#: How many judgements at a depth the acceptance rate at all depths together counts for.
+RATE_WEIGHT = 4
 
 #: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
 FADING = 1 - 1 / 64
 
-#: How many plain steps rounds may have lost to plain decoding before drafting stops, and how many of these are forgiven
-#: in each further round.
+#: How many plain steps rounds may lag plain decoding before drafting stops, and the share of a lag that is forgiven in
+#: each further round.
 STAKE, FORGIVEN = 2.0, 1 / 128
 
-#: How many of a depth's times count, and how many of them outweigh what the times of all depths say of it: with fewer,
-#: one time in a busy moment would end the use of a depth.
-TIMES, TIMED = 9, 8
+#: How many of a depth's times count, and how many of them the level of all depths counts for: with fewer, a single
+#: time in a busy moment would end the use of a depth.
+TIMES, LEVEL_WEIGHT = 9, 8
 
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
 OLD = 256
 
 
 #: A depth, and whether a drafter of trees drafts a chain.
-ChosenLength = tuple[LengthChoice, bool]
+ChosenDepth = tuple[LengthChoice, bool]
 
 
-class Curve:
+class SecondsByDepth:
     """Seconds by depth: an expected shape, moved to where rounds have shown it to lie.
 
-    shape: [longest + 1] seconds, of which only the ratios count once there are times; 0 where nothing is timed.
+    shape: [most + 1] seconds, of which only the ratios count once there are times; 0 where nothing is timed.
     """
 
     def __init__(self, shape: Sequence[float]):
         self.shape = shape
         self._recent: deque[float] = deque(maxlen=TIMES)  # times / shape, whatever the depth
-        self._own: list[deque[float]] = [deque(maxlen=TIMES) for _ in shape]
+        self._by_depth: list[deque[float]] = [deque(maxlen=TIMES) for _ in shape]
         self._middles = [1.0 for _ in shape]  # the medians of these
         self.level: float | None = None  # the median of the former; None before the first
         self._last = [-OLD for _ in shape]  # the round in which each depth was timed last
 
-    def observe(self, number: int, depth: int, seconds: float) -> None:
-        """number: of the round."""
+    def observe(self, round_: int, depth: int, seconds: float) -> None:
+        """round_: its number."""
         if not self.shape[depth]:
             return
         ratio = seconds / self.shape[depth]
-        if number - self._last[depth] >= OLD:
-            self._own[depth].clear()
-        for times in (self._recent, self._own[depth]):
+        if round_ - self._last[depth] >= OLD:
+            self._by_depth[depth].clear()
+        for times in (self._recent, self._by_depth[depth]):
             times.append(ratio)
-        self.level, self._middles[depth] = statistics.median(self._recent), statistics.median_low(self._own[depth])
-        self._last[depth] = number
+        self.level, self._middles[depth] = statistics.median(self._recent), statistics.median_low(self._by_depth[depth])
+        self._last[depth] = round_
 
-    def seconds(self, number: int, level: float = 1.0) -> list[float]:
-        """[longest + 1], to be expected of round `number`. level: assumed before anything was timed."""
-        level, found = self.level or level, []
-        for shape, own, middle, last in zip(self.shape, self._own, self._middles, self._last):
-            weight = len(own) if number - last < OLD else 0
-            found.append(shape * (TIMED * level + weight * middle) / (TIMED + weight))
-        return found
+    def seconds(self, round_: int, level: float = 1.0) -> list[float]:
+        """[most + 1], expected of this round. level: assumed before anything was timed."""
+        level, expected = self.level or level, []
+        for shape, times, middle, last in zip(self.shape, self._by_depth, self._middles, self._last):
+            weight = len(times) if round_ - last < OLD else 0
+            expected.append(shape * (LEVEL_WEIGHT * level + weight * middle) / (LEVEL_WEIGHT + weight))
+        return expected
 
 
-class Experience:
+class History:
     """What a pair's rounds have shown that were drafted in one way: their times, and how deep drafts survived.
 
-    drafting, rest: [longest + 1], the shapes (`Curve`) of the seconds that a round drafts 0, 1, … tokens deep, and of
-    its other seconds.
+    drafting, rest: [most + 1], the shapes (`SecondsByDepth`) of a round's seconds of drafting 0, 1, … tokens deep, and
+    of its other seconds.
     """
 
     def __init__(self, drafting: Sequence[float], rest: Sequence[float]):
-        self._drafting, self._rest = Curve(drafting), Curve(rest)
+        self._drafting, self._rest = SecondsByDepth(drafting), SecondsByDepth(rest)
         self._accepted = [0.0] * len(rest)  # by depth, from 1 on
         self._judged = [0.0] * len(rest)
         self._rounds = 0
-        #: What rounds have lost to a simpler way, and what they have gained, below 0: so a drafter that has paid for
-        #: hundreds of tokens is not given up for the first bad draft of a text.
-        self.lost = 0.0
+        #: How far rounds lag a simpler way of decoding, in its steps; negative where they lead: a drafter that has paid
+        #: for hundreds of tokens is not given up for the first bad draft of a text.
+        self.lag = 0.0
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
-        """Learns from a finished round: its depth, which may be less than chosen, and how many tokens it kept.
+        """Learns from a finished round: its depth, which may be less than chosen, and how many tokens were accepted.
 
         seconds: of drafting and of the rest; None for a round that had more to do than others.
         """
@@ -105,53 +105,53 @@ class Experience:
             self._accepted[place] += place <= accepted
         self._rounds += 1
         if seconds is not None:
-            for curve, taken in zip((self._drafting, self._rest), seconds):
-                curve.observe(self._rounds, depth, taken)
+            for curve, phase_seconds in zip((self._drafting, self._rest), seconds):
+                curve.observe(self._rounds, depth, phase_seconds)
 
-    def costs(self, beside: Experience | None = None) -> list[float]:
-        """[longest + 1]: of a round that drafts 0, 1, … tokens deep, in plain steps.
+    def costs(self, reference: History | None = None) -> list[float]:
+        """[most + 1]: of a round that drafts 0, 1, … tokens deep, in plain steps.
 
-        beside: of rounds with the same target, whose plain steps are meant: else two could not be compared.
+        reference: rounds with the same target, whose plain steps are the unit, so that two histories can be compared.
         """
-        level = 1.0 if beside is None else beside._rest.level or 1.0
+        level = 1.0 if reference is None else reference._rest.level or 1.0
         rest = self._rest.seconds(self._rounds, level)
         drafting = self._drafting.seconds(self._rounds, self._rest.level or level)
-        plain = rest[0] if beside is None else beside._rest.seconds(beside._rounds)[0]
-        return [(draft + other) / plain for draft, other in zip(drafting, rest)]
+        plain = rest[0] if reference is None else reference._rest.seconds(reference._rounds)[0]
+        return [(draft_seconds + rest_seconds) / plain for draft_seconds, rest_seconds in zip(drafting, rest)]
 
     @property
     def timed(self) -> bool:
-        """Whether a draft was."""
+        """Whether any draft was timed."""
         return self._drafting.level is not None
 
     def rate(self, hope: float = HOPE) -> float:
-        """Of acceptance, at all depths together."""
+        """The acceptance rate at all depths together."""
         return (sum(self._accepted) + HOPED * hope) / (sum(self._judged) + HOPED)
 
     def survival(self, hope: float = HOPE) -> list[float]:
-        """[longest + 1]: S(0) = 1, S(1), …"""
+        """[most + 1]: S(0) = 1, S(1), …"""
         overall = self.rate(hope)
         rates = [
-            (accepted + OWN * overall) / (judged + OWN)
+            (accepted + RATE_WEIGHT * overall) / (judged + RATE_WEIGHT)
             for accepted, judged in zip(self._accepted[1:], self._judged[1:])
         ]
         return list(accumulate(rates, lambda survived, rate: survived * rate, initial=1.0))
 
 
-def _rescued(rate: float) -> float:
-    """The acceptance rate of trees to hope for, of that of chains."""
+def _tree_rate(rate: float) -> float:
+    """The acceptance rate to hope for with trees, from that of chains."""
     return 1 - (1 - RESCUED) * (1 - rate)
 
 
-def _alone(rate: float) -> float:
-    """The inverse of `_rescued`."""
+def _chain_rate(rate: float) -> float:
+    """The inverse of `_tree_rate`."""
     return max(0.0, 1 - (1 - rate) / (1 - RESCUED))
 
 
-class FixedLength:
+class FixedDepth:
     """The same depth in every round."""
 
-    as_chain = False
+    drafts_chain = False
 
     def __init__(self, tokens: int):
         self.choice = LengthChoice(tokens)
@@ -163,10 +163,10 @@ class FixedLength:
         """Learns nothing."""
 
 
-class AdaptiveLength:
+class AdaptiveDepth:
     """Chooses each round's depth by expected tokens / expected time, and learns from the outcome.
 
-    A round that drafts γ deep is expected to make 1 + S(1) + … + S(γ) tokens, where S(d) is the chance that the draft
+    A round that drafts γ deep is expected to yield 1 + S(1) + … + S(γ) tokens, where S(d) is the chance that the draft
     survives to depth d, counted depth by depth over recent rounds. With S(d) = α^d that is Leviathan's formula (arXiv
     2211.17192, eq. 1), and choosing γ from α and c (Thm 3.8) the special case in which all target passes take the same
     time. Servers choose by survival and measured cost, too (vLLM's adaptive verification).
@@ -182,50 +182,50 @@ class AdaptiveLength:
 
     def __init__(
         self,
-        experience: Experience,
-        made: list[ChosenLength] | None = None,
-        chains: Experience | None = None,
+        history: History,
+        choices: list[ChosenDepth] | None = None,
+        chains: History | None = None,
         depths: Sequence[int] | None = None,
     ):
-        """experience: of earlier runs, goes on in this one. made: the choices of a run that is made once more, which
-        begins with them: this one's follow them there. chains: the experience of chains, where drafts are trees that
-        can be chains as well. depths: to choose from, 0 first; None for all."""
+        """history: of earlier runs, continued by this one. choices: those of an earlier run that is repeated; this run
+        begins with them and appends its own. chains: the history of chains, for drafters whose trees can be chains.
+        depths: to choose from, 0 first; None for all."""
         self.depths = depths
-        self.experience, self.trees, self.chains = experience, experience, chains
-        self.as_chain = False  # the chosen draft of trees
-        self._made = [] if made is None else made
+        self.history, self.trees, self.chains = history, history, chains
+        self.drafts_chain = False  # whether a drafter of trees drafts a chain this round
+        self._choices = [] if choices is None else choices
         self._rounds = 0
-        self._costs = experience.costs()
+        self._costs = history.costs()
         self._yardstick = 1.0  # the tokens that a chain promises in the time of a plain step
 
     def choose(self) -> LengthChoice:
         """The next round's depth, with its reason."""
-        if self._rounds == len(self._made):
-            self._made.append(self._best())
-        choice, self.as_chain = self._made[self._rounds]
+        if self._rounds == len(self._choices):
+            self._choices.append(self._best())
+        choice, self.drafts_chain = self._choices[self._rounds]
         self._rounds += 1
-        self.experience = self.chains if self.chains is not None and self.as_chain else self.trees
-        self._costs = self.experience.costs(None if self.as_chain else self.chains)
+        self.history = self.chains if self.chains is not None and self.drafts_chain else self.trees
+        self._costs = self.history.costs(None if self.drafts_chain else self.chains)
         return choice
 
-    def _best(self) -> ChosenLength:
+    def _best(self) -> ChosenDepth:
         if self.chains is None:
             return self._deepest(self.trees.costs(), self.trees.survival())[1], False
         # What trees have shown says what chains can be, and the other way round.
-        shown = self.trees.rate(_rescued(HOPE))
-        chain_speed, chain = self._deepest(self.chains.costs(), self.chains.survival(_alone(shown)))
+        shown = self.trees.rate(_tree_rate(HOPE))
+        chain_speed, chain = self._deepest(self.chains.costs(), self.chains.survival(_chain_rate(shown)))
         # Until a chain was drafted its speed is a hope: plain decoding is what is known.
         self._yardstick = chain_speed if self.chains.timed else 1.0
-        if self.trees.lost > STAKE:
+        if self.trees.lag > STAKE:
             return chain, True
-        hope = _rescued(self.chains.rate())
+        hope = _tree_rate(self.chains.rate())
         tree_speed, tree = self._deepest(self.trees.costs(self.chains), self.trees.survival(hope))
         return (chain, True) if chain_speed >= tree_speed else (tree, False)
 
     def _deepest(self, costs: Sequence[float], survival: Sequence[float]) -> tuple[float, LengthChoice]:
         """As deep as pays most, after the speed that this promises."""
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), costs)]
-        behind = (self.chains or self.trees).lost > STAKE
+        behind = (self.chains or self.trees).lag > STAKE
         depths = range(len(speeds)) if self.depths is None else self.depths
         depth = 0 if behind else max(depths, key=speeds.__getitem__)
         deeper, speed = next((longer for longer in depths if longer > depth), None), speeds[depth]
@@ -235,16 +235,16 @@ class AdaptiveLength:
         return speed, LengthChoice(depth, speed, kept=survival[deeper], cost=more, behind=behind)
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
-        """See `Experience.observe`."""
+        """See `History.observe`."""
         # At its expected cost, not at the time it took: a busy moment of the machine says nothing about a depth.
-        cost, made = self._costs[depth], accepted + 1
+        cost, tokens = self._costs[depth], accepted + 1
         # Chains are held against plain decoding, in plain steps, trees against chains, in tokens.
-        yardstick = 1.0 if self.chains is None or self.as_chain else self._yardstick
-        for known in {self.trees, self.chains or self.trees}:
-            lost = yardstick * cost - made if known is self.experience else 0.0
-            known.lost = (1 - FORGIVEN) * known.lost + lost
-        self.experience.observe(depth, accepted, seconds)
+        yardstick = 1.0 if self.chains is None or self.drafts_chain else self._yardstick
+        for history in {self.trees, self.chains or self.trees}:
+            lag = yardstick * cost - tokens if history is self.history else 0.0
+            history.lag = (1 - FORGIVEN) * history.lag + lag
+        self.history.observe(depth, accepted, seconds)
 
 
 #: What decides how deep each round drafts.
-DraftLength = FixedLength | AdaptiveLength
+DepthPolicy = FixedDepth | AdaptiveDepth

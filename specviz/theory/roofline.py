@@ -14,19 +14,19 @@ from specviz.records.words import Bytes, Sentence
 #: A pass over K tokens is "about as fast as one" while it takes less than this many times as long.
 ABOUT_ONE = 1.5
 
-#: How many times as far as passes were timed they are taken to go on alike: beyond every tree.
+#: Times are extrapolated to this many times the range of the timed widths: beyond every tree.
 _FURTHER = 64
 
 
 def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[float]:
-    """T(K) for each width, interpolated linearly; passes wider than the widest one that was timed go on as those did.
+    """T(K) for each width, interpolated linearly; extrapolated beyond the widest pass that was timed.
 
     measured: K -> seconds, for two widths or more.
     """
-    known, seconds = map(list, zip(*sorted(measured.items())))
-    known.append(known[-1] + _FURTHER * (known[-1] - known[0]))
+    timed, seconds = map(list, zip(*sorted(measured.items())))
+    timed.append(timed[-1] + _FURTHER * (timed[-1] - timed[0]))
     seconds.append(seconds[-1] + _FURTHER * max(0.0, seconds[-1] - seconds[0]))
-    return numpy.interp(widths, known, seconds).tolist()
+    return numpy.interp(widths, timed, seconds).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +103,23 @@ class MemoryShare:
         percent, on_gpu = 100 * self.share, self.memory.threads is None
         facts = {"size": Bytes(self.weight_bytes), "ms": float(f"{1000 * self.seconds:.2f}"), "rate": self.rate}
         facts |= {"percent": round(percent) if percent >= 10 else float(f"{percent:.2g}"), "bandwidth": self.bandwidth}
-        found = Sentence(
+        sentence = Sentence(
             "{size} of weights in {ms} ms: {rate}/s, {percent} % of the {bandwidth}/s that memory gives here", **facts
         )
         if not on_gpu:
-            found = Sentence("{found} (threads: {threads})", found=found, threads=self.memory.threads)
+            sentence = Sentence("{found} (threads: {threads})", found=sentence, threads=self.memory.threads)
         if self.from_cache:
             return Sentence(
                 "{found}, so weights come from the processor's cache (or other work slowed memory while it was "
                 "measured)",
-                found=found,
+                found=sentence,
             )
         if not on_gpu:
-            return found
+            return sentence
         return Sentence(
             "{found} (others: vLLM and SGLang at most 50 %, a megakernel 78 %, with 1B on an H100, by Hazy "
             "Research; gpt-fast 82 % with 7B on an A100, by its README)",
-            found=found,
+            found=sentence,
         )
 
 
@@ -144,25 +144,25 @@ class Curve:
     points: tuple[Point, ...] = ()  # those measured so far, by ascending width
 
     @property
-    def one(self) -> float | None:
+    def one_token(self) -> float | None:
         """T(1) in seconds."""
         return self.points[0].seconds if self.points and self.points[0].width == 1 else None
 
     @property
     def about_one(self) -> int | None:
         """The largest measured K up to which T(K)/T(1) stays below `ABOUT_ONE`; None before anything is measured."""
-        if self.one is None:
+        if self.one_token is None:
             return None
-        limit = ABOUT_ONE * self.one
+        limit = ABOUT_ONE * self.one_token
         fast = takewhile(lambda point: point.seconds < limit, self.points)
         return max((point.width for point in fast), default=1)
 
     def ratio(self, width: float) -> float | None:
         """T(width)/T(1), interpolated linearly between measured widths; None outside them."""
         widths, seconds = [point.width for point in self.points], [point.seconds for point in self.points]
-        if self.one is None or not widths[0] <= width <= widths[-1]:
+        if self.one_token is None or not widths[0] <= width <= widths[-1]:
             return None
-        return float(numpy.interp(width, widths, seconds)) / self.one
+        return float(numpy.interp(width, widths, seconds)) / self.one_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class PassTimes(Setup):
     def cost_coefficient(self) -> float | None:
         """c: one draft step / one target pass, both timed as bare passes."""
         draft, target = self.curve("draft"), self.curve("target")
-        return draft.one / target.one if draft and target and draft.one and target.one else None
+        return draft.one_token / target.one_token if draft and target and draft.one_token and target.one_token else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,13 +101,13 @@ def noise(probs: Sequence[float], sizes: Sequence[int], seed: int = 0) -> list[N
     # In falling order, because a multinomial draw is done once nothing is left to deal out.
     p = numpy.sort(numpy.asarray(probs, dtype=numpy.float64))[::-1]
     p = p / p.sum()
-    generator, found = numpy.random.default_rng(seed), []
+    generator, noises = numpy.random.default_rng(seed), []
     for size in sizes:
         shares = generator.multinomial(size, p, size=DRAWS) / size
         distances = numpy.abs(shares - p).sum(-1) / 2
         low, high = numpy.quantile(distances, [1 - QUANTILE, QUANTILE])
-        found.append(Noise(size, float(distances.mean()), float(low), float(high)))
-    return found
+        noises.append(Noise(size, float(distances.mean()), float(low), float(high)))
+    return noises
 
 
 #: The smallest number of runs for which the distance is drawn.
@@ -210,11 +210,11 @@ def ratio_of(pairs: Sequence[TurnPair]) -> Ratio | None:
     """
     if not pairs:
         return None
-    columns = numpy.array([(one.tokens, one.seconds, one.base_tokens, one.base_seconds) for one in pairs])
+    columns = numpy.array([(pair.tokens, pair.seconds, pair.base_tokens, pair.base_seconds) for pair in pairs])
     tokens, seconds, base_tokens, base_seconds = sums = columns.sum(0)
     value = float((tokens / seconds) / (base_tokens / base_seconds))
     influence = (columns / sums) @ numpy.array([1.0, -1.0, -1.0, 1.0])
-    variance, degrees = _variance_of_sum(influence, [one.stratum for one in pairs])
+    variance, degrees = _variance_of_sum(influence, [pair.stratum for pair in pairs])
     if degrees < 2:
         return Ratio(value)
     reach = math.exp(student_t(degrees) * math.sqrt(variance))
@@ -226,10 +226,10 @@ def _variance_of_sum(parts: numpy.ndarray, strata: Sequence[Hashable]) -> tuple[
     members: dict[Hashable, list[int]] = {}
     for place, stratum in enumerate(strata):
         members.setdefault(stratum, []).append(place)
-    repeated = [found for stratum, found in members.items() if stratum is not None and len(found) > 1]
+    repeated = [group for stratum, group in members.items() if stratum is not None and len(group) > 1]
     groups = repeated or [list(range(len(parts)))]
-    degrees = sum(len(found) - 1 for found in groups)
-    within = sum(float(numpy.square(parts[found] - parts[found].mean()).sum()) for found in groups)
+    degrees = sum(len(group) - 1 for group in groups)
+    within = sum(float(numpy.square(parts[group] - parts[group].mean()).sum()) for group in groups)
     return (len(parts) * within / degrees if degrees else 0.0), degrees
 
 
@@ -259,16 +259,16 @@ def proportion(count: float, total: float, level: float = LEVEL) -> Share | None
         return None
     z, share = NormalDist().inv_cdf((1 + level) / 2), count / total
     middle, spread = share + z**2 / (2 * total), z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    whole = 1 + z**2 / total
-    return Share(share, max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole))
+    scale = 1 + z**2 / total
+    return Share(share, max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale))
 
 
-def alike(one: Ratio, other: Ratio) -> bool:
+def alike(ratio: Ratio, base: Ratio) -> bool:
     """True if two ratios that were measured separately do not differ by more than both intervals allow."""
-    if one.high is None or other.high is None:
+    if ratio.high is None or base.high is None:
         return True
-    reach = math.hypot(math.log(one.high / one.value), math.log(other.high / other.value))
-    return abs(math.log(one.value / other.value)) <= reach
+    reach = math.hypot(math.log(ratio.high / ratio.value), math.log(base.high / base.value))
+    return abs(math.log(ratio.value / base.value)) <= reach
 
 
 def over_prompts(
@@ -288,6 +288,6 @@ def over_prompts(
         return Ratio(value)
     drawn = numpy.random.default_rng(seed).integers(len(columns), size=(RESAMPLES, len(columns)))
     with numpy.errstate(divide="ignore", invalid="ignore"):
-        found = statistic(columns[drawn].sum(1))
-    low, high = numpy.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
+        values = statistic(columns[drawn].sum(1))
+    low, high = numpy.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Ratio(value, float(low), float(high))

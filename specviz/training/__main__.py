@@ -22,7 +22,7 @@ from specviz.passes.devices import is_spread
 from specviz.passes.processes import refuse_more_than_one
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
-from specviz.training.data import Corpus, read_corpus, with_own_text
+from specviz.training.data import Corpus, read_corpus, with_target_text
 from specviz.training.dspark import DSparkRecipe
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
 from specviz.training.loop import Recipe, Schedule, train
@@ -165,7 +165,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     pair = _load(options)
     corpus = read_corpus(options.text, pair.tokenizer, options.weights, options.held_out)
     if options.continuations:
-        corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
+        corpus = with_target_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
     if options.recipe == "draft":
         return DraftRecipe(pair.target, _model(options, pair.tokenizer, pair.device), pair.tokenizer), corpus
     return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus

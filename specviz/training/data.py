@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from specviz.records.errors import SpecvizError
 
 #: Tokens per block: one row of a batch.
-BLOCK = 256
+BLOCK_SIZE = 256
 
 #: The share of a text that is held out by default, and the most tokens that this may be.
 _HELD_OUT_SHARE, _HELD_OUT_MOST = 0.05, 100_000
@@ -48,15 +48,15 @@ class Corpus:
 
     texts: tuple[Text, ...]
     weights: tuple[float, ...]  # one per text, summing to 1
-    continuations: Tensor | None = None  # [n, BLOCK] int32, blocks that the target wrote
+    continuations: Tensor | None = None  # [n, BLOCK_SIZE] int32, blocks that the target wrote
 
     def batch(self, rows: int, seed: int, step: int) -> Tensor:
-        """The blocks of this step, [rows, BLOCK] int64; they depend on `seed` and `step` alone."""
+        """The blocks of this step, [rows, BLOCK_SIZE] int64; they depend on `seed` and `step` alone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        own = 0 if self.continuations is None else rows // 2
-        blocks = [self._cut(generator, BLOCK) for _ in range(rows - own)]
-        if own:
-            chosen = torch.randint(len(self.continuations), (own,), generator=generator)
+        continued = 0 if self.continuations is None else rows // 2
+        blocks = [self._cut(generator, BLOCK_SIZE) for _ in range(rows - continued)]
+        if continued:
+            chosen = torch.randint(len(self.continuations), (continued,), generator=generator)
             blocks.extend(self.continuations[chosen].long())
         return torch.stack(blocks)
 
@@ -72,8 +72,8 @@ class Corpus:
 
 
 def held_out_blocks(text: Text, most: int) -> Tensor:
-    """At most `most` blocks, [n, BLOCK] int64, evenly spread over the held-out tail without overlap."""
-    blocks = text.held_out[: len(text.held_out) // BLOCK * BLOCK].view(-1, BLOCK)
+    """At most `most` blocks, [n, BLOCK_SIZE] int64, evenly spread over the held-out tail without overlap."""
+    blocks = text.held_out[: len(text.held_out) // BLOCK_SIZE * BLOCK_SIZE].view(-1, BLOCK_SIZE)
     count = min(most, len(blocks))
     return blocks[torch.arange(count) * len(blocks) // count]
 
@@ -93,14 +93,14 @@ def read_corpus(
     Raises SpecvizError: field ``text`` for a file that cannot be read or is too short for one block of each kind,
     ``weights`` or ``held-out`` for numbers that do not fit the files.
     """
-    for given, name in ((weights, "weights"), (held_out, "held-out")):
-        if given and len(given) != len(files):
+    for numbers, name in ((weights, "weights"), (held_out, "held-out")):
+        if numbers and len(numbers) != len(files):
             raise SpecvizError(
                 "Give --{name} one number for each --text: {expected}, not {given}.",
                 name,
                 name=name,
                 expected=len(files),
-                given=len(given),
+                given=len(numbers),
             )
     if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
         raise SpecvizError("The weights of the texts must be positive numbers.", "weights")
@@ -142,43 +142,43 @@ def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
 
 def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
     if held_out is None:
-        held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
-    if held_out < BLOCK or len(ids) - held_out < BLOCK:
+        held_out = max(BLOCK_SIZE, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
+    if held_out < BLOCK_SIZE or len(ids) - held_out < BLOCK_SIZE:
         raise SpecvizError(
             "{name} has only {tokens} tokens: with {held_out} held out, this is too few for one block of {block} "
             "to learn from and another to measure on.",
             "text",
             name=name,
             tokens=f"{len(ids):,}",
-            block=BLOCK,
+            block=BLOCK_SIZE,
             held_out=f"{held_out:,}",
         )
     return Text(name, ids[:-held_out], ids[-held_out:])
 
 
-def with_own_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
+def with_target_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
     """The corpus plus what the target writes itself: blocks to learn from, and two texts to measure on.
 
     These two, greedy and at temperature 1, begin with held-out text.
     """
     blocks = continue_texts(target, corpus, tokens, file)
     generator = torch.Generator().manual_seed(0)
-    own = []
+    texts = []
     for name, temperature in (("own, greedy", 0.0), ("own, sampled", 1.0)):
         written = write_on(target, corpus.prompts(_ROWS_HELD_OUT, generator, held_out=True), temperature, seed=0)
-        own.append(Text(name, torch.empty(0, dtype=torch.long), written.long().flatten()))
-    return Corpus((*corpus.texts, *own), (*corpus.weights, *[0.0] * len(own)), blocks)
+        texts.append(Text(name, torch.empty(0, dtype=torch.long), written.long().flatten()))
+    return Corpus((*corpus.texts, *texts), (*corpus.weights, *[0.0] * len(texts)), blocks)
 
 
 def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path, seed: int = 0) -> Tensor:
-    """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK] int32 on the CPU.
+    """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK_SIZE] int32 on the CPU.
 
     A third of the batches each at temperatures 0, 0.7 and 1: drafters meet greedy text, with its loops, too.
     tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice.
     """
-    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK, dtype=torch.int32)
+    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
     rows = _ROWS[target.device.type]
-    wanted = -(-tokens // (BLOCK * rows))
+    wanted = -(-tokens // (BLOCK_SIZE * rows))
     missing = range(len(blocks) // rows, wanted)
     for index in tqdm(missing, desc="the target writes", unit="batch", disable=not missing):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
@@ -191,11 +191,11 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
 
 @torch.inference_mode()
 def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int) -> Tensor:
-    """The prompts [n, k] continued to blocks [n, BLOCK], int32 on the CPU; end tokens do not stop them."""
+    """The prompts [n, k] continued to blocks [n, BLOCK_SIZE], int32 on the CPU; end tokens do not stop them."""
     generator = torch.Generator(target.device).manual_seed(seed)
     unread = written = prompts.to(target.device)
     cache = DynamicCache(config=target.config)
-    while written.shape[1] < BLOCK:
+    while written.shape[1] < BLOCK_SIZE:
         output = target(input_ids=unread, cache=cache, use_cache=True, logits_to_keep=1)
         logits = output.logits[:, -1].float()
         if temperature:

@@ -23,7 +23,7 @@ from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
 from specviz.training.loop import distillation, overlap
-from specviz.training.parts import Both, Files, FrozenTarget, PartRecipe, layer_settings, read_states, sizes_of
+from specviz.training.parts import Checkpoint, FrozenTarget, Logits, PartRecipe, layer_settings, read_states, sizes_of
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
 _LAYERS, _BLOCK, _RANK = 2, 8, 128
@@ -59,7 +59,7 @@ class DSparkRecipe(PartRecipe):
                 folder=start,
             )
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """As wide as the target, between its embeddings and output head; or as a draft model, with its own."""
         sizes = {"hidden_size": hidden_size_of(target)} if draft is None else sizes_of(draft, self.part.method)
         settings = _settings(target, sizes)
@@ -67,10 +67,10 @@ class DSparkRecipe(PartRecipe):
         if draft is None:
             tensors["norm.weight"] = last_scale(target)
         else:
-            tensors |= _known_to(draft, target, settings)
+            tensors |= _weights_from(draft, target, settings)
         return settings, tensors
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         return ((logits, wanted) for logits, wanted, _ in self.rows(ids, step))
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
@@ -97,7 +97,7 @@ class DSparkRecipe(PartRecipe):
             if memory is None:
                 memory = row.new_zeros(len(row), head.memory_width)
             logits, memory = head.corrected(depth, unembed(row), before, row, memory)
-            yield logits, text.logits[:, places].flatten(0, 1), head.foreseen(before, row)
+            yield logits, text.logits[:, places].flatten(0, 1), head.acceptance_forecast(before, row)
 
     def _hidden(self, ids: Tensor, slots: Tensor, features: Tensor) -> Tensor:
         """The hidden states [rows, blocks · slots, d] of blocks at the places `slots` [blocks, slots]."""
@@ -150,8 +150,8 @@ def _mask_of(target: PreTrainedModel) -> int:
     """A token that is hardly ever the text's last one: what pads or ends texts, or else the last of the vocabulary."""
     config = target.config.get_text_config()
     ends = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    found = (token for token in (config.pad_token_id, ends) if token is not None)
-    return next(found, logit_width(target) - 1)
+    candidates = (token for token in (config.pad_token_id, ends) if token is not None)
+    return next(candidates, logit_width(target) - 1)
 
 
 def _tensors(settings: dict[str, Any]) -> dict[str, Tensor]:
@@ -189,8 +189,8 @@ def _followers(model: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Te
     vocab, tokens = settings["vocab_size"], len(model.get_input_embeddings().weight)
     if tokens**2 > _MOST_PAIRS:
         return {}
-    every = torch.arange(tokens, device=model.device).unsqueeze(-1)
-    rows = torch.cat([model(some, use_cache=False).logits[:, -1].float() for some in every.split(_ROWS)])
+    all_tokens = torch.arange(tokens, device=model.device).unsqueeze(-1)
+    rows = torch.cat([model(batch, use_cache=False).logits[:, -1].float() for batch in all_tokens.split(_ROWS)])
     rows = rows - rows.mean(-1, keepdim=True)
     before, sizes, after = torch.svd_lowrank(rows - rows.mean(0), settings["markov_rank"], niter=4)
     halves = {"markov_head.markov_w1": before, "markov_head.markov_w2": after}
@@ -200,25 +200,25 @@ def _followers(model: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Te
     }
 
 
-def _known_to(draft: PreTrainedModel, target: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Tensor]:
+def _weights_from(draft: PreTrainedModel, target: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Tensor]:
     """What a head takes from a draft model: its embeddings, output head and last norm, and its first layer.
 
     That reads the text's tokens as it did there: what is made of the target's hidden states are the draft model's
     embeddings, as nearly as can be.
     """
-    own = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
-    held = {name: own[name] for name in own if name.startswith(("layers.0.", "norm."))}
+    weights = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
+    tensors = {name: weights[name] for name in weights if name.startswith(("layers.0.", "norm."))}
     for name in ("embed_tokens.weight", "lm_head.weight"):
         # Checkpoints with one tokenizer may be padded to different widths.
-        held[name] = functional.pad(own[name], (0, 0, 0, settings["vocab_size"] - len(own[name])))
+        tensors[name] = functional.pad(weights[name], (0, 0, 0, settings["vocab_size"] - len(weights[name])))
     states = tuple(layer + 1 for layer in settings["target_layer_ids"])
     # A text that the target writes, after any tokens.
-    prompts = torch.randint(len(own["embed_tokens.weight"]), (_WRITTEN, 1))
+    prompts = torch.randint(len(weights["embed_tokens.weight"]), (_WRITTEN, 1))
     ids = write_on(target, prompts, temperature=1.0, seed=0).long().to(target.device)
     frozen = FrozenTarget(target, states)
-    read = torch.cat([frozen.read(some).features.flatten(0, 1) for some in ids.split(8)]).float()
-    wanted = held["embed_tokens.weight"].to(read)[ids.flatten()]
-    squares = read.mT @ read
+    features = torch.cat([frozen.read(batch).features.flatten(0, 1) for batch in ids.split(8)]).float()
+    wanted = tensors["embed_tokens.weight"].to(features)[ids.flatten()]
+    squares = features.mT @ features
     squares.diagonal().add_(_RIDGE * squares.diagonal().mean())
-    held["fc.weight"] = torch.linalg.solve(squares, read.mT @ wanted).mT
-    return held | {"hidden_norm.weight": held["layers.0.input_layernorm.weight"]}
+    tensors["fc.weight"] = torch.linalg.solve(squares, features.mT @ wanted).mT
+    return tensors | {"hidden_norm.weight": tensors["layers.0.input_layernorm.weight"]}

@@ -20,9 +20,9 @@ from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.mtp import MtpFile, last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.training.parts import (
-    Both,
     ChainRecipe,
-    Files,
+    Checkpoint,
+    Logits,
     PartRecipe,
     layer_settings,
     read_states,
@@ -40,7 +40,7 @@ class Eagle3Recipe(ChainRecipe):
 
     name, part, grows = "eagle", Eagle3Head, True
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         layers = layer_settings(target, 1, **({} if draft is None else sizes_of(draft, self.part.method, 1)))
         states, width = read_states(target), target.config.get_text_config().hidden_size
         tensors, vocab = new_head(layers, len(states) * width), layers["vocab_size"]
@@ -48,7 +48,7 @@ class Eagle3Recipe(ChainRecipe):
             hidden_size_of(target)  # refuses embeddings of another width
             tensors["lm_head.weight"] = target.get_output_embeddings().weight
         else:
-            tensors |= known_to(draft, tensors, vocab)
+            tensors |= weights_from(draft, tensors, vocab)
         settings = (
             layers
             | speculators_settings(target, "eagle3", "LlamaForCausalLMEagle3", _PROPOSED, layers)
@@ -89,19 +89,20 @@ def new_head(layers: dict[str, Any], fused: int) -> dict[str, Tensor]:
     return tensors | {"layers.0.mlp.down_proj.weight": torch.zeros(d, inner), "fc.weight": drawn(d, fused)}
 
 
-def known_to(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> dict[str, Tensor]:
+def weights_from(draft: PreTrainedModel, tensors: dict[str, Tensor], vocab: int) -> dict[str, Tensor]:
     """The weights of a one-layer draft model, as a head of its sizes has them in its `tensors`: attention reads the
     embedding as it did there, and the state besides, which is as large as embeddings are."""
-    own = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
+    weights = {name.removeprefix("model."): weight for name, weight in draft.state_dict().items()}
     for name in ("embed_tokens.weight", "lm_head.weight"):
         # Checkpoints with one tokenizer may be padded to different widths.
-        own[name] = functional.pad(own[name], (0, 0, 0, vocab - len(own[name])))
-    size = own["embed_tokens.weight"].square().mean().sqrt()
-    own["layers.0.hidden_norm.weight"] = size * tensors["layers.0.hidden_norm.weight"].to(size)
+        weights[name] = functional.pad(weights[name], (0, 0, 0, vocab - len(weights[name])))
+    size = weights["embed_tokens.weight"].square().mean().sqrt()
+    weights["layers.0.hidden_norm.weight"] = size * tensors["layers.0.hidden_norm.weight"].to(size)
     for name in ("q", "k", "v"):
         joined = f"layers.0.self_attn.{name}_proj.weight"
-        own[joined] = torch.cat([own[joined], tensors[joined][:, own[joined].shape[1] :].to(own[joined])], -1)
-    return own
+        embedding = weights[joined]
+        weights[joined] = torch.cat([embedding, tensors[joined][:, embedding.shape[1] :].to(embedding)], -1)
+    return weights
 
 
 #: How many tokens its configuration says that it drafts, as FastMTP's does.
@@ -118,7 +119,7 @@ class MtpRecipe(ChainRecipe):
     name: ClassVar[str] = "mtp"
     part: ClassVar[type[MtpFile]] = MtpFile
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """A layer that gives the state back, and so says what the target said; 4 MB where that is 384 wide.
 
         Whatever the target's family, it is a layer of Qwen 3: of those without experts or recurrence, the only one that
@@ -159,7 +160,7 @@ class MedusaRecipe(PartRecipe):
     part: ClassVar[type[PublishedMedusa]] = PublishedMedusa
     depth: ClassVar[str] = "head"
 
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """Heads whose blocks add nothing yet: each says what the target's own row says (§2.2.1)."""
         d, vocab = hidden_size_of(target), logit_width(target)
         tensors = {"lm_heads.0.weight": target.get_output_embeddings().weight.detach().clone()}
@@ -180,7 +181,7 @@ class MedusaRecipe(PartRecipe):
         }
         return settings, tensors
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         """At the n rows where all heads have a label."""
         text, heads = self.target.read(ids), self.student.num_heads
         n = ids.shape[1] - heads

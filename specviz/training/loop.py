@@ -16,7 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from specviz.records.errors import SpecvizError
-from specviz.training.data import BLOCK, Corpus, held_out_blocks
+from specviz.training.data import BLOCK_SIZE, Corpus, held_out_blocks
 
 #: The quintic of Jordan et al.: five steps bring every singular value near 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -71,12 +71,12 @@ def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[to
     tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     tables |= {id(weight) for name, weight in module.named_parameters() if _OUTPUTS.search(name)}
-    matrices, others = [], []
-    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
-        (matrices if parameter.dim() > 1 and id(parameter) not in tables else others).append(parameter)
+    matrices, rest = [], []
+    for parameter in filter(lambda parameter: parameter.requires_grad, module.parameters()):
+        (matrices if parameter.dim() > 1 and id(parameter) not in tables else rest).append(parameter)
     optimisers: list[torch.optim.Optimizer] = [Muon(matrices, lr, dtype)] if matrices else []
-    if others:
-        optimisers.append(torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))
+    if rest:
+        optimisers.append(torch.optim.AdamW(rest, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))
     return optimisers
 
 
@@ -104,11 +104,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        """The scalar loss on blocks [rows, BLOCK] int64 on the device; any randomness depends on `step` alone."""
+        """The scalar loss on blocks [rows, BLOCK_SIZE] int64 on the device; randomness depends on `step` alone."""
 
     @abstractmethod
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        """How good each predictor in the student is on blocks [rows, BLOCK]: name -> a loss [1] or `agreement` [3]."""
+        """How good each predictor is on blocks [rows, BLOCK_SIZE], by its name: a loss [1] or `agreement` [3]."""
 
     @abstractmethod
     def save(self, folder: pathlib.Path) -> None:
@@ -129,7 +129,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        return max(1, self.tokens // (self.rows * BLOCK))
+        return max(1, self.tokens // (self.rows * BLOCK_SIZE))
 
 
 def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:
@@ -139,37 +139,37 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
     """
     optimisers = make_optimisers(recipe.student, schedule.lr, recipe.dtype)
     file = schedule.folder / f"{recipe.name}.checkpoint.pt"
-    done = _resume(recipe, optimisers, schedule, file)
+    steps_done = _resume(recipe, optimisers, schedule, file)
     if schedule.compiled:
         recipe.student.compile(dynamic=False)
-    if done == 0:
+    if steps_done == 0:
         print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
-    bar = tqdm(total=schedule.steps, initial=done, desc=recipe.name, unit="step", smoothing=0.05)
-    while done < min(schedule.steps, stop_after or schedule.steps):
-        ids = corpus.batch(schedule.rows, schedule.seed, done).to(recipe.device)
-        loss = _step(recipe, optimisers, ids, done, schedule)
-        done += 1
+    bar = tqdm(total=schedule.steps, initial=steps_done, desc=recipe.name, unit="step", smoothing=0.05)
+    while steps_done < min(schedule.steps, stop_after or schedule.steps):
+        ids = corpus.batch(schedule.rows, schedule.seed, steps_done).to(recipe.device)
+        loss = _step(recipe, optimisers, ids, steps_done, schedule)
+        steps_done += 1
         bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         bar.update()
-        if done % schedule.every == 0 or done == stop_after:
-            _write_checkpoint(recipe, optimisers, schedule, done, file)
-            bar.write(_in_lines(f"step {done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+        if steps_done % schedule.every == 0 or steps_done == stop_after:
+            _write_checkpoint(recipe, optimisers, schedule, steps_done, file)
+            bar.write(_in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar.close()
-    if done == schedule.steps:
+    if steps_done == schedule.steps:
         recipe.save(out)
         print(_in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus, _BLOCKS_AT_END)))
         file.unlink(missing_ok=True)
 
 
-def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, done: int, schedule: Schedule) -> float:
+def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, step: int, schedule: Schedule) -> float:
     recipe.student.train()
     with torch.autocast(recipe.device.type, recipe.dtype, enabled=recipe.dtype != torch.float32):
-        loss = recipe.loss(ids, done)
+        loss = recipe.loss(ids, step)
     loss.backward()
     nn.utils.clip_grad_norm_(recipe.student.parameters(), _LARGEST_GRADIENT)
     for optimiser in optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = optimiser.defaults["lr"] * learning_rate_factor(done, schedule.steps)
+            group["lr"] = optimiser.defaults["lr"] * learning_rate_factor(step, schedule.steps)
         optimiser.step()
         optimiser.zero_grad()
     return loss.item()
@@ -203,12 +203,12 @@ def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
 
 
 def _write_checkpoint(
-    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, done: int, file: pathlib.Path
+    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, steps_done: int, file: pathlib.Path
 ) -> None:
     """Saves everything the rest of the run depends on, in one step, so that an interrupted write costs nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     state = {
-        "done": done,
+        "done": steps_done,
         "run": _identity(schedule),
         "student": recipe.student.state_dict(),
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],

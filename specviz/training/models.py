@@ -87,13 +87,13 @@ class DraftRecipe(Recipe):
         self.device, self.dtype = target.device, target.dtype
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        return distillation(*self._both(ids))
+        return distillation(*self._logits(ids))
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        return {"draft": agreement(*self._both(ids))}
+        return {"draft": agreement(*self._logits(ids))}
 
     def save(self, folder: pathlib.Path) -> None:
         save_model(self.student, self.tokenizer, folder)
 
-    def _both(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _logits(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         return of_one_width(self.student(input_ids=ids, use_cache=False).logits, self.target.logits(ids))

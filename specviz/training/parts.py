@@ -41,14 +41,14 @@ _POSITIONS = 2**17
 _SHARD = "9MB"
 
 #: The student's and the target's logits at one depth, [rows, n, vocab] each.
-Both = tuple[Tensor, Tensor]
+Logits = tuple[Tensor, Tensor]
 
 #: A part's config.json and its tensors by their names in the files.
-Files = tuple[dict[str, Any], dict[str, Tensor]]
+Checkpoint = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Reading:
+class TargetOutputs:
     """The target's outputs for each token it reads."""
 
     features: Tensor  # [rows, n, layers · d], its hidden states, side by side
@@ -63,11 +63,11 @@ class FrozenTarget:
         self.feature_layers = feature_layers
 
     @torch.no_grad()
-    def read(self, ids: Tensor) -> Reading:
+    def read(self, ids: Tensor) -> TargetOutputs:
         """One pass over blocks [rows, n] int64."""
         output = self.model(input_ids=ids, output_hidden_states=True, use_cache=False)
         features = torch.cat([output.hidden_states[layer] for layer in self.feature_layers], -1)
-        return Reading(features, output.logits)
+        return TargetOutputs(features, output.logits)
 
     @torch.no_grad()
     def logits(self, ids: Tensor) -> Tensor:
@@ -100,10 +100,10 @@ class PartRecipe(Recipe):
                 name=self.name,
                 method=self.part.method,
             )
-        with tempfile.TemporaryDirectory() as made:
+        with tempfile.TemporaryDirectory() as temporary:
             folder = start
             if not isinstance(start, pathlib.Path):
-                folder = pathlib.Path(made)
+                folder = pathlib.Path(temporary)
                 write_part(folder, *self.new(target, start))
             files = PartFiles.at(folder)
             student = load_part(self.part.kind, folder, target)
@@ -128,7 +128,7 @@ class PartRecipe(Recipe):
         self.target = FrozenTarget(target, self.student.feature_layers)
 
     @abstractmethod
-    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Files:
+    def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
         """A part for this target that has learnt nothing yet, or what this draft model knows. Tensors without a weight
         in the part, such as ``d2t``, are kept as they are.
 
@@ -137,13 +137,13 @@ class PartRecipe(Recipe):
         """
 
     @abstractmethod
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         """The student's and the target's logits at each depth, of blocks [rows, n] int64. step: of the training; None
         to measure."""
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
         """What is learnt from at each depth."""
-        return (distillation(*both) for both in self.drafts(ids, step))
+        return (distillation(*logits) for logits in self.drafts(ids, step))
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         terms = list(self.terms(ids, step))
@@ -151,11 +151,11 @@ class PartRecipe(Recipe):
         return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        return {f"{self.depth} {k}": agreement(*both) for k, both in enumerate(self.drafts(ids, None), start=1)}
+        return {f"{self.depth} {k}": agreement(*logits) for k, logits in enumerate(self.drafts(ids, None), start=1)}
 
     def save(self, folder: pathlib.Path) -> None:
         weights = self.student.state_dict()
-        write_part(folder, self.settings, self.held | {self.student.names[own]: weights[own] for own in weights})
+        write_part(folder, self.settings, self.held | {self.student.names[name]: weights[name] for name in weights})
 
 
 class ChainRecipe(PartRecipe):
@@ -165,10 +165,10 @@ class ChainRecipe(PartRecipe):
     part: ClassVar[type[PublishedHead]]
     depth = "step"
 
-    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Both]:
+    def drafts(self, ids: Tensor, step: int | None) -> Iterator[Logits]:
         return self.chains(ids, _MEASURED if step is None else _UNROLLED)
 
-    def chains(self, ids: Tensor, steps: int) -> Iterator[Both]:
+    def chains(self, ids: Tensor, steps: int) -> Iterator[Logits]:
         """Both logits at every draft step, for chains from n rows.
 
         The chain from row t reads the target's features up to t and continues on the head's own states, as in drafting;
@@ -191,8 +191,8 @@ def seen_by_chains(n: int, step: int, device: torch.device) -> Tensor:
 
     Of the first step's rows those up to their own; of the later steps only their own.
     """
-    own = torch.eye(n, dtype=torch.bool, device=device)
-    return torch.cat([torch.ones_like(own).tril(), *[own] * step], -1)[None, None]
+    diagonal = torch.eye(n, dtype=torch.bool, device=device)
+    return torch.cat([torch.ones_like(diagonal).tril(), *[diagonal] * step], -1)[None, None]
 
 
 def write_part(folder: pathlib.Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from specviz.records.words import Words
 from specviz.ui.components import as_text
 from specviz.ui.contest import order_of
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.views.run_messages import passes_words, title
 from specviz.views.terminal import advice, as_markdown
 
@@ -35,13 +35,14 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     contestants = [Contestant.of(PLAIN), *chains]
     contest = contest_of([plain.request(pair, runner.deployment)], [""], contestants)
     runs = [order.settings] * len(chains)
-    for batch in closing(runner.batches(plain, advising, contestants, others=runs), halt):
+    batches: Batches[Event] = runner.batches(plain, advising, contestants, extra_runs=runs)
+    for batch in closing(batches, halt):
         for event in batch:
-            contest.heard(event)
+            contest.hear(event)
         if contest.now is not None:
-            now, who = contest.now, say.spoken(title(contest.entered[contest.now.number]))
-            known = {"percent": round(100 * now.fraction), "seconds": f"{now.seconds_left:.0f}"}
-            yield as_text(f"{say('advice.seconds_left', **known)} · {who}")
+            now, who = contest.now, say.translated(title(contest.entries[contest.now.number]))
+            values = {"percent": round(100 * now.fraction), "seconds": f"{now.seconds_left:.0f}"}
+            yield as_text(f"{say('advice.seconds_left', **values)} · {who}")
     signed = say("models.found_wrong")
     faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in contest.failed.items()]
     yield "\n\n".join((*_parts(contest, runner, plain, pair, halt, say), *faults))

@@ -28,10 +28,18 @@ from specviz.records.words import Said, words
 from specviz.ui.contest import OWN, Choice, comparison_of
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
-from specviz.ui.runner import Runner
+from specviz.ui.runner import Batches, Runner
 from specviz.ui.tabs.compare import MOST_REPEATS, machine_of, rows_of, texts_of
-from specviz.ui.tabs.lossless import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
-from specviz.ui.tabs.race import dueled, progress, race_request
+from specviz.ui.tabs.lossless import (
+    MOST_RUNS,
+    MOST_SUPPORT,
+    Trial,
+    counts_of,
+    results_of,
+    test_of,
+    trial_request,
+)
+from specviz.ui.tabs.race import duel_events, progress, race_request
 from specviz.ui.ways import available
 from specviz.views import answers
 
@@ -90,48 +98,47 @@ RUN = {name: _parameter(row) for name, row in SETTINGS.items()} | {
 _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat")
 
 
-def _ordered(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
+def _order_of(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
-    asked = {name: values[name] for name in RUN if name in values} | fixed
-    if asked.get("drafter") is None:
-        asked["drafter"] = runner.store.usual(pair)
-    return pair, Order(PairName(), read_form(asked)).settled(pair)
+    settings = {name: values[name] for name in RUN if name in values} | fixed
+    if settings.get("drafter") is None:
+        settings["drafter"] = runner.store.usual(pair)
+    return pair, Order(PairName(), read_form(settings)).with_ready_passes(pair)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
 def _generate(runner: Runner, values: Values, report: Report) -> Answers:
-    return (run.to_dict() for _, run in _followed(runner, values, report) if run)
+    return (run.to_dict() for _, run in _run_in_batches(runner, values, report) if run)
 
 
 def _rounds(runner: Runner, values: Values, report: Report) -> Answers:
     # By index, so that no message has what the one before had: Gradio sends what differs between two, and errs where
     # lists within lists get shorter.
     return (
-        {"rounds": {str(one.index): asdict(one) for one in batch}, "trace": run and run.to_dict()}
-        for batch, run in _followed(runner, values, report)
+        {"rounds": {str(round_.index): asdict(round_) for round_ in batch}, "trace": run and run.to_dict()}
+        for batch, run in _run_in_batches(runner, values, report)
     )
 
 
-def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[list[Round], Run | None]]:
+def _run_in_batches(runner: Runner, values: Values, report: Report) -> Iterator[tuple[list[Round], Run | None]]:
     """Its rounds in batches, and then the run."""
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     request = order.request(pair, runner.deployment)
 
     def work() -> Iterator[tuple[list[Round], Run | None]]:
         from specviz.decoding.record import collect
 
-        done, tokens = [], 0
-        for batch in filter(None, runner.batches(order)):
-            done += batch
-            tokens += sum(len(one.emitted) for one in batch)
-            report(
-                SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
-                tokens / order.settings.max_new_tokens,
-            )
+        rounds: list[Round] = []
+        batches: Batches[Round] = runner.batches(order)
+        for batch in filter(None, batches):
+            rounds += batch
+            tokens = sum(len(round_.emitted) for round_ in rounds)
+            doing = "race.running_speculative" if order.settings.drafter else "race.running_plain"
+            report(SAY(doing), tokens / order.settings.max_new_tokens)
             yield batch, None
-        yield [], collect(request, done)
+        yield [], collect(request, rounds)
 
     return work()
 
@@ -140,27 +147,27 @@ def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[
 
 
 def _race(runner: Runner, values: Values, report: Report) -> Answers:
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     request = race_request(pair, order, runner)
 
     def work() -> Answers:
-        for one in dueled(runner, order, NEVER):
-            if isinstance(one, Duel):
-                yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
+        for event in duel_events(runner, order, NEVER):
+            if isinstance(event, Duel):
+                yield answers.race_answer(*event.runs(request), event.outcome(request), event.machine)
             else:
-                report(*progress(one))
+                report(*progress(event))
 
     return work()
 
 
 def _compare(runner: Runner, values: Values, report: Report) -> Answers:
-    pair, order = _ordered(runner, values)
+    pair, order = _order_of(runner, values)
     drafters = [name for name in available(pair) if name != PLAIN] if values["drafters"] is None else values["drafters"]
     choice = Choice(
-        _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
-        _listed("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
-        _listed("widths", values["widths"], _is_width),
-        _listed("rules", values["rules"], lambda one: isinstance(one, str) and one != "auto"),
+        _list_of("drafters", drafters, lambda value: isinstance(value, str) and value != PLAIN),
+        _list_of("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
+        _list_of("widths", values["widths"], _is_width),
+        _list_of("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
         vary=str(values["vary"]),
     )
@@ -171,11 +178,11 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         return answers.comparison_answer(rows, choice.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
-        made = 0
+        reported = 0
         for text, fraction in comparison.progress():
             report(text, fraction)
-            if (runs := len(comparison.contest.runs)) > made:
-                made = runs
+            if (runs := len(comparison.contest.runs)) > reported:
+                reported = runs
                 yield answer(False)
         yield answer(True)
 
@@ -186,30 +193,30 @@ def _is_width(value: Any) -> bool:
     return is_whole(value) and (value == OWN or SETTINGS["branches"].allows(value))
 
 
-def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
+def _list_of(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     """The values of a list, each once. Raises SpecvizError with the parameter's name."""
     if not isinstance(values, list):
         raise SpecvizError("Enter a list, not {value}.", name, value=quoted(values))
-    for one in values:
-        if not fits(one):
-            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(one))
+    for value in values:
+        if not fits(value):
+            raise SpecvizError("{value} is not a valid entry here.", name, value=quoted(value))
     return list(dict.fromkeys(values))
 
 
 def _lossless(runner: Runner, values: Values, report: Report) -> Answers:
     trial = Trial(values["rule"], values["runs"], values["support"])
-    pair, order = _ordered(runner, values, rule="auto")
+    pair, order = _order_of(runner, values, rule="auto")
     request = trial_request(pair, order, trial, runner.deployment)
-    asked = asked_of(request, trial)
+    test = test_of(request, trial)
 
     def work() -> Answers:
-        found = tried(runner, order, request, trial, NEVER)
+        results = results_of(runner, order, request, trial, NEVER)
         if request.settings.sampling.greedy:
-            yield answers.greedy_answer(asked, [token for batch in found for token in batch])
+            yield answers.greedy_answer(test, [token for batch in results for token in batch])
             return
-        for counted, over in growing(found, asked.runs):
-            report(SAY("lossless.counting"), counted.evidence.n / asked.runs)
-            yield answers.trial_answer(asked, counted, over)
+        for counted, over in counts_of(results, test.runs):
+            report(SAY("lossless.counting"), counted.evidence.n / test.runs)
+            yield answers.trial_answer(test, counted, over)
 
     return work()
 
@@ -336,12 +343,12 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
     signature = inspect.Signature(
         [
             inspect.Parameter(
-                one,
+                key,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=inspect.Parameter.empty if parameter.required else parameter.default,
                 annotation=parameter.kind,
             )
-            for one, parameter in endpoint.parameters.items()
+            for key, parameter in endpoint.parameters.items()
         ],
         return_annotation=dict,
     )
@@ -351,14 +358,14 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
         bound.apply_defaults()
         yield from _answers(endpoint, runner, bound.arguments)
 
-    def whole(*values: Any, **named: Any) -> dict[str, Any]:
+    def call_once(*values: Any, **named: Any) -> dict[str, Any]:
         [answer] = growing(*values, **named)
         return answer
 
-    call = growing if endpoint.grows else whole
+    call: Any = growing if endpoint.grows else call_once
     call.__name__, call.__signature__ = name, signature
-    call.__annotations__ = {one: parameter.kind for one, parameter in endpoint.parameters.items()}
-    arguments = "".join(f"    {one}: {parameter.about}\n" for one, parameter in endpoint.parameters.items())
+    call.__annotations__ = {key: parameter.kind for key, parameter in endpoint.parameters.items()}
+    arguments = "".join(f"    {key}: {parameter.about}\n" for key, parameter in endpoint.parameters.items())
     call.__doc__ = f"{endpoint.about}\n\nArgs:\n{arguments}" if arguments else endpoint.about
     return call
 
@@ -381,4 +388,4 @@ def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iter
 def _report(text: Said, fraction: float) -> None:
     """In hundredths: MCP's notifications have no fractions."""
     # Gradio passes it as a parameter only to functions with components.
-    gr.Progress()((round(100 * fraction), 100), desc=SAY.spoken(text), unit="%")
+    gr.Progress()((round(100 * fraction), 100), desc=SAY.translated(text), unit="%")

@@ -39,18 +39,18 @@ def wire_remote(controls: Controls) -> None:
             if not wanted.press and "drafter" in settings and (why := refusal(used, settings["drafter"] or PLAIN)):
                 _warn(controls, why)
                 settings = {field: value for field, value in settings.items() if field != "drafter"}
-            changes = applied(controls, used, settings)
+            changes = changes_for(controls, used, settings)
         except SpecvizError as error:
             _warn(controls, error)
             return {controls.remote: _answer(None, refused=controls.say.error(error))}
-        for component, asked in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
-            changes |= {} if asked is None else {component: asked}
+        for component, value in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
+            changes |= {} if value is None else {component: value}
         return changes | {controls.remote: _answer(wanted.press, dict(zip(controls.fields, values)))}
 
-    asked = [controls.pair, *controls.fields.values()]
+    inputs = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
     # Each request is heard, however long the one before it takes.
-    controls.remote.submit(on_remote, asked, changed, trigger_mode="multiple", **QUEUED)
+    controls.remote.submit(on_remote, inputs, changed, trigger_mode="multiple", **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -61,11 +61,11 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
     store = controls.runner.store
 
     def on_link(request: gr.Request) -> Changes:
-        settings, errors = linked(controls, store.home, request.query_params)
+        settings, errors = linked_settings(controls, store.starting_pair, request.query_params)
         for error in errors:
             _warn(controls, error)
         answer = _answer("generate") if settings else gr.skip()
-        return applied(controls, store.home, settings) | {controls.remote: answer}
+        return changes_for(controls, store.starting_pair, settings) | {controls.remote: answer}
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
@@ -82,11 +82,11 @@ def _answer(press: str | None, before: Mapping[str, Any] | None = None, refused:
 
 
 def _changed(controls: Controls) -> list[gr.components.Component]:
-    """What `applied` may change."""
+    """What `changes_for` may change."""
     return [*controls.fields.values(), controls.drafter_note, controls.rule_note, controls.lossy_note]
 
 
-def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) -> Changes:
+def changes_for(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) -> Changes:
     """The changes that make the controls say `settings`, by their flat names; what is not named stays as it is.
 
     Raises SpecvizError for a control or a choice that the page does not have; values are checked when they are used.
@@ -110,7 +110,7 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
     return changes
 
 
-def linked(
+def linked_settings(
     controls: Controls, pair: ModelPair, parameters: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[SpecvizError]]:
     """The settings that a link asks for and this page can carry out, and what is wrong with the others."""

@@ -60,8 +60,8 @@ async def _web_file(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in FILES:
         raise HTTPException(404)
-    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=kept)
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=headers)
 
 
 #: The side of a module in the picture, and the quiet zone around the code in modules (ISO/IEC 18004: four).
@@ -112,25 +112,25 @@ def element_view(
 
     join: the module that joins the two. submits: the element's event on which the component submits.
     """
-    given = {"name": name, "language": say.language, "submits": submits}
+    constants = {"name": name, "language": say.language, "submits": submits}
     template = f"<specviz-{name}></specviz-{name}>"
-    return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
+    return _component(join, constants, template=template, elem_id=f"{name}-view", **options)
 
 
-def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options: Any) -> gr.HTML:
+def run_view(say: Words, missing_rounds: Callable[[dict[str, Any]], list[str]], **options: Any) -> gr.HTML:
     """The live view of a run. Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
     """
-    asked = _server_function("missing_rounds", missing_rounds)
-    return element_view("run", say, submits="specviz-kept", server_functions=[asked], **options)
+    ask = _server_function("missing_rounds", missing_rounds)
+    return element_view("run", say, submits="specviz-kept", server_functions=[ask], **options)
 
 
 def served_view(say: Words) -> gr.HTML:
     """A server's own numbers. Reading them needs no model and does not wait for one."""
 
-    def read_served(wanted: dict) -> str:
+    def read_served(wanted: dict[str, Any]) -> str:
         return served_answer(str(wanted["text"]), bool(wanted["chains"]), say, str(wanted["speedups"]))
 
     return element_view("served", say, server_functions=[read_served])
@@ -169,8 +169,8 @@ def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:
 def gallery_view(say: Words, shown: str | None) -> gr.HTML:
     """The recorded runs (element id ``gallery-view``); submits the name of the chosen one. shown: the first one's."""
     cards = [
-        {"name": one.name, "title": say(f"traces.{one.name}_title"), "about": say(f"traces.{one.name}_about")}
-        for one in RECORDINGS
+        {"name": name, "title": say(f"traces.{name}_title"), "about": say(f"traces.{name}_about")}
+        for name in (recording.name for recording in RECORDINGS)
     ]
     value = json.dumps({"kind": "gallery", "cards": cards, "shown": shown})
     return element_view("gallery", say, submits="specviz-choose", value=value)
@@ -184,9 +184,8 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
-    given = {"charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
-    value = json.dumps({"kind": "charts"} | given)
-    return element_view("charts", say, value=value)
+    message = {"kind": "charts", "charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
+    return element_view("charts", say, value=json.dumps(message))
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
@@ -194,16 +193,16 @@ def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | No
 
     in_line: `Line.now` in the page's language; without it there are no models.
     """
-    named = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
+    template = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
     if in_line is None:
-        return gr.HTML(named)
-    asked = _server_function("in_line", lambda _: in_line())
-    return _joined("gradio/brand.js", {"words": say.texts("line")}, html_template=named, server_functions=[asked])
+        return gr.HTML(template)
+    ask = _server_function("in_line", lambda _: in_line())
+    return _component("gradio/brand.js", {"words": say.texts("line")}, template=template, server_functions=[ask])
 
 
 def remote() -> gr.HTML:
     """Invisible: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
-    return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
+    return _component("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
 def lacking_view(say: Words) -> gr.HTML:
@@ -214,7 +213,7 @@ def lacking_view(say: Words) -> gr.HTML:
     """
     summary = html.escape(say("controls.lacking"))
     template = f'<details class="sv-lacking" hidden><summary>{summary} <b></b></summary><ul></ul></details>'
-    return _joined("gradio/pair.js", {}, html_template=template, elem_id="lacking")
+    return _component("gradio/pair.js", {}, template=template, elem_id="lacking")
 
 
 def recommended_view(say: Words, set_at_first: Iterable[float]) -> gr.HTML:
@@ -225,7 +224,7 @@ def recommended_view(say: Words, set_at_first: Iterable[float]) -> gr.HTML:
     """
     button = f'<button type="button">{html.escape(say("controls.recommended_use"))}</button>'
     template = f'<p class="sv-recommended" hidden><span></span> {button}</p>'
-    return _joined("gradio/recommended.js", {"set": list(set_at_first)}, html_template=template, elem_id="recommended")
+    return _component("gradio/recommended.js", {"set": list(set_at_first)}, template=template, elem_id="recommended")
 
 
 def sampling_heard() -> str:
@@ -233,7 +232,7 @@ def sampling_heard() -> str:
     return "(...values) => { document.dispatchEvent(new CustomEvent('specviz-sampling', { detail: values })); }"
 
 
-def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
+def reading_view(say: Words, read: Callable[[dict[str, Any]], list[Any]]) -> gr.HTML:
     """The prompt as the model reads it, unfolded on demand; hidden at first (assets/web/gradio/reading.js).
 
     read: asked with ``{"name": PairName, "prompt": text, "chat": bool}``; returns the text and the number of its
@@ -242,31 +241,24 @@ def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
     summary = html.escape(say("controls.reading"))
     template = f'<details class="sv-reading"><summary>{summary} <b></b></summary><pre tabindex="0"></pre></details>'
     texts = {"common.tokens": say.texts("common")["common.tokens"]}
-    asked = _server_function("read", read)
-    return _joined(
-        "gradio/reading.js",
-        {"words": texts},
-        html_template=template,
-        server_functions=[asked],
-        elem_id="reading",
-        visible="hidden",
-    )
+    options = {"server_functions": [_server_function("read", read)], "elem_id": "reading", "visible": "hidden"}
+    return _component("gradio/reading.js", {"words": texts}, template=template, **options)
 
 
 def tab_history(first: str) -> gr.HTML:
     """Invisible: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
-    return _joined("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
+    return _component("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
 
 
 def refused() -> gr.HTML:
     """Invisible: leads to the control whose value was refused (assets/web/gradio/refused.js)."""
-    return _joined("gradio/refused.js", {}, visible="hidden")
+    return _component("gradio/refused.js", {}, visible="hidden")
 
 
 def corrected(say: Words) -> gr.HTML:
     """Invisible: a slider's number field says how a value out of its range was corrected (gradio/corrected.js)."""
     texts = {f"controls.{name}": say(f"controls.{name}") for name in ("most", "least", "no_number")}
-    return _joined("gradio/corrected.js", {"words": texts}, visible="hidden")
+    return _component("gradio/corrected.js", {"words": texts}, visible="hidden")
 
 
 def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
@@ -276,13 +268,13 @@ def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
     holds when it is first opened, and loses what is typed while it does.
     """
     button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
-    own = {"elem_id": "fields-fold"} if by_run else {}
-    return _joined("gradio/fold.js", {"byRun": by_run}, html_template=f"{button}{html.escape(label)}</button>", **own)
+    template, options = f"{button}{html.escape(label)}</button>", {"elem_id": "fields-fold"} if by_run else {}
+    return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 
 def dropped(onto: str, upload: str) -> gr.HTML:
     """Invisible: a file dropped on the block with the element id `onto` goes to the button with the id `upload`."""
-    return _joined("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
+    return _component("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
 
 
 def page_css() -> str:
@@ -312,22 +304,22 @@ def as_text(text: str) -> str:
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)
 
 
-def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[dict], Any]:
+def _server_function(name: str, function: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
     """A plain function of that name: Gradio marks it with an attribute, which a bound method does not accept."""
 
-    def call(wanted: dict) -> Any:
+    def call(wanted: dict[str, Any]) -> Any:
         return function(wanted)
 
     call.__name__ = name
     return call
 
 
-def _joined(module: str, given: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:
+def _component(module: str, constants: Mapping[str, Any], *, template: str = "", **options: Any) -> gr.HTML:
     """A component that a module of assets/web/gradio brings to life (assets/web/gradio/load.js)."""
-    constants = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(given)};\n"
+    script = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(constants)};\n"
     return gr.HTML(
-        html_template=html_template,
-        js_on_load=constants + text_of("gradio/load.js"),
+        html_template=template,
+        js_on_load=script + text_of("gradio/load.js"),
         elem_classes=["specviz-component"],
         apply_default_css=False,
         container=False,

@@ -16,7 +16,7 @@ from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, said
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
 from specviz.views.run_messages import title
 
@@ -43,7 +43,7 @@ class Choice:
     widths: Sequence[int]  # branches; `OWN` for a drafter's default
     rules: Sequence[str]  # besides the usual one
     repeats: int
-    prompts: str = ""  # one's own, instead of the order's, see `read_prompts`
+    prompts: str = ""  # the visitor's, instead of the order's, see `read_prompts`
     vary: str = ""  # values of `OTHERS`, see `read_vary`
 
 
@@ -56,8 +56,8 @@ class Comparison:
     contestants: tuple[Contestant, ...]  # plain decoding first; branches and rules resolved
     contest: Contest
     halt: threading.Event
-    left_out: tuple[Row, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
-    on_file: bool = False  # on prompts of one's own
+    left_out: tuple[Row, ...] = ()  # chosen, but their rule cannot judge them, or would judge alike
+    on_file: bool = False  # on the visitor's prompts
 
     @property
     def plain(self) -> RunSettings:
@@ -67,16 +67,17 @@ class Comparison:
     def progress(self) -> Iterator[tuple[Said, float]]:
         """A line of progress and the share that is done; again after each run, when its figures are there."""
         prompts, contest = [order.settings for order in self.orders], self.contest
-        others = [contestant.on(prompt) for prompt in prompts for contestant in self.contestants] * contest.repeats
-        given = self.orders[0], in_turn, prompts, self.contestants, contest.repeats
-        for batch in closing(self.runner.batches(*given, others=others), self.halt):
+        extra_runs = [contestant.on(prompt) for prompt in prompts for contestant in self.contestants] * contest.repeats
+        arguments = self.orders[0], in_turn, prompts, self.contestants, contest.repeats
+        batches: Batches[Event] = self.runner.batches(*arguments, extra_runs=extra_runs)
+        for batch in closing(batches, self.halt):
             for event in batch:
-                contest.heard(event)
+                contest.hear(event)
                 if not isinstance(event, Failed):
-                    yield self._told(event), contest.fraction
+                    yield self._line_of(event), contest.fraction
 
-    def _told(self, event: Progress | TimedRun) -> Said:
-        contest, name = self.contest, title(self.contest.entered[event.number])
+    def _line_of(self, event: Progress | TimedRun) -> Said:
+        contest, name = self.contest, title(self.contest.entries[event.number])
         if isinstance(event, Progress) and event.warming:
             return said("compare.warming_up", number=event.number + 1, of=len(self.contestants), what=name)
         what, left = said("compare.run", done=len(contest.runs), of=contest.count, what=name), contest.seconds_left
@@ -91,11 +92,11 @@ def in_turn(
     request: Request, prompts: Sequence[RunSettings], contestants: Sequence[Contestant], repeats: int
 ) -> Iterator[Event | None]:
     """The contestants' runs on each prompt, plain decoding first among them; each repeat has the next seed."""
-    from specviz.bench.lanes import contested
+    from specviz.bench.contesting import measure_contest
     from specviz.bench.turns import Amount
 
     amount = Amount(request.settings.max_new_tokens, repeats)
-    return contested((request.but(prompt) for prompt in prompts), contestants, amount)
+    return measure_contest((request.but(prompt) for prompt in prompts), contestants, amount)
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
@@ -110,7 +111,7 @@ def comparison_of(
     runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
 ) -> Comparison:
     """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
-    from specviz.bench.lanes import entered
+    from specviz.bench.contesting import entry_of
 
     orders, domains = _on_prompts(runner, pair, order, choice.prompts)
     for name in ("drafters", "gammas", "widths"):
@@ -118,18 +119,19 @@ def comparison_of(
             raise SpecvizError("Choose at least one.", name)
     request, left_out = orders[0].request(pair, runner.deployment), []
     plain = Contestant.of(PLAIN)
-    rows = {plain: entered(plain, request)}
+    rows = {plain: entry_of(plain, request)}
     try:
         for contestant, judges in _drafting(runner, pair, orders[0], order.settings, choice):
             if judges:
                 # Each once, even where a rule that is asked for is the usual one.
-                rows[contestant] = usual = entered(contestant, request)
+                rows[contestant] = usual = entry_of(contestant, request)
             else:
                 left_out.append(_left_out(usual, contestant.settings.rule))
     except SpecvizError as error:
-        raise error.at(
-            FIELDS.get(error.field, "vary" if error.field in OTHERS and choice.vary else error.field)
-        ) from error
+        if error.field is None:
+            raise
+        control = "vary" if error.field in OTHERS and choice.vary else error.field
+        raise error.at(FIELDS.get(error.field, control)) from error
     contest = Contest([*rows.values()], domains or ("",), choice.repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
@@ -153,12 +155,13 @@ def _left_out(usual: Row, rule: str) -> Row:
 
 
 def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
-    """Plain decoding of each prompt of one's own, and their domains; without any, that of the order's and none."""
+    """Plain decoding of each of the visitor's prompts, and their domains; without any, of the order's prompt and
+    none."""
 
     def checked(settings: RunSettings) -> Order:
-        made = replace(order, settings=Contestant.of(PLAIN).on(settings))
-        made.request(pair, runner.deployment)
-        return made
+        checked_order = replace(order, settings=Contestant.of(PLAIN).on(settings))
+        checked_order.request(pair, runner.deployment)
+        return checked_order
 
     if not text.strip():
         return (checked(order.settings),), ()
@@ -168,29 +171,30 @@ def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tup
 
 
 def _drafting(
-    runner: Runner, pair: ModelPair, plain: Order, asked: RunSettings, choice: Choice
+    runner: Runner, pair: ModelPair, plain: Order, settings: RunSettings, choice: Choice
 ) -> Iterator[tuple[Contestant, bool]]:
     """Every drafter with every γ, every number of branches it can have and every value of the parameters that it reads,
-    by its usual rule and the others asked for; and whether it runs. asked: its parameters that are not varied.
+    by its usual rule and the others chosen; and whether it runs. settings: the parameters that are not varied.
 
     At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
     """
-    from specviz.bench.lanes import drafting
+    from specviz.bench.contesting import drafting
     from specviz.rules import rule_named
 
-    base, vary = replace(asked, prompt=""), read_vary(choice.vary, OTHERS)
+    base, vary = replace(settings, prompt=""), read_vary(choice.vary, OTHERS)
     for name in choice.drafters:
-        own = [*each_of(vary, [setting for setting in OTHERS if setting in drafter_of(pair, name).reads])]
-        for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, own):
+        read = [parameter for parameter in OTHERS if parameter in drafter_of(pair, name).parameters]
+        combinations = list(each_of(vary, read))
+        for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, combinations):
             usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
             request = order_of(plain, usual).request(pair, runner.deployment)
-            yield _ruled(usual, request.rule.name), True
+            yield _with_rule(usual, request.rule.name), True
             for rule in choice.rules:
                 judges = _judges(rule_named(rule), request.drafter, width)
-                yield _ruled(usual, rule), judges and not request.settings.sampling.greedy
+                yield _with_rule(usual, rule), judges and not request.settings.sampling.greedy
 
 
-def _ruled(contestant: Contestant, rule: str) -> Contestant:
+def _with_rule(contestant: Contestant, rule: str) -> Contestant:
     return replace(contestant, settings=replace(contestant.settings, rule=rule))
 
 
@@ -199,10 +203,10 @@ def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
     return width > 1 and drafter.draws_paths if rule.paths else rule.trees or width == 1
 
 
-def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
+def _widths(pair: ModelPair, name: str, widths: Sequence[int]) -> list[int]:
     """The numbers of branches this drafter is compared with; all, if it takes none of them: a refusal then says why."""
-    own = default_branches(pair, name)
-    if "branches" not in drafter_of(pair, name).reads:
-        return [own]
-    widths = list(dict.fromkeys(width or own for width in asked))
-    return [width for width in widths if refusal(pair, name, width) is None] or widths
+    default = default_branches(pair, name)
+    if "branches" not in drafter_of(pair, name).parameters:
+        return [default]
+    possible = list(dict.fromkeys(width or default for width in widths))
+    return [width for width in possible if refusal(pair, name, width) is None] or possible

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -118,35 +118,35 @@ class Controls:
 
     def _lay_out_drafting(self) -> None:
         """Drafter, γ, temperature, and the settings of some drafters."""
-        own, say, most = self.fields, self.say, self.runner.deployment.max_draft_tokens
-        own["drafter"] = gr.Dropdown(
+        fields, say, most = self.fields, self.say, self.runner.deployment.max_draft_tokens
+        fields["drafter"] = gr.Dropdown(
             choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), filterable=False, elem_id="drafter"
         )
         self.drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
         self.lacking = components.lacking_view(say)  # the drafters that the pair in use lacks
-        own["num_draft_tokens"] = gr.Slider(
+        fields["num_draft_tokens"] = gr.Slider(
             SLIDER_AUTO, most, 4, step=1, label=say("controls.num_draft_tokens"), buttons=[]
         )
         step, label = SETTINGS["temperature"].step, say("controls.temperature")
-        own["temperature"] = gr.Slider(
+        fields["temperature"] = gr.Slider(
             0, 2, value=TEMPERATURE, step=step, label=label, elem_id="temperature", buttons=[]
         )
         # The sampling that the pair's target recommends.
         self.recommended = components.recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
         for name in DRAFTING:
             if not SETTINGS[name].rare:
-                own[name] = self._of_table(name, visible=name == "branches")
+                fields[name] = self._of_table(name, visible=name == "branches")
 
     def _lay_out_more(self) -> None:
         """Length, seed, sampling, rule."""
-        own, say, most = self.fields, self.say, self.runner.deployment.max_new_tokens
-        own["max_new_tokens"] = gr.Slider(
+        fields, say, most = self.fields, self.say, self.runner.deployment.max_new_tokens
+        fields["max_new_tokens"] = gr.Slider(
             1, most, min(128, most), step=1, label=say("controls.max_new_tokens"), buttons=[]
         )
-        for name in ("seed", "top_k", "top_p", "min_p", *(one for one in DRAFTING if SETTINGS[one].rare)):
-            own[name] = self._of_table(name)
+        for name in ("seed", "top_k", "top_p", "min_p", *(name for name in DRAFTING if SETTINGS[name].rare)):
+            fields[name] = self._of_table(name)
         rules = [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES]
-        own["rule"] = gr.Dropdown(rules, value="auto", label=say("controls.rule"), filterable=False)
+        fields["rule"] = gr.Dropdown(rules, value="auto", label=say("controls.rule"), filterable=False)
         self.rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
 
     def _of_table(self, name: str, visible: bool = True) -> gr.components.Component:
@@ -160,7 +160,7 @@ class Controls:
         if row.choices:
             return gr.Radio(row.choices, value=row.choices[0], **shared)
         if row.kind is int and name in DRAFTING:
-            most = row.most or row.least + 1
+            most = row.most or (row.least or 0) + 1
             return gr.Slider(row.least, most, row.default or row.least, step=1, buttons=[], **shared)
         return gr.Number(row.default, step=row.step, **shared)
 
@@ -176,23 +176,23 @@ class Controls:
         become those for this pair, and a control that drafter or pair do not read has no say.
         Raises SpecvizError with the control's name in `field`.
         """
-        asked, heard = dict(zip(self.fields, values)), values[len(self.fields)]
-        if asked["num_draft_tokens"] == SLIDER_AUTO:
-            asked["num_draft_tokens"] = AUTO
+        settings, page_pair = dict(zip(self.fields, values)), values[len(self.fields)]
+        if settings["num_draft_tokens"] == SLIDER_AUTO:
+            settings["num_draft_tokens"] = AUTO
         unread: set[str] = set()
         if pair is not None:
-            if not heard or name != PairName(**heard):
-                asked |= self._refitted(asked["drafter"], pair, first=not heard)
-            unread = set(DRAFTING) - drafter_of(pair, asked["drafter"]).reads
+            if not page_pair or name != PairName(**page_pair):
+                settings |= self._refitted(settings["drafter"], pair, first=not page_pair)
+            unread = set(DRAFTING) - drafter_of(pair, settings["drafter"]).parameters
             unread |= set() if pair.has_chat_template else {"chat"}
-        if asked["drafter"] == PLAIN:
+        if settings["drafter"] == PLAIN:
             unread |= {"rule"}
-        return Order(name, read_form({field: value for field, value in asked.items() if field not in unread}))
+        return Order(name, read_form({field: value for field, value in settings.items() if field not in unread}))
 
     def of_drafter(self, pair: ModelPair, name: str) -> Changes:
         """How its note and the controls that come and go with it change."""
-        own = {self.fields[field]: gr.update(**one) for field, one in properties(pair, name).items()}
-        return {self.drafter_note: as_text(about(pair, name, self.say)), **own}
+        changes = {self.fields[field]: gr.update(**update) for field, update in properties(pair, name).items()}
+        return {self.drafter_note: as_text(about(pair, name, self.say)), **changes}
 
     def of_rule(self, name: str) -> Changes:
         """How the two notes on the rule change."""
@@ -208,7 +208,8 @@ class Controls:
         drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
         rule.input(self.of_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
-        gr.on([one.change for one in sampling], None, sampling, None, js=components.sampling_heard(), **INTERNAL)
+        changes = [component.change for component in sampling]
+        gr.on(changes, None, sampling, None, js=components.sampling_heard(), **INTERNAL)
 
     def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
         """The settings that `suited` will change, for an order that comes before it.
@@ -220,15 +221,15 @@ class Controls:
         if first and not lacking:
             return {}
         chosen = self.runner.store.usual(pair) if lacking else drafter
-        own = {field: one["value"] for field, one in properties(pair, chosen).items() if "value" in one}
-        return {"drafter": chosen, **own, **({} if first else {"chat": True})}
+        values = {field: update["value"] for field, update in properties(pair, chosen).items() if "value" in update}
+        return {"drafter": chosen, **values, **({} if first else {"chat": True})}
 
     @property
     def of_pair(self) -> list[gr.components.Component]:
         """What `suited` changes."""
-        own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
+        fields = [self.fields[name] for name in ("prompt", "chat", "drafter")]
         views = [self.reading, self.lacking, self.recommended]
-        return [self.pair, *own, *self.presets.values(), *views, *self._with_drafter]
+        return [self.pair, *fields, *self.presets.values(), *views, *self._with_drafter]
 
     def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> Changes:
         """How the controls change once the page uses a pair, which is in memory.
@@ -280,17 +281,18 @@ class Controls:
 _HIDEABLE = ("num_draft_tokens", *DRAFTING, "rule")
 
 
-def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
+def properties(pair: ModelPair, name: str) -> dict[str, dict[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
     from specviz.passes.model_twins import default_exit, layer_count
 
-    read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
-    found = {"num_draft_tokens": drafts, **{one: {"visible": one in read} for one in DRAFTING}, "rule": drafts}
-    found["branches"] |= {"value": default_branches(pair, name)}
+    read, drafts = drafter_of(pair, name).parameters, {"visible": name != PLAIN}
+    by_field: dict[str, dict[str, Any]] = {field: {"visible": field in read} for field in DRAFTING}
+    by_field = {"num_draft_tokens": drafts, **by_field, "rule": drafts}
+    by_field["branches"] |= {"value": default_branches(pair, name)}
     # A slider needs two values at least; where a small target has fewer, the engine says so.
     most = max(2, layer_count(pair.target) - 1)
-    found["exit_layer"] |= {"maximum": most, "value": default_exit(pair.target)}
-    return found
+    by_field["exit_layer"] |= {"maximum": most, "value": default_exit(pair.target)}
+    return by_field
 
 
 def _presets(chats: bool) -> Sequence[Preset]:

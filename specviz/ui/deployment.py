@@ -47,7 +47,7 @@ class Deployment:
             dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
             max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
             max_new_tokens=_count("SPECVIZ_MAX_NEW_TOKENS", 1024),
-            max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), SETTINGS["num_draft_tokens"].most),
+            max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), int(SETTINGS["num_draft_tokens"].most or 1)),
             max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
             # Weights reach a lent GPU at start, or not at all.

@@ -32,10 +32,11 @@ class Action:
     button: gr.Button
     view: gr.HTML | gr.Markdown
     inputs: Sequence[gr.components.Component]  # `Controls.pair` among them
-    check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the pair's name, the inputs' values -> messages
     waiting: Callable[[str], str]  # the message that says why it waits
     failed: Callable[[str], str]  # the message that says why nothing comes
+    #: The inputs' values -> Gradio's verdict on each.
+    check: Callable[..., list[dict[str, Any]]] = lambda *values: [gr.validate(True, "")] * len(values)
     offered: Sequence[gr.components.Component] = ()  # other components that change when it is over,
     offer: Callable[[Visit], list[Any]] = lambda visit: []  # and how
     left: Callable[[str], str] | None = None  # the message after Stop in the line; by default `failed`
@@ -70,9 +71,9 @@ class Desk:
     controls: Controls
     say: Words
     #: Components that depend on the pair in use, and how they change once it is loaded.
-    arrivals: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
+    pair_updates: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
-    def kept(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
+    def result_button(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
         """A download button for the page of a result, hidden until there is one; and the `offer` of its action."""
         with gr.Row(elem_classes=["sv-traces"]):
             button = gr.DownloadButton(
@@ -85,7 +86,7 @@ class Desk:
 
         return button, offer
 
-    def ordered(
+    def action(
         self,
         button: gr.Button,
         view: gr.HTML,
@@ -93,30 +94,31 @@ class Desk:
         waiting: Callable[[str], str],
         failed: Callable[[str], str],
         check: Callable[..., object] | None = None,
-        own: Fields | None = None,
-        **others: Any,
+        fields: Fields | None = None,
+        **options: Any,
     ) -> Action:
-        """An action that is ordered with the controls and the tab's `own` fields.
+        """An action that is ordered with the controls and the tab's own `fields`.
 
-        stream(visit, order, **own): the messages; the order takes the passes that are ready when its turn comes.
-        waiting(text), failed(text): see `Action`.
-        check(pair, order, **own): raises SpecvizError, whose field is a control's or one of `own`, for what is wrong;
-        by default with the order alone. What only a loaded pair can tell is checked once it is loaded.
+        stream(visit, order, **values): the messages, of the values of these fields; the order takes the passes that are
+        ready when its turn comes. waiting(text), failed(text): see `Action`. check(pair, order, **values): raises
+        SpecvizError, whose field is a control's or one of these, for what is wrong; by default with the order alone.
+        What only a loaded pair can tell is checked once it is loaded.
         """
-        controls, own, check = self.controls, own or {}, check or self._check
+        controls, fields = self.controls, fields or {}
+        check = check or (lambda pair, order, **values: order.request(pair, self.runner.deployment))
         # A tab's own field stands before a control of the same name.
-        names = [*("" if name in own else name for name in controls.fields), "pair", *own]
+        names = [*("" if name in fields else name for name in controls.fields), "pair", *fields]
 
-        def asked(values: Sequence[Any], name: PairName, pair: ModelPair | None) -> tuple[Order, dict[str, Any]]:
-            return controls.order(values, name, pair), dict(zip(own, values[len(controls.inputs) :]))
+        def read(values: Sequence[Any], name: PairName, pair: ModelPair | None) -> tuple[Order, dict[str, Any]]:
+            return controls.order(values, name, pair), dict(zip(fields, values[len(controls.inputs) :]))
 
         def verdict(*values: Any) -> list[dict[str, Any]]:
             try:
                 name = PairName(**values[len(controls.fields)])
                 pair = self.runner.store.loaded(name)
-                order, given = asked(values, name, pair)
+                order, tab_values = read(values, name, pair)
                 if pair is not None:
-                    check(pair, order, **given)
+                    check(pair, order, **tab_values)
             except SpecvizError as error:
                 return verdicts(names, error if error.field in names else error.at(names[0]), self.say)
             return verdicts(names, None, self.say)
@@ -127,24 +129,21 @@ class Desk:
                 # Plain passes would be all that there is to measure.
                 yield waiting(self.say("common.trying"))
                 preparer.await_first(pair, visit.halt)
-            order, given = asked(values, name, pair)
-            yield from stream(visit, order.settled(pair), **given)
+            order, tab_values = read(values, name, pair)
+            yield from stream(visit, order.with_ready_passes(pair), **tab_values)
 
-        inputs = [*controls.inputs, *own.values()]
-        return Action(button, view, inputs, verdict, carry_out, waiting, failed, **others)
-
-    def _check(self, pair: ModelPair, order: Order, **own: Any) -> None:
-        order.request(pair, self.runner.deployment)
+        inputs = [*controls.inputs, *fields.values()]
+        return Action(button, view, inputs, carry_out, waiting, failed, verdict, **options)
 
 
 # The buttons
 
 
-def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> None:
-    """made: each tab of `tabs`, and what it hands over."""
+def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) -> None:
+    """built: each tab of `tabs`, and what it hands over."""
     stops, controls = desk.visitors.stops, desk.controls
-    starts = [action.button for _, tab in made for action in tab.actions]
-    ends = [controls.stop, controls.stop_race, *(tab.stop for _, tab in made if tab.stop)]
+    starts = [action.button for _, tab in built for action in tab.actions]
+    ends = [controls.stop, controls.stop_race, *(tab.stop for _, tab in built if tab.stop)]
 
     def idle() -> list[gr.Button]:
         return [*(gr.Button(visible=True, interactive=True) for _ in starts), *(gr.Button(visible=False) for _ in ends)]
@@ -171,26 +170,26 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
         def on_end(request: gr.Request) -> list[Any]:
             return [*idle(), *action.offer(_visit(stops, request))]
 
-        asked = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **QUEUED)
+        click = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **QUEUED)
         # `then`, so that the buttons come back after an error too.
-        asked.success(start, action.inputs, action.view, **QUEUED).then(
+        click.success(start, action.inputs, action.view, **QUEUED).then(
             on_end, None, [*starts, *ends, *action.offered], **UNQUEUED
         )
 
-    def wire_opened(opened: gr.Tab, tab: Tab) -> None:
+    def wire_opened(opened: gr.Tab, message: Callable[[Visit], str], view: gr.HTML | gr.Markdown) -> None:
         def on_opened(request: gr.Request) -> str:
-            return tab.opened(_visit(stops, request))
+            return message(_visit(stops, request))
 
-        opened.select(on_opened, None, tab.actions[0].view, **UNQUEUED)
+        opened.select(on_opened, None, view, **UNQUEUED)
 
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
 
-    for opened, tab in made:
+    for opened, tab in built:
         for action in tab.actions:
             wire(action, opened, tab)
         if tab.opened:
-            wire_opened(opened, tab)
+            wire_opened(opened, tab.opened, tab.actions[0].view)
     for button in ends:
         button.click(on_stop, None, None, **UNQUEUED)
 
@@ -203,8 +202,8 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
         with line.joined(kind) as turn:
             yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
             # What the visitor loaded last counts, not what the page had heard of when the button was pressed.
-            heard = values[action.inputs.index(desk.controls.pair)]
-            name = desk.visitors.pairs.get(visit.session) or PairName(**heard)
+            page_pair = values[action.inputs.index(desk.controls.pair)]
+            name = desk.visitors.pairs.get(visit.session) or PairName(**page_pair)
             if not visit.halt.is_set() and store.loaded(name) is None:
                 yield action.waiting(desk.say("common.starting"))
                 store.get(name)

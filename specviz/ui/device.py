@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.passes.processes import is_zero_gpu
 from specviz.passes.roles import TARGET, Role
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from specviz.models.sources import Progress
 
 
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
+
+#: The event that ends the work on a pair, and the work's future.
+Work = tuple[threading.Event, Future[Any]]
 
 #: Seconds that a run waits for a pair's first fast passes: our kernels are built in ten.
 PATIENCE = 20.0
@@ -75,13 +78,8 @@ def apart(work: Callable[[], Made]) -> Made:
     """
     if is_zero_gpu():
         return work()
-    with ThreadPoolExecutor(max_workers=1) as own:
-        return own.submit(contextvars.copy_context().run, work).result()
-
-
-def between_runs(work: Callable[[], Made]) -> Made:
-    """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
-    return thread.submit(work).result()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(contextvars.copy_context().run, work).result()
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,9 @@ class Preparer:
         self._early: list[ModelPair] = []  # added before that
         self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
         #: The event that ends the work on a pair, and the work's future.
-        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future]] = weakref.WeakKeyDictionary()
+        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, pair: ModelPair) -> None:
         """Queues a loaded pair, or notes why nothing will be prepared."""
@@ -153,7 +153,7 @@ class Preparer:
     def forget(self, pair: ModelPair) -> None:
         """Ends the work on this pair; once it returns, the pair may be freed."""
         with self._lock:
-            self._early = [one for one in self._early if one is not pair]
+            self._early = [waiting for waiting in self._early if waiting is not pair]
             halt, future = self._work.pop(pair, (threading.Event(), Future()))
             halt.set()
             self._stages.pop(pair, None)
@@ -170,8 +170,9 @@ class Preparer:
             pool.shutdown(cancel_futures=True)
 
     def _turn(self, work: Callable[[], Made]) -> Made:
+        """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
         with self.loading:
-            return between_runs(work)
+            return thread.submit(work).result()
 
     def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
         from specviz.models.preparation import prepare_passes
@@ -180,8 +181,8 @@ class Preparer:
             self._stages[pair] = Stage(step)
 
         try:
-            done = apart(lambda: prepare_passes(pair, report, halt=halt, turn=self._turn))
-            self._stages[pair] = Stage(reasons=done.reasons)
+            result = apart(lambda: prepare_passes(pair, report, halt=halt, turn=self._turn))
+            self._stages[pair] = Stage(reasons=result.reasons)
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
@@ -224,45 +225,47 @@ class PairName:
 class PairStore:
     """The starting pair, kept for good, and at most one guest.
 
-    home: a starting pair that is loaded already; by default the deployment's own, once it is asked for.
+    starting_pair: loaded already; by default the deployment's own, once it is asked for.
     """
 
-    def __init__(self, deployment: Deployment, home: ModelPair | None = None):
+    def __init__(self, deployment: Deployment, starting_pair: ModelPair | None = None):
         self.deployment = deployment
         #: True if there is a starting pair; a page without one shows recorded runs and traces.
-        own = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
-        self.has_models = bool(home or own)
+        there = deployment.target or (EMBEDDED / "target").is_dir()
+        self.has_models = bool(starting_pair or (there and not deployment.without_models))
         self.lock = threading.Lock()
         self.preparer = Preparer(deployment)  # of both pairs' passes
         #: Set once a visitor's page is open and asks for the pair.
         self.wanted = threading.Event()
         #: The current step of loading the starting pair.
         self.step = Sentence("Loading the models.")
-        self._home = home
+        self._starting_pair = starting_pair
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
     @property
-    def home(self) -> ModelPair:
+    def starting_pair(self) -> ModelPair:
         """The starting pair, loaded by the first who asks while others wait. Raises SpecvizError if it cannot be
         loaded, or if this page has no models."""
         if not self.has_models:
             raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
-        if self._home is not None:
-            return self._home
+        if self._starting_pair is not None:
+            return self._starting_pair
         with self.preparer.loading:
-            if self._home is None:
-                # All of torch and transformers is imported here, by one thread: two that import parts of transformers
-                # at once may each find the other's half done.
-                from specviz.models.loading import load_pair
+            if self._starting_pair is None:
+                named = {name: getattr(self.deployment, name) for name in ("target", "draft", "dtype")}
+                self._starting_pair = self._load(**named, progress=self._note)
+        return self._starting_pair
 
-                asked = self.deployment
-                where = {"device": asked.device, "dtype": asked.dtype, "passes": "plain", "progress": self._note}
-                pair = apart(lambda: load_pair(asked.target, asked.draft, **where))
-                # Before the pair can be seen: a look at it must find that passes are being prepared.
-                self.preparer.add(pair)
-                self._home = pair
-        return self._home
+    def _load(self, **options: Any) -> ModelPair:
+        # All of torch and transformers is imported here, by one thread: two that import parts of transformers at once
+        # may each find the other's half done.
+        from specviz.models.loading import load_pair
+
+        pair = apart(lambda: load_pair(**options, device=self.deployment.device, passes="plain"))
+        # Before the pair can be seen: a look at it must find that passes are being prepared.
+        self.preparer.add(pair)
+        return pair
 
     def _note(self, fraction: float, step: Sentence) -> None:
         self.step = step
@@ -270,7 +273,7 @@ class PairStore:
     @property
     def is_ready(self) -> bool:
         """True once the starting pair is in memory: until then, asking for it waits."""
-        return self._home is not None
+        return self._starting_pair is not None
 
     def get(self, name: PairName, progress: Progress | None = None) -> ModelPair:
         """The pair, loaded if need be; the previous guest leaves first, so that memory never holds two.
@@ -278,28 +281,24 @@ class PairStore:
         Raises SpecvizError if it cannot be loaded.
         """
         if name.target is None:
-            return self.home
+            return self.starting_pair
         with self.lock:
-            if name != self.guest_name:
+            if self.guest is None or name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps the models that it started with.", "target")
                 if self.guest is not None:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                where = {"device": self.deployment.device, "passes": "plain", "progress": progress}
                 with self.preparer.loading:
-                    from specviz.models.loading import load_pair
-
-                    self.guest = apart(lambda: load_pair(**asdict(name), **where))
+                    self.guest = self._load(**asdict(name), progress=progress)
                 self.guest_name = name
-                self.preparer.add(self.guest)
             return self.guest
 
     def loaded(self, name: PairName) -> ModelPair | None:
         """The pair if it is in memory."""
         if name.target is None:
-            return self._home
+            return self._starting_pair
         return self.guest if name == self.guest_name else None
 
     def usual(self, pair: ModelPair) -> str:
@@ -310,4 +309,4 @@ class PairStore:
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""
-        return self.loaded(name) or self.home
+        return self.loaded(name) or self.starting_pair

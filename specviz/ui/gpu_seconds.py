@@ -30,7 +30,7 @@ LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
 def seconds_for(pair: ModelPair, prompt_tokens: int, runs: Iterable[RunSettings]) -> int:
     """For how long to ask so that these runs can be made one after the other, even if every draft is rejected."""
     reading = 2 * pair.target.num_parameters() * prompt_tokens / OPERATIONS_PER_SECOND
-    needed = START_SECONDS + sum(reading + _seconds(pair, one) for one in runs)
+    needed = START_SECONDS + sum(reading + _seconds(pair, settings) for settings in runs)
     return round(min(max(needed, LEAST_SECONDS), MOST_SECONDS))
 
 

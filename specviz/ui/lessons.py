@@ -52,7 +52,7 @@ class Answers(BaseModel):
 class Rate:
     """Lets `burst` through at once and then `each` a second."""
 
-    each: float
+    per_second: float
     burst: float
     clock: Callable[[], float]
     left: float = field(init=False)
@@ -64,7 +64,7 @@ class Rate:
     def take(self) -> None:
         """Raises HTTPException 429 for one too many."""
         now = self.clock()
-        self.left, self.seen = min(self.burst, self.left + (now - self.seen) * self.each), now
+        self.left, self.seen = min(self.burst, self.left + (now - self.seen) * self.per_second), now
         if self.left < 1:
             raise HTTPException(429)
         self.left -= 1
@@ -84,9 +84,9 @@ class Lesson:
         """How many phones there are, and for each phase, form, question and option how many chose it."""
         counts = {phase: [[[0] * CHOICES for _ in QUESTIONS] for _ in range(2)] for phase in ("before", "after")}
         for answers in self.seats.values():
-            for phase, one in answers.items():
-                for question, option in enumerate(one.chosen):
-                    counts[phase][one.form][question][option] += 1
+            for phase, answer in answers.items():
+                for question, option in enumerate(answer.chosen):
+                    counts[phase][answer.form][question][option] += 1
         return {"seats": len(self.seats), **counts}
 
 
@@ -163,7 +163,7 @@ def lesson_routes(address: str, lessons: Lessons) -> list[Route]:
     async def open_one(request: Request) -> Response:
         return JSONResponse(lessons.open())
 
-    async def one(request: Request) -> Response:
+    async def lesson_by_code(request: Request) -> Response:
         code, key = request.path_params["code"], request.query_params.get("key", "")
         if request.method == "GET":
             return JSONResponse(lessons.counts(code, key), headers={"Cache-Control": "no-store"})
@@ -181,7 +181,7 @@ def lesson_routes(address: str, lessons: Lessons) -> list[Route]:
 
     return [
         Route(address, open_one, methods=["POST"]),
-        Route(f"{address}/{{code}}", one, methods=["GET", "POST", "DELETE"]),
+        Route(f"{address}/{{code}}", lesson_by_code, methods=["GET", "POST", "DELETE"]),
     ]
 
 

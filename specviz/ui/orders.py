@@ -21,8 +21,8 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
 
     Numbers arrive as floats and may be missing. Raises SpecvizError with the control's name in `field`.
     """
-    whole = {name for name, row in SETTINGS.items() if row.kind is int}
-    settings = {name: _whole(name, value) if name in whole else value for name, value in values.items()}
+    counts = {name for name, row in SETTINGS.items() if row.kind is int}
+    settings = {name: _whole(name, value) if name in counts else value for name, value in values.items()}
     prompt = values["prompt"]
     # An emptied field, or one that only looks empty.
     empty = prompt is None or (isinstance(prompt, str) and prompt.isspace())
@@ -61,7 +61,7 @@ class Order:
         """The same with other settings, by their flat names."""
         return replace(self, settings=RunSettings.of(self.settings.flat() | changes))
 
-    def settled(self, pair: ModelPair | None) -> Order:
+    def with_ready_passes(self, pair: ModelPair | None) -> Order:
         """The same with the passes that are ready now, for all runs of one action: else they would not compare."""
         return replace(self, passes="plain" if pair is None else pair.passes.kind)
 
@@ -70,17 +70,17 @@ class Order:
         SpecvizError with the control's name in `field`."""
         from specviz.decoding.request import prepare
 
-        known = self.__dict__.get("_request")
-        if known is None or known.pair is not pair:
-            request = prepare(pair, self.settings)
-            request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
-            _check_limits(request, deployment)
-            known = replace(request, passes={}) if self.passes == "plain" else request
-            self.__dict__["_request"] = known
-        return known
+        request = self.__dict__.get("_request")
+        if request is None or request.pair is not pair:
+            checked = prepare(pair, self.settings)
+            checked = replace(checked, most_draft_tokens=min(checked.most_draft_tokens, deployment.max_draft_tokens))
+            _check_limits(checked, deployment)
+            request = replace(checked, passes={}) if self.passes == "plain" else checked
+            self.__dict__["_request"] = request
+        return request
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {row.name: getattr(self, row.name) for row in fields(self)}
 
 
 def _check_limits(request: Request, deployment: Deployment) -> None:

@@ -60,11 +60,11 @@ def build(runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`; all languages share models, line and visitors."""
     fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
-    first, *others = LANGUAGES
+    first, *further = LANGUAGES
     with Page(title=words(first)("page.title"), analytics_enabled=False, delete_cache=KEPT) as page:
         fill(page, runner, visitors, words(first))
         add_endpoints(runner)
-    for language in others:
+    for language in further:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
     return page
@@ -77,13 +77,13 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
         with gr.Column(elem_classes=["sv-controls"]):
             controls = Controls(runner, say)
             wire_remote(controls)
-        desk, made = Desk(page, runner, visitors, head, controls, say), []
+        desk, built = Desk(page, runner, visitors, head, controls, say), []
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             for name, create in TABS.items():
                 with gr.Tab(say(f"{name}.tab"), id=name) as opened:
-                    made.append((opened, create(desk)))
+                    built.append((opened, create(desk)))
     components.tab_history(next(iter(TABS)))
-    wire_tabs(desk, tabs, made)
+    wire_tabs(desk, tabs, built)
 
 
 def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> None:
@@ -175,6 +175,6 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     served = {"routes": components.ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
     look = {"css": components.page_css(), "head": components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
-    kept = {"show_error": True, "state_session_capacity": REMEMBERED}
-    page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **kept, **options)
+    options |= {"show_error": True, "state_session_capacity": REMEMBERED}
+    page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)
     return page

@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,11 +30,11 @@ from specviz.ui.gpu_seconds import LEAST_SECONDS, seconds_for
 from specviz.ui.orders import Order
 
 if TYPE_CHECKING:
-    from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 #: How many of the last pieces of a kind tell how long such a piece takes.
 REMEMBERED = 8
@@ -138,14 +138,14 @@ class Line:
         return [name_of(kind, say) for kind in kinds], seconds
 
     def _ahead(self, turns: list[Turn]) -> tuple[list[str], float | None]:
-        left = [self._left(one) for one in turns]
-        return [one.kind for one in turns], None if None in left else sum(left)
+        left = [seconds for turn in turns if (seconds := self._left(turn)) is not None]
+        return [turn.kind for turn in turns], sum(left) if len(left) == len(turns) else None
 
     def _left(self, turn: Turn) -> float | None:
         if turn.kind not in self._took:
             return None
-        done = 0.0 if turn.began is None else time.monotonic() - turn.began
-        return max(0.0, statistics.median(self._took[turn.kind]) - done)
+        spent = 0.0 if turn.began is None else time.monotonic() - turn.began
+        return max(0.0, statistics.median(self._took[turn.kind]) - spent)
 
     def waiting(self, turn: Turn, halt: threading.Event, say: Words) -> Iterator[str]:
         """What is waited for, once a second, until the turn comes or `halt` is set."""
@@ -172,6 +172,7 @@ def name_of(kind: str, say: Words) -> str:
 INTERVAL = 0.1
 
 Item = TypeVar("Item")
+Batches = Generator[list[Item], None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,21 +201,21 @@ class Runner:
 
     def batches(
         self,
-        asked: Order | PairName,
+        order: Order | PairName,
         work: Callable[..., Iterator[Item | None]] | None = None,
         *arguments: Any,
-        others: Sequence[RunSettings] = (),
-    ) -> Iterator[list[Item]]:
+        extra_runs: Sequence[RunSettings] = (),
+    ) -> Batches[Item]:
         """The results of `work(request, *arguments)` for a checked order, or of `work(pair, *arguments)` for a pair.
 
         By default the rounds of the order's run. Where work yields None, nothing is handed over: it can be ended
-        there. A batch, even an empty one, comes at least every `INTERVAL`, so that it can. others: the runs made
-        besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
+        there. A batch, even an empty one, comes at least every `INTERVAL`, so that it can. extra_runs: made
+        besides the order's own; a lent GPU is asked for by all of them. Raises SpecvizError, whatever goes wrong.
         """
         # The work may happen in another process; its errors are raised in this one.
-        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made:
+        with contextlib.closing(self._on_device(order, work, arguments, extra_runs)) as results:
             try:
-                for batch in made:
+                for batch in results:
                     if not isinstance(batch, Ended):
                         yield batch
                         continue
@@ -226,41 +227,41 @@ class Runner:
 
     def _carry_out(
         self,
-        asked: Order | PairName,
+        order: Order | PairName,
         work: Callable[..., Iterator[Item | None]] | None,
         arguments: Sequence[Any],
         _: Any,
-    ) -> Iterator[list[Item] | Ended]:
-        pair, given = self._checked(asked)
+    ) -> Generator[list[Item] | Ended, None, None]:
+        pair, subject = self._checked(order)
         from specviz.decoding.engine import rounds  # only now: loading the pair has imported torch
 
-        made: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
         halt = threading.Event()
-        start = functools.partial(work or rounds, given, *arguments)
-        working = device.thread.submit(_hand_over, pair.passes.threads, start, made, halt)
+        start = functools.partial(work or rounds, subject, *arguments)
+        working = device.thread.submit(_hand_over, pair.passes.threads, start, results, halt)
         try:
-            yield from _in_batches(made)
+            yield from _in_batches(results)
         finally:
             halt.set()
             working.result()
 
-    def _seconds(self, asked: Order | PairName, _: Any, __: Any, others: Sequence[RunSettings]) -> int:
+    def _seconds(self, order: Order | PairName, _: Any, __: Any, extra_runs: Sequence[RunSettings]) -> int:
         """For how long to ask for a GPU. Orders that would be refused there are refused here, before one is lent."""
-        pair, given = self._checked(asked)
-        if isinstance(asked, PairName):
+        pair, subject = self._checked(order)
+        if isinstance(order, PairName):
             return LEAST_SECONDS
-        return seconds_for(pair, len(given.prompt.ids), [asked.settings, *others])
+        return seconds_for(pair, len(subject.prompt.ids), [order.settings, *extra_runs])
 
-    def _checked(self, asked: Order | PairName) -> tuple[ModelPair, ModelPair | Request]:
+    def _checked(self, order: Order | PairName) -> tuple[ModelPair, Any]:
         """The pair, and the first argument of the work."""
-        if isinstance(asked, PairName):
-            return (pair := self.store.get(asked)), pair
-        pair = self.store.get(asked.pair)
-        return pair, asked.request(pair, self.deployment)
+        if isinstance(order, PairName):
+            return (pair := self.store.get(order)), pair
+        pair = self.store.get(order.pair)
+        return pair, order.request(pair, self.deployment)
 
 
 def _hand_over(
-    threads: int | None, start: Callable[[], Iterator[Item | None]], made: queue.SimpleQueue, halt: threading.Event
+    threads: int | None, start: Callable[[], Any], results: queue.SimpleQueue[Any], halt: threading.Event
 ) -> None:
     """Puts each item into the queue, then how it ended."""
     import torch  # here, where a pair is: the page stands before torch is loaded
@@ -270,9 +271,9 @@ def _hand_over(
     began, error = time.perf_counter(), None
     try:
         with contextlib.closing(start()) as items:
-            for one in items:
-                if one is not None:
-                    made.put(one)
+            for item in items:
+                if item is not None:
+                    results.put(item)
                 if halt.is_set() or device.ending.is_set():
                     break
     except SpecvizError as refusal:
@@ -283,23 +284,23 @@ def _hand_over(
         error = SpecvizError(
             "This failed: {reason} ({kind}). Try again, or ask for less; the log has the details.", **reason
         )
-    made.put(Ended(time.perf_counter() - began, error))
+    results.put(Ended(time.perf_counter() - began, error))
 
 
-def _in_batches(made: queue.SimpleQueue) -> Iterator[list[Item] | Ended]:
-    batch: list = []
+def _in_batches(results: queue.SimpleQueue[Any]) -> Iterator[list[Item] | Ended]:
+    batch: list[Any] = []
     while not (batch and isinstance(batch[-1], Ended)):
         batch, due = [], time.monotonic() + INTERVAL
         with contextlib.suppress(queue.Empty):
-            batch.append(made.get(timeout=INTERVAL))
+            batch.append(results.get(timeout=INTERVAL))
             while True:
-                batch.append(made.get_nowait())
-        yield [one for one in batch if not isinstance(one, Ended)]
+                batch.append(results.get_nowait())
+        yield [item for item in batch if not isinstance(item, Ended)]
         time.sleep(max(0.0, due - time.monotonic()))
     yield batch[-1]
 
 
-def closing(batches: Iterator[list[Item]], halt: threading.Event) -> Iterator[list[Item]]:
+def closing(batches: Batches[Item], halt: threading.Event) -> Iterator[list[Item]]:
     """The batches that hold something until `halt` is set; closes their source in any case, which frees the device."""
     try:
         for batch in batches:

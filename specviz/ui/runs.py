@@ -17,7 +17,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
-from specviz.records.stopwatch import collector_at_rest
+from specviz.records.stopwatch import garbage_collector_off
 from specviz.records.words import Said, Words, said
 from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.runner import Recent, Visit
@@ -48,7 +48,7 @@ class LiveRun:
     sent: set[int] = field(default_factory=set)  # token ids whose text the page has
     batches: int = 0
     measured: Speedup | None = None
-    beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
+    duel_counts: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
     failure: SpecvizError | None = None  # what ended it before its own end
     files: Downloads | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
@@ -60,8 +60,8 @@ class LiveRun:
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch
-        for one in batch:
-            self.trail.add(one)
+        for round_ in batch:
+            self.trail.add(round_)
         turn, due = divmod(self.batches, BATCHES_PER_CHART)
         self.batches += 1
         return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
@@ -87,9 +87,10 @@ class LiveRun:
         )
 
     def failed(self) -> str:
+        assert self.failure is not None, "it has failed"
         return messages.message("error", text=self.say.error(self.failure))
 
-    def whole(self) -> str:
+    def complete(self) -> str:
         """One message for all of it, once it is over."""
         parts = [self.start(), self.message(self.rounds, None), self.end()]
         if self.failure is not None:
@@ -98,7 +99,7 @@ class LiveRun:
 
     @property
     def speedup(self) -> float | None:
-        return self.measured and self.measured.ratio
+        return self.measured.ratio if self.measured else None
 
     @property
     def finished(self) -> bool:
@@ -133,7 +134,7 @@ class LiveRuns:
         """True while a run of this visitor is being carried out."""
         return any(live.visit.session == session and not live.over.is_set() for live in self.runs.values())
 
-    def kept(self, key: str, patience: float) -> LiveRun | None:
+    def wait_for(self, key: str, patience: float) -> LiveRun | None:
         """A run that is over or will be within `patience` seconds; None for others, and once it is no longer kept."""
         live = self.runs.get(key)
         return live if live and live.over.wait(patience) else None
@@ -180,14 +181,14 @@ def open_trace(path: str, say: Words) -> Iterator[list[Any]]:
     later = [gr.skip()] * len(SUFFIXES)
     try:
         # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
-        with collector_at_rest():
+        with garbage_collector_off():
             run = opened(path)
             shown = show(run, None, pathlib.Path(path).name)
     except SpecvizError as error:
         yield [notice(say.error(error)), *later]
         return
     yield [shown.message, *later]
-    with collector_at_rest():
+    with garbage_collector_off():
         downloads = offered(run, say)
     yield [gr.skip(), *downloads]
 

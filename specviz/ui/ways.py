@@ -61,7 +61,7 @@ def about(pair: ModelPair, name: str, say: Words) -> str:
         return say("ways.refused", reason=say.error(reason))
     drafter = drafter_of(pair, name)
     key = f"ways.{drafter.words or name}_about"
-    return say(key) if key in say else inspect.getdoc(drafter).partition("\n")[0]
+    return say(key) if key in say else (inspect.getdoc(drafter) or "").partition("\n")[0]
 
 
 def default_branches(pair: ModelPair, name: str) -> int:

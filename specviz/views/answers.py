@@ -15,7 +15,7 @@ from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
 from specviz.records.words import Said, joined, words
-from specviz.views.lossless_messages import Asked, Counted, greedy_outcome, outcome
+from specviz.views.lossless_messages import TrialCounts, TrialInfo, greedy_outcome, outcome
 from specviz.views.tab_messages import fastest, pass_values
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ def race_answer(plain: Run, speculative: Run, outcome: dict[str, Any], machine: 
 
 def _side(run: Run) -> dict[str, Any]:
     counts = tally(run.rounds)
-    tokens = accumulate(len(one.emitted) for one in run.rounds)
+    tokens = accumulate(len(round_.emitted) for round_ in run.rounds)
     figures = "tokens", "tokens_per_second", "acceptance_rate", "acceptance_length"
-    own = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
+    values = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
     return (
-        own
+        values
         | {name: getattr(counts, name) for name in figures}
         | {
             "drafter": run.drafter or PLAIN,
             "target_passes": counts.rounds,
-            "clock": [list(one) for one in zip(emission_times(run.rounds), tokens)],
+            "clock": [list(point) for point in zip(emission_times(run.rounds), tokens)],
         }
     )
 
@@ -54,60 +54,60 @@ def comparison_answer(
         "schema": "specviz.comparison/1",
         "machine": machine,
         "repeats": repeats,
-        "rows": [_row(row, row is best) for row in rows],
-        "texts": words().spoken(texts),
+        "rows": [_comparison_row(row, row is best) for row in rows],
+        "texts": words().translated(texts),
         "finished": finished,
     }
 
 
-def _row(row: Row, best: bool) -> dict[str, Any]:
+def _comparison_row(row: Row, best: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "rule", "lossless", "repeats", "settings")
-    own = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
-    return own | {"fastest": best, "figures": row.figures(), "reason": words().spoken(row.reason) or None}
+    values = {"drafter": row.mode} | {name: getattr(row, name) for name in names}
+    return values | {"fastest": best, "figures": row.figures(), "reason": words().translated(row.reason) or None}
 
 
-def trial_answer(asked: Asked, counted: Counted, finished: bool) -> dict[str, Any]:
+def trial_answer(trial: TrialInfo, counts: TrialCounts, finished: bool) -> dict[str, Any]:
     """The counts and the exact distribution, the test's statistic and, once it is over, the verdict."""
-    evidence, test = counted.evidence, counted.test()
-    exact = zip(counted.exact.outcomes, counted.exact.texts, counted.exact.probs, evidence.counts)
-    return _tested(asked, evidence.n, finished) | {
-        "outcomes": [dict(zip(("tokens", "texts", "p", "count"), one)) for one in exact],
+    evidence, test = counts.evidence, counts.test()
+    exact = zip(counts.exact.outcomes, counts.exact.texts, counts.exact.probs, evidence.counts)
+    return _tested(trial, evidence.n, finished) | {
+        "outcomes": [dict(zip(("tokens", "texts", "p", "count"), row)) for row in exact],
         "outside": evidence.outside,
         "distance": evidence.distance if evidence.n else None,
-        "noise": counted.now and asdict(counted.now),
+        "noise": counts.now and asdict(counts.now),
         "test": test and asdict(test),
-        "verdict": _verdict(outcome(asked, counted, test)) if finished else None,
+        "verdict": _verdict(outcome(trial, counts, test)) if finished else None,
     }
 
 
-def greedy_answer(asked: Asked, tokens: Sequence[GreedyToken]) -> dict[str, Any]:
+def greedy_answer(trial: TrialInfo, tokens: Sequence[GreedyToken]) -> dict[str, Any]:
     """At temperature 0: both texts, token by token, and whether they agree."""
-    plain, other = ([one for one in tokens if one.plain is is_plain] for is_plain in (True, False))
-    place, verdict = greedy_outcome(asked, plain, other)
-    return _tested(asked, len(other), True) | {
-        "plain": [one.text for one in plain],
-        "text": [one.text for one in other],
+    plain, speculative = ([token for token in tokens if token.plain is is_plain] for is_plain in (True, False))
+    place, verdict = greedy_outcome(trial, plain, speculative)
+    return _tested(trial, len(speculative), True) | {
+        "plain": [token.text for token in plain],
+        "text": [token.text for token in speculative],
         "parting": place,
         "verdict": _verdict(verdict),
     }
 
 
-def _tested(asked: Asked, made: int, finished: bool) -> dict[str, Any]:
+def _tested(trial: TrialInfo, runs: int, finished: bool) -> dict[str, Any]:
     return {
         "schema": "specviz.lossless/1",
-        "rule": asked.rule,
-        "claims_lossless": asked.lossless,
-        "settings": words().spoken(joined([asked.drafter, asked.settings])),
-        "dtype": asked.dtype,
-        "runs": made,
-        "asked": asked.runs,
+        "rule": trial.rule,
+        "claims_lossless": trial.lossless,
+        "settings": words().translated(joined([trial.drafter, trial.settings])),
+        "dtype": trial.dtype,
+        "runs": runs,
+        "asked": trial.runs,
         "finished": finished,
     }
 
 
 def _verdict(verdict: dict[str, Said]) -> dict[str, str]:
-    spoken = words().spoken(verdict)
-    return {"state": spoken["state"], "sentence": " ".join(filter(None, (spoken["sentence"], spoken["why"])))}
+    texts = words().translated(verdict)
+    return {"state": texts["state"], "sentence": " ".join(filter(None, (texts["sentence"], texts["why"])))}
 
 
 def passes_answer(passes: PassTimes, machine: str | None) -> dict[str, Any]:

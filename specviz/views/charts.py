@@ -28,14 +28,14 @@ class Trail:
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
         trail = cls()
-        for one in rounds:
-            trail.add(one)
+        for round_ in rounds:
+            trail.add(round_)
         return trail
 
-    def add(self, one: Round) -> None:
-        self.counts.add(one)
+    def add(self, round_: Round) -> None:
+        self.counts.add(round_)
         self.rates.append(self.counts.acceptance_rate)
-        self.tokens.append(len(one.emitted))
+        self.tokens.append(len(round_.emitted))
 
     def charts(self, turn: int | None = None) -> dict[int, dict[str, Any]]:
         """All four charts by position on the page, ready for JSON; given a turn, only the one whose turn it is.
@@ -74,7 +74,7 @@ def time_chart(trail: Trail) -> dict[str, Any]:
     seconds = counts.draft_seconds, counts.verify_seconds, counts.accept_seconds
     return {
         "rounds": counts.rounds if counts.seconds else 0,
-        "milliseconds": [1000 * each / max(1, counts.rounds) for each in seconds],
+        "milliseconds": [1000 * phase / max(1, counts.rounds) for phase in seconds],
     }
 
 

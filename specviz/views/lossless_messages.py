@@ -27,10 +27,10 @@ NOISE_WIDTH = 3.09
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The test, in the tab's words."""
+class TrialInfo:
+    """What the test is about, in the page's words."""
 
-    trial: str  # its unique key
+    key: str  # unique
     rule: str  # a name from `LAB_RULES`
     drafter: Said
     settings: Said  # in one line
@@ -38,11 +38,11 @@ class Asked:
     half_precision: bool
     dtype: str  # of the pair
     runs: int
-    drafted: int  # the deepest that a round drafts
+    deepest_draft: int  # the most levels that a round drafts
 
 
 @dataclass(slots=True)
-class Counted:
+class TrialCounts:
     """The counts so far."""
 
     exact: ExactDistribution
@@ -54,71 +54,71 @@ class Counted:
 
     def add(self, sample: Sample) -> None:
         self.evidence.add(sample.tokens)
-        for counts, origin in zip(self.origins, sample.origins):
-            counts[origin] += 1
+        for origin_counts, origin in zip(self.origins, sample.origins):
+            origin_counts[origin] += 1
 
     def test(self) -> ChiSquare | None:
         """The test of the counts so far; None before the first run."""
         return self.evidence.test() if self.evidence.n else None
 
 
-def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase: str) -> str:
+def trial_message(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None, phase: str) -> str:
     """The exact distribution, the counts and, once it is over (phase ``finished`` or ``stopped``), the verdict.
 
     test: None before the first run.
     """
-    evidence, n = counted.evidence, counted.evidence.n
-    so_far = said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)) if n else ""
+    evidence, n = counts.evidence, counts.evidence.n
+    so_far = said("lossless.so_far", tv=evidence.distance, p=_p_value(test.p_value)) if test else ""
     return _trial(
-        asked,
+        trial,
         phase,
-        text=said(f"lossless.{phase}", n=n, runs=asked.runs),
-        fraction=n / asked.runs,
+        text=said(f"lossless.{phase}", n=n, runs=trial.runs),
+        fraction=n / trial.runs,
         n=n,
         distance=evidence.distance if n else None,
         p_value=test.p_value if test else None,
-        verdict=_verdict("pending", so_far) if phase == "running" else outcome(asked, counted, test),
+        verdict=_verdict("pending", so_far) if phase == "running" else outcome(trial, counts, test),
         curve=evidence.curve,
-        noise=[[one.runs, one.mean, one.low, one.high] for one in counted.noise],
-        bars=_bars(counted),
-        facts=_facts(asked, counted, test),
+        noise=[[level.runs, level.mean, level.low, level.high] for level in counts.noise],
+        bars=_bars(counts),
+        facts=_facts(trial, counts, test),
     )
 
 
-def greedy_message(asked: Asked, tokens: Sequence[GreedyToken], phase: str) -> str:
+def greedy_message(trial: TrialInfo, tokens: Sequence[GreedyToken], phase: str) -> str:
     """Both texts at temperature 0 and, once it is over, whether they agree."""
     plain = [token for token in tokens if token.plain]
-    other = [token for token in tokens if not token.plain]
-    place, verdict = greedy_outcome(asked, plain, other)
+    speculative = [token for token in tokens if not token.plain]
+    place, verdict = greedy_outcome(trial, plain, speculative)
     return _trial(
-        asked,
+        trial,
         phase,
-        text=said(f"lossless.greedy_{phase}", n=len(other)),
-        fraction=len(tokens) / (2 * asked.runs),
-        n=len(other),
+        text=said(f"lossless.greedy_{phase}", n=len(speculative)),
+        fraction=len(tokens) / (2 * trial.runs),
+        n=len(speculative),
         verdict=_verdict("pending") if phase == "running" else verdict,
         greedy={
             "plain": [token.text for token in plain],
-            "rule": [token.text for token in other],
+            "rule": [token.text for token in speculative],
             "parting": place,
         },
         facts=[],
     )
 
 
-def _trial(asked: Asked, phase: str, **found: Any) -> str:
+def _trial(trial: TrialInfo, phase: str, **fields: Any) -> str:
     return message(
         "trial",
-        trial=asked.trial,
+        trial=trial.key,
         phase=phase,
-        rule=asked.rule,
-        rule_name=said(f"ways.rule_{asked.rule}" if asked.rule in RULES else f"lossless.name_{asked.rule}"),
-        lossless=asked.lossless,
-        drafter=asked.drafter,
-        settings=asked.settings,
-        about=said(f"ways.rule_{asked.rule}_about" if asked.rule in RULES else f"lossless.about_{asked.rule}"),
-        runs=asked.runs,
-        **found,
+        rule=trial.rule,
+        rule_name=said(f"ways.rule_{trial.rule}" if trial.rule in RULES else f"lossless.name_{trial.rule}"),
+        lossless=trial.lossless,
+        drafter=trial.drafter,
+        settings=trial.settings,
+        about=said(f"ways.rule_{trial.rule}_about" if trial.rule in RULES else f"lossless.about_{trial.rule}"),
+        runs=trial.runs,
+        **fields,
     )
 
 
@@ -127,18 +127,18 @@ def _verdict(state: str, sentence: Said = "", why: Said = "") -> dict[str, Said]
     return {"state": state, "headline": headline, "sentence": sentence, "why": why}
 
 
-def outcome(asked: Asked, counted: Counted, test: ChiSquare | None) -> dict[str, Said]:
+def outcome(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> dict[str, Said]:
     """The verdict: ``different`` below `SIGNIFICANT`, which means an error only if the rule claims to be lossless."""
-    if test is None or test.p_value is None:
+    evidence, now = counts.evidence, counts.now
+    if test is None or test.p_value is None or now is None:
         return _verdict("undecided", said("lossless.too_few"))
-    evidence, now = counted.evidence, counted.now
     values = {"n": evidence.n, "tv": evidence.distance, "mean": now.mean, "p": _p_value(test.p_value)}
     if test.p_value < SIGNIFICANT:
         times = said("lossless.times", times=evidence.distance / now.mean) if now.mean else "∞"
-        why = said("lossless.false_alarm") if asked.lossless else _why_wrong(asked.rule)
+        why = said("lossless.false_alarm") if trial.lossless else _why_wrong(trial.rule)
         return _verdict("different", said("lossless.is_different", times=times, **values), why)
-    share = 100 * counted.origins[0]["accepted"] / evidence.n
-    why = "" if asked.lossless else said("lossless.missed", share=share)
+    share = 100 * counts.origins[0]["accepted"] / evidence.n
+    why = "" if trial.lossless else said("lossless.missed", share=share)
     return _verdict("same", said("lossless.is_same", low=now.low, high=now.high, **values), why)
 
 
@@ -147,32 +147,32 @@ def _why_wrong(rule: str) -> Said:
 
 
 def greedy_outcome(
-    asked: Asked, plain: Sequence[GreedyToken], other: Sequence[GreedyToken]
+    trial: TrialInfo, plain: Sequence[GreedyToken], speculative: Sequence[GreedyToken]
 ) -> tuple[int | None, dict[str, Said]]:
     """The position at which the texts diverge, None if they are equal, and the verdict."""
-    place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
-    if not other:
+    place = next((i for i, (expected, token) in enumerate(zip(plain, speculative)) if expected.id != token.id), None)
+    if not speculative:
         return place, _verdict("undecided", said("lossless.greedy_too_few"))
     if place is None:
-        why = "" if asked.lossless else said("lossless.greedy_missed")
-        return place, _verdict("same", said("lossless.greedy_same", n=len(other)), why)
-    got, due = _quoted(other[place].text), _quoted(plain[place].text)
+        why = "" if trial.lossless else said("lossless.greedy_missed")
+        return place, _verdict("same", said("lossless.greedy_same", n=len(speculative)), why)
+    got, due = _quoted(speculative[place].text), _quoted(plain[place].text)
     sentence = said("lossless.greedy_different", n=place + 1, got=got, due=due)
     margin = plain[place].margin
-    gap = other[place].gap
-    if asked.lossless and asked.half_precision and gap is not None and gap <= tolerance(asked.dtype):
-        state, why = "near", said("lossless.greedy_near", dtype=asked.dtype)
+    gap = speculative[place].gap
+    if trial.lossless and trial.half_precision and gap is not None and gap <= tolerance(trial.dtype):
+        state, why = "near", said("lossless.greedy_near", dtype=trial.dtype)
     else:
-        state, why = "different", said("lossless.greedy_alarm") if asked.lossless else _why_wrong(asked.rule)
+        state, why = "different", said("lossless.greedy_alarm") if trial.lossless else _why_wrong(trial.rule)
     return place, _verdict(state, sentence, joined([said("lossless.greedy_margin", margin=margin), why], " "))
 
 
-def _bars(counted: Counted) -> list[dict[str, Any]]:
+def _bars(counts: TrialCounts) -> list[dict[str, Any]]:
     """The likeliest outcomes, all others together, and those that the target never writes: exact and observed shares.
 
     noise: how far the observed share may lie from p, 998 times in 1,000.
     """
-    exact, evidence, n = counted.exact, counted.evidence, counted.evidence.n
+    exact, evidence, n = counts.exact, counts.evidence, counts.evidence.n
 
     def bar(kind: str, texts: Sequence[str], p: float, count: int) -> dict[str, Any]:
         share, spread = (count / n, NOISE_WIDTH * math.sqrt(p * (1 - p) / n)) if n else (0.0, 0.0)
@@ -187,20 +187,20 @@ def _bars(counted: Counted) -> list[dict[str, Any]]:
     return rows
 
 
-def _facts(asked: Asked, counted: Counted, test: ChiSquare | None) -> list[list[Said]]:
-    exact, n = counted.exact, counted.evidence.n
+def _facts(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> list[list[Said]]:
+    exact, n = counts.exact, counts.evidence.n
     possible = sum(p > 0 for p in exact.probs)
-    rounding = "lossless.rounding_half" if asked.half_precision else "lossless.rounding_full"
+    rounding = "lossless.rounding_half" if trial.half_precision else "lossless.rounding_full"
     facts = {
         "distribution": said("lossless.distribution_words", n=possible, total=sum(exact.probs)),
-        "runs": said("lossless.runs_words", n=asked.drafted),
-        "rounding": said(rounding, dtype=asked.dtype, tv=exact.rounding),
+        "runs": said("lossless.runs_words", n=trial.deepest_draft),
+        "rounding": said(rounding, dtype=trial.dtype, tv=exact.rounding),
     }
     if test is not None and test.p_value is not None:
         facts["test"] = said("lossless.test_words", x=test.statistic, cells=test.cells, pooled=test.pooled)
     if n:
-        facts |= {name: _origins(counts) for name, counts in zip(("first", "second"), counted.origins)}
-    return [[said(f"lossless.fact_{name}"), words] for name, words in facts.items()]
+        facts |= {name: _origins(origin_counts) for name, origin_counts in zip(("first", "second"), counts.origins)}
+    return [[said(f"lossless.fact_{name}"), text] for name, text in facts.items()]
 
 
 def _origins(counts: Counter[str]) -> Said:

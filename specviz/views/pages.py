@@ -40,7 +40,7 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>{style}</style>
 <body>
-<noscript>{told}</noscript>
+<noscript>{text}</noscript>
 <script type="text/plain" id="given">{given}</script>
 <script type="module">{script}</script>
 </body>
@@ -52,13 +52,13 @@ def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: the one it opens in."""
     trail, reason = Trail.of(run.rounds), ending(run)
     recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
-    given = {
+    content: dict[str, Any] = {
         "start": opening(_RUN, run, recorded=recorded, machine=machine),
         "rounds": rounds_message(_RUN, run.rounds, run.vocabulary, figures=headline(trail, run.measured)),
         "end": end_message(_RUN, total=len(run.rounds), reason=reason),
         "charts": trail.charts(),
     }
-    return _page("run", language, run, **given)
+    return _page("run", language, run, **content)
 
 
 def run_frame(run: Run) -> str:
@@ -75,8 +75,8 @@ Run.as_page, Run.as_frame = run_page, run_frame
 def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
     """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: the one it opens in."""
     settings = joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), machine])
-    shown = race_message(plain, speculative, outcome)
-    return _page("race", language, speculative, settings, message=shown)
+    message = race_message(plain, speculative, outcome)
+    return _page("race", language, speculative, settings, message=message)
 
 
 def comparison_page(plain: Run, message: str, machine: str | None, language: str) -> str:
@@ -85,36 +85,36 @@ def comparison_page(plain: Run, message: str, machine: str | None, language: str
     return _page("compare", language, plain, settings, message=message, prompt=plain.prompt.text)
 
 
-def _page(kind: str, language: str, made: Run, settings: Said = "", **given: Any) -> str:
+def _page(kind: str, language: str, run: Run, settings: Said = "", **content: Any) -> str:
     """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web.
 
-    language: the one it opens in; a button leads to the others. made: the run whose pair and versions are named.
-    settings: a line of its heading. given: what the module takes.
+    language: the one it opens in; a button leads to the others. run: the one whose pair and versions are named.
+    settings: a line of its heading. content: what the module takes.
     """
-    say, script = words(language), bundle(f"file/{kind}.js")
-    versions = (f"{name} {version}" for name, version in made.versions.items())
+    texts, script = words(language), bundle(f"file/{kind}.js")
+    versions = (f"{name} {version}" for name, version in run.versions.items())
     heading = {
         "brand": said("file.brand"),
         "title": said(f"file.title_{kind}"),
         "subtitle": said(f"file.subtitle_{kind}"),
-        "made": joined([pair_line(made.pair), *versions]),
+        "made": joined([pair_line(run.pair), *versions]),
         "settings": settings,
         "label": said("controls.prompt"),
     }
-    sources = script, json.dumps(given)
-    carried = given | {
+    sources = script, json.dumps(content)
+    carried = content | {
         "languages": {
-            each: words(each).spoken(heading) | {"name": name, "words": words(each).texts_in(*sources)}
-            for each, name in LANGUAGES.items()
+            code: words(code).translated(heading) | {"name": name, "words": words(code).texts_in(*sources)}
+            for code, name in LANGUAGES.items()
         }
     }
     return _PAGE.format(
         language=language,
-        title=html.escape(say(f"file.title_{kind}")),
+        title=html.escape(texts(f"file.title_{kind}")),
         style="".join(
             (WEB / name).read_text(encoding="utf-8") for name in ("colours.css", "shared/page.css", "file/page.css")
         ),
-        told=html.escape(made.prompt.text + made.text).encode("utf-8", "replace").decode(),
+        text=html.escape(run.prompt.text + run.text).encode("utf-8", "replace").decode(),
         given=base64.b64encode(gzip.compress(json.dumps(carried).encode(), mtime=0)).decode(),
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -159,14 +159,14 @@ def _add(name: str, modules: dict[str, str]) -> None:
         return
     text = (WEB / name).read_text(encoding="utf-8")
 
-    def imported(found: re.Match) -> str:
-        names, path = found.groups()
-        other = posixpath.normpath(f"{name}/../{path}")
-        _add(other, modules)
-        return f'const {names.replace(" as ", ": ")} = modules["{other}"];' if names else ""
+    def imported(match: re.Match[str]) -> str:
+        names, path = match.groups()
+        path_in_web = posixpath.normpath(f"{name}/../{path}")
+        _add(path_in_web, modules)
+        return f'const {names.replace(" as ", ": ")} = modules["{path_in_web}"];' if names else ""
 
     exports = ", ".join(_EXPORT.findall(text))
     text = _EXPORT.sub("", _IMPORT.sub(imported, text)).replace("import.meta.url", f'"file:///{name}"')
-    if left := _FOREIGN.search(text):
-        raise ValueError(f"{name}: no script without a server can hold {left[0]!r}.")
+    if leftover := _FOREIGN.search(text):
+        raise ValueError(f"{name}: no script without a server can hold {leftover[0]!r}.")
     modules[name] = _MODULE % (name, text, exports)

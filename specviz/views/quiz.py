@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specviz.records.metrics import tally
-from specviz.records.recordings import recording_named
-from specviz.records.runs import Round, Run
+from specviz.records.recordings import Recording
+from specviz.records.runs import DraftedToken, Round, Run
 from specviz.theory.formulas import expected_speedup, expected_tokens
 
 #: The questions, in the order in which a class's answers are shown; each has `CHOICES` options.
@@ -33,12 +33,12 @@ def quiz_message() -> dict[str, Any]:
     A question has the values of its sentences, in which {"token": text} is a model's own text, `CHOICES` options with a
     key and values each, and `truth`, the index of the right one.
     """
-    run, *others = (recording_named(name).load() for name in ("sampled", *_COSTS))
-    kept = _kept(run, "rejected"), _kept(run, "accepted")
-    forms = zip(kept, itertools.islice(_replaced(run), 2), _CHANGES, others, _PAIRS, strict=True)
+    run, *timed_runs = (Recording(name).load() for name in ("sampled", *_COSTS))
+    judged = _judged(run, "rejected"), _judged(run, "accepted")
+    forms = zip(judged, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
     return {
         "kind": "quiz",
-        "forms": [[*asked, _law(changes), _cost(timed), _pays(pairs)] for *asked, changes, timed, pairs in forms],
+        "forms": [[*both, _law(changes), _cost(timed), _pays(pairs)] for *both, changes, timed, pairs in forms],
     }
 
 
@@ -46,40 +46,45 @@ def _question(name: str, values: Mapping[str, Any], options: list[dict[str, Any]
     return {"name": name, "values": values, "options": options, "truth": truth}
 
 
-def _kept(run: Run, outcome: str) -> dict[str, Any]:
-    """Asks about the token of that outcome that was nearest to the other one, of those whose p is below q."""
+def _judged(run: Run, outcome: str) -> dict[str, Any]:
+    """Asks about the token with this outcome that came nearest to the other outcome, among those whose p is below q."""
     tokens = [
         token
-        for one in run.rounds
-        for token in one.drafted
-        if token.outcome == outcome and _LEAST <= token.p < token.q and abs(token.u - token.accept_prob) >= _APART
+        for round_ in run.rounds
+        for token in round_.drafted
+        if token.outcome == outcome and _LEAST <= (token.p or 0) < (token.q or 0) and _distance(token) >= _APART
     ]
-    token = min(tokens, key=lambda one: abs(one.u - one.accept_prob))
+    token = min(tokens, key=_distance)
     values = {"token": {"token": token.text}, "p": token.p, "q": token.q, "u": token.u, "bound": token.accept_prob}
     options = ["accepted", "rejected", "depends"]
     return _question("kept", values | {"why": outcome}, [{"key": key} for key in options], options.index(outcome))
 
 
+def _distance(token: DraftedToken) -> float:
+    """How far the coin of a judged token fell from its bound."""
+    assert token.u is not None and token.accept_prob is not None, "recorded by our own engine, above temperature 0"
+    return abs(token.u - token.accept_prob)
+
+
 def _replaced(run: Run) -> Iterator[dict[str, Any]]:
-    """Asks which of three tokens cannot take a refused one's place: that of which the drafter left nothing."""
-    for one in run.rounds:
-        refused = next((token for token in one.drafted if token.outcome == "rejected"), None)
-        if refused is None or refused.q < _LEAST:
+    """Asks which of three tokens cannot take a rejected one's place: that of which the drafter left nothing."""
+    for round_ in run.rounds:
+        rejected = next((token for token in round_.drafted if token.outcome == "rejected"), None)
+        if rejected is None or (rejected.q or 0) < _LEAST:
             continue
-        row = one.top[refused.parent + 1]
+        row = round_.top[rejected.parent + 1]
         p, q = dict(row.p), dict(row.q)
-        known = [id for id in p if id != refused.id and p[id] >= _LEAST and abs(p[id] - q.get(id, 0)) >= _LEAST / 2]
-        covered = [id for id in known if p[id] < q.get(id, 0)]
-        left = [id for id in known if id not in covered]
-        if covered and len(left) >= CHOICES - 1:
-            chosen = [*left[: CHOICES - 1], covered[0]]
-            options = [{"key": "token", **_token(run, id), "p": p[id], "q": q.get(id, 0.0)} for id in chosen]
-            values = {"token": {"token": refused.text}, "p": refused.p, "q": refused.q, "none": options[-1]["token"]}
+        ids = [id for id in p if id != rejected.id and p[id] >= _LEAST and abs(p[id] - q.get(id, 0)) >= _LEAST / 2]
+        covered = [id for id in ids if p[id] < q.get(id, 0)]
+        uncovered = [id for id in ids if id not in covered]
+        if covered and len(uncovered) >= CHOICES - 1:
+            chosen = [*uncovered[: CHOICES - 1], covered[0]]
+            options = [
+                {"key": "token", "token": {"token": run.vocabulary[id]}, "p": p[id], "q": q.get(id, 0.0)}
+                for id in chosen
+            ]
+            values = {"token": {"token": rejected.text}, "p": rejected.p, "q": rejected.q, "none": options[-1]["token"]}
             yield _question("replaced", values, options, CHOICES - 1)
-
-
-def _token(run: Run, id: int) -> dict[str, Any]:
-    return {"token": {"token": run.vocabulary[id]}}
 
 
 def _law(changes: tuple[str, ...]) -> dict[str, Any]:
@@ -88,16 +93,16 @@ def _law(changes: tuple[str, ...]) -> dict[str, Any]:
 
 def _cost(run: Run) -> dict[str, Any]:
     """Asks for a recorded run's speedup by the formula, with the tokens and times of its rounds."""
-    total, gamma = tally(run.rounds), max(len(one.drafted) for one in run.rounds)
-    cost = _seconds(run.rounds, "draft") / total.levels / (_seconds(run.rounds, "verify") / total.rounds)
-    length = total.acceptance_length
+    counts, gamma = tally(run.rounds), max(len(round_.drafted) for round_ in run.rounds)
+    cost = _seconds(run.rounds, "draft") / counts.levels / (_seconds(run.rounds, "verify") / counts.rounds)
+    length = counts.acceptance_length or 1.0
     speedups = {"right": length / (gamma * cost + 1), "free": length, "all": float(gamma + 1)}
-    options = [{"key": "speedup", "speedup": each} for each in speedups.values()]
+    options = [{"key": "speedup", "speedup": speedup} for speedup in speedups.values()]
     return _question("cost", {"gamma": gamma, "c": cost, "length": length} | speedups, options, 0)
 
 
 def _seconds(rounds: tuple[Round, ...], phase: str) -> float:
-    return sum(getattr(one.seconds, phase) for one in rounds)
+    return sum(getattr(round_.seconds, phase) for round_ in rounds)
 
 
 def _pays(pairs: tuple[tuple[float, float, int], ...]) -> dict[str, Any]:

@@ -30,13 +30,13 @@ def message(kind: str, **fields: Any) -> str:
     return as_json({"kind": kind} | fields)
 
 
-def speaks(kind: str) -> Callable[[Said], str]:
-    """Makes messages of this kind that carry a text."""
+def text_messages(kind: str) -> Callable[[Said], str]:
+    """Makes messages of this kind, which carry a text each."""
     return lambda text: message(kind, text=text)
 
 
-#: A sentence beside the run on the screen, which stays.
-notice = speaks("notice")
+#: A sentence next to the run on the screen, which stays.
+notice = text_messages("notice")
 
 
 # --- a run in words ---------------------------------------------------------------------------------------------------
@@ -67,12 +67,12 @@ def title(row: Row, with_gamma: bool = True) -> Said:
 
 def drafting(settings: Mapping[str, Any]) -> list[Said]:
     """A drafter's parameters but branches, in words, where they are not the table's defaults."""
-    found = []
+    parts = []
     for name in OTHERS:
         if settings.get(name) not in (None, SETTINGS[name].default):
-            known = f"generate.{name}" in words()
-            found.append(said(f"generate.{name}", value=settings[name]) if known else f"{name} {settings[name]}")
-    return found
+            has_text = f"generate.{name}" in words()
+            parts.append(said(f"generate.{name}", value=settings[name]) if has_text else f"{name} {settings[name]}")
+    return parts
 
 
 def settings_line(run: Run) -> Said:
@@ -80,16 +80,16 @@ def settings_line(run: Run) -> Said:
 
     Of the drafter's own settings those needed to compare runs; the trace has them all.
     """
-    own, sampling, parts = run.settings, run.sampling, []
+    settings, sampling, parts = run.settings, run.sampling, []
     if run.engine:
         return joined(
             [said("generate.elsewhere", engine=run.engine), *([_sampling(sampling)] if sampling.greedy else [])]
         )
     # Lookahead's branches are the n-grams it tries.
-    branches = own.get("branches", own.get("guesses"))
+    branches = settings.get("branches", settings.get("guesses"))
     if branches not in (None, 1):
         parts.append(said("generate.branches", n=branches))
-    parts += drafting(own)
+    parts += drafting(settings)
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
         parts.append(said(f"ways.rule_{run.rule}") if run.rule in RULES else run.rule)
@@ -119,13 +119,13 @@ def ending(run: Run) -> Said:
 
 def pair_line(info: PairInfo) -> Said:
     """One line about a pair: name, sizes, device and precision."""
-    known = {"name": info.name, "device": info.device, "dtype": info.dtype}
-    known["target"] = parameters(info.target_parameters)
+    target = parameters(info.target_parameters)
+    values: dict[str, Said] = {"name": info.name, "device": info.device, "dtype": info.dtype, "target": target}
     if not info.target_parameters:
         return info.name
     if not info.draft_parameters:
-        return said("page.pair", **known)
-    return said("page.pair_with_draft", **known, draft=parameters(info.draft_parameters))
+        return said("page.pair", **values)
+    return said("page.pair_with_draft", **values, draft=parameters(info.draft_parameters))
 
 
 def parameters(count: int) -> Said:
@@ -146,9 +146,9 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
         "acceptance_rate": counts.acceptance_rate,
         "reach": counts.reach,
         "tokens_per_second": counts.tokens_per_second,
-        "speedup": measured and measured.ratio,
-        "speedup_low": measured and measured.low,
-        "speedup_high": measured and measured.high,
+        "speedup": measured.ratio if measured else None,
+        "speedup_low": measured.low if measured else None,
+        "speedup_high": measured.high if measured else None,
         "tokens": counts.tokens,
         "target_passes": counts.rounds,
     }
@@ -157,10 +157,10 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
 # --- its messages -----------------------------------------------------------------------------------------------------
 
 
-def opening(run_key: str, run: Run, **others: Any) -> str:
+def opening(run_key: str, run: Run, **fields: Any) -> str:
     """Clears the component and opens a run; its rounds are not read.
 
-    others: ``recorded``, the title, if the run ships with the page; ``share``, for the run's links and files, see
+    fields: ``recorded``, the title, if the run ships with the page; ``share``, for the run's links and files, see
     `links.share`; ``charts``; ``machine``, where the speedup of a run that is over was measured; ``file``, the name of
     the file that a run was opened from.
     """
@@ -179,7 +179,7 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
         lossy=rule is not None and not rule.lossless,
         coins=run.coins,
         engine=run.engine,
-        **others,
+        **fields,
     )
 
 
@@ -201,12 +201,12 @@ def rounds_message(
     """
     mentioned = {
         id
-        for round in rounds
-        for row in round.top
+        for round_ in rounds
+        for row in round_.top
         for pairs in (row.p, row.q, row.residual, row.p_raw, row.q_raw)
         for id, _ in pairs
     }
-    mentioned.update(id for round in rounds for id, _, _ in round.next.line)
+    mentioned.update(id for round_ in rounds for id, _, _ in round_.next.line)
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
         sent.update(new)
@@ -214,7 +214,7 @@ def rounds_message(
         "rounds",
         run=run_key,
         first=rounds[0].index if rounds else None,
-        rounds=[_round(round) for round in rounds],
+        rounds=[_round(round_) for round_ in rounds],
         vocabulary={id: vocabulary[id] for id in new},
         figures=figures,
         charts=charts,
@@ -265,21 +265,21 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any]) ->
     )
 
 
-def token_sources(round: Round) -> list[str]:
+def token_sources(round_: Round) -> list[str]:
     """Where each emitted token came from: ``accepted``, ``recovered``, ``bonus`` or ``plain`` (nothing was drafted)."""
-    last = "plain" if not round.drafted else round.next.kind
-    accepted = round.accepted
-    return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
+    last = "plain" if not round_.drafted else round_.next.kind
+    accepted = round_.accepted
+    return ["accepted" if i < accepted else last for i in range(len(round_.emitted))]
 
 
 def _lane(run: Run, label: Said) -> dict[str, Any]:
     counts = tally(run.rounds)
-    sources = (source for round in run.rounds for source in token_sources(round))
+    sources = (source for round_ in run.rounds for source in token_sources(round_))
     return {
         "label": label,
         "times": [float(f"{seconds:.6f}") for seconds in emission_times(run.rounds)],
-        "counts": [len(round.emitted) for round in run.rounds],
-        "pieces": [piece for round in run.rounds for piece in round.pieces],
+        "counts": [len(round_.emitted) for round_ in run.rounds],
+        "pieces": [piece for round_ in run.rounds for piece in round_.pieces],
         "sources": "".join(SOURCE_LETTERS[source] for source in sources),
         "tokens": counts.tokens,
         "target_passes": counts.rounds,
@@ -287,46 +287,42 @@ def _lane(run: Run, label: Said) -> dict[str, Any]:
     }
 
 
-def _round(round: Round) -> dict[str, Any]:
+def _round(round_: Round) -> dict[str, Any]:
     """A round as in the trace file, without phase times (the charts show those)."""
     message: dict[str, Any] = {
-        "index": round.index,
-        "drafted": [_drafted(token) for token in round.drafted],
+        "index": round_.index,
+        "drafted": [_drafted(token) for token in round_.drafted],
         "next": {
-            "id": round.next.id,
-            "text": round.next.text,
-            "kind": round.next.kind,
-            "u": _exact(round.next.u),
-            "prob": _exact(round.next.prob),
-            "below": _exact(round.next.below),
-            "line": [list(piece) for piece in round.next.line],
+            "id": round_.next.id,
+            "text": round_.next.text,
+            "kind": round_.next.kind,
+            "u": _exact(round_.next.u),
+            "prob": _exact(round_.next.prob),
+            "below": _exact(round_.next.below),
+            "line": [list(piece) for piece in round_.next.line],
         },
-        "emitted": list(round.emitted),
-        "pieces": list(round.pieces),
+        "emitted": list(round_.emitted),
+        "pieces": list(round_.pieces),
         "top": [
-            _row(row, round.next.u is None) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))
+            _candidates(row, round_.next.u is None) if sent else {"p": []}
+            for row, sent in zip(round_.top, _rows_sent(round_))
         ],
-        "seconds": round.seconds and _short(round.seconds.total),
+        "seconds": round_.seconds and _short(round_.seconds.total),
     }
-    if round.stop_reason is not None:
-        message["stop_reason"] = round.stop_reason
-    if round.dropped:
-        message["dropped"] = round.dropped
-    if round.read_again:
-        message["read_again"] = round.read_again
-    if round.choice is not None:
-        message["choice"] = asdict(round.choice)
-    return message | _those_there(round, "confidence", "distance")
+    rare = {name: value for name in ("stop_reason", "dropped", "read_again") if (value := getattr(round_, name))}
+    if round_.choice is not None:
+        rare["choice"] = asdict(round_.choice)
+    return message | rare | _those_there(round_, "confidence", "distance")
 
 
-def _told_rows(round: Round) -> list[bool]:
+def _rows_sent(round_: Round) -> list[bool]:
     """Which rows of candidates are sent: all of a chain; of a tree, those on the accepted path.
 
     A tree has rows for every branch that was cut, several times what anybody looks at; the trace file keeps them.
     """
-    if all(token.parent == place - 1 for place, token in enumerate(round.drafted)):
-        return [True] * len(round.top)
-    return [True, *(token.outcome == "accepted" for token in round.drafted)]
+    if all(token.parent == place - 1 for place, token in enumerate(round_.drafted)):
+        return [True] * len(round_.top)
+    return [True, *(token.outcome == "accepted" for token in round_.drafted)]
 
 
 def _drafted(token: DraftedToken) -> dict[str, Any]:
@@ -337,19 +333,19 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
     return message | _those_there(token, "p_left")
 
 
-def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict[str, float]:
+def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict[str, float | None]:
     return {name: _exact(value) for name in names if (value := getattr(record, name)) is not None}
 
 
-def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
+def _candidates(row: Candidates, greedy: bool) -> dict[str, Any]:
     """A row's lists. Greedy p and q are 0 or 1 and say little, so the models' own are added."""
     lists = {"p": row.p, "q": row.q, "residual": row.residual}
     if greedy:
         lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
     # Where a token was rejected, readers recompute the residual from p and q.
     digits = _exact if row.residual else _short
-    told = {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
-    return told | _those_there(row, "reach")
+    row_lists = {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+    return row_lists | _those_there(row, "reach")
 
 
 def _exact(value: float | None) -> float | None:

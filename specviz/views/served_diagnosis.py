@@ -8,8 +8,8 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
-from specviz.foreign.doctor import Finding, Signs, examine
-from specviz.foreign.metrics import ServedRequest, tally_of
+from specviz.foreign.doctor import ServerFinding, Signs, examine
+from specviz.foreign.metrics import ServedRequest
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Words
@@ -34,28 +34,27 @@ def signs_of(
     ``speedup``) for speedups in another form.
     """
     passes = accepted = drafted = 0.0
-    kept: list[float] = []
-    reached: list[float] = []
-    told, whole = [_told(one) for one in requests], all(one.lengths_known for one in requests)
-    for one, (number, tokens, positions) in zip(requests, told):
-        passes, accepted, drafted = passes + number, accepted + tokens, drafted + (one.drafted or 0)
-        before = [number, *positions] if not one.lengths_known else tally_of(one.outcomes).judged_at
-        kept = [sum(pair) for pair in zip_longest(kept, positions, fillvalue=0.0)]
-        reached = [sum(pair) for pair in zip_longest(reached, before[: len(positions)], fillvalue=0.0)]
+    accepted_at: list[float] = []
+    judged_at: list[float] = []
+    counts = [_by_position(request) for request in requests]
+    for request, (number, tokens, positions) in zip(requests, counts):
+        passes, accepted, drafted = passes + number, accepted + tokens, drafted + (request.drafted or 0)
+        judged = [number, *positions] if request.tally is None else request.tally.judged_at
+        accepted_at = [sum(pair) for pair in zip_longest(accepted_at, positions, fillvalue=0.0)]
+        judged_at = [sum(pair) for pair in zip_longest(judged_at, judged[: len(positions)], fillvalue=0.0)]
     # A position is judged by all requests, or by none.
-    if any(tokens and not positions for _, tokens, positions in told):
-        kept, reached = [], []
-    counted = all(one.drafted is not None and not one.format.nominal for one in requests)
-    known = bool(passes)
-    loads = [one.running for one in requests if one.running]
+    if any(tokens and not positions for _, tokens, positions in counts):
+        accepted_at, judged_at = [], []
+    drafts_counted = all(request.drafted is not None and not request.format.nominal for request in requests)
+    loads = [request.running for request in requests if request.running]
     load = (min(loads), fmean(loads), max(loads)) if loads else None
     return Signs(
         passes=passes,
-        kept=[min(pair) for pair in zip(kept, reached)],
-        reached=reached,
-        whole=whole,
-        accepted=accepted if known else None,
-        drafted=drafted if counted else None,
+        accepted_at=[min(pair) for pair in zip(accepted_at, judged_at)],
+        judged_at=judged_at,
+        lengths_known=all(request.lengths_known for request in requests),
+        accepted=accepted if passes else None,
+        drafted=drafted if drafts_counted else None,
         speedups=_speedups(speedups, load[1] if load else 1.0) or _measured(requests, plain),
         cost=cost,
         load=load,
@@ -64,41 +63,44 @@ def signs_of(
 
 def _measured(requests: Sequence[ServedRequest], plain: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Speedups by requests at once, the least first, where a benchmark was run with drafts and without."""
-    drafting, without = _by_load([(one.running, one.speed) for one in requests]), _by_load(plain)
+    drafting = _by_load([(request.running, request.speed) for request in requests])
+    without = _by_load(plain)
     return [(load, drafting[load] / without[load]) for load in sorted(drafting.keys() & without.keys())]
 
 
 def _by_load(benchmarks: Sequence[tuple[float | None, float | None]]) -> dict[float, float]:
-    """Mean tokens a second by requests at once, of those that say both."""
-    found: dict[float, list[float]] = {}
+    """Mean tokens a second by requests at once, over the benchmarks that report both."""
+    speeds: dict[float, list[float]] = {}
     for load, speed in benchmarks:
         if load and speed:
-            found.setdefault(load, []).append(speed)
-    return {load: fmean(speeds) for load, speeds in found.items()}
+            speeds.setdefault(load, []).append(speed)
+    return {load: fmean(values) for load, values in speeds.items()}
 
 
-def _told(one: ServedRequest) -> tuple[float, float, list[float]]:
-    """Passes, tokens kept in them, and passes that kept each position; zeros of an entry that tells nothing of it."""
-    if one.lengths_known:
-        counts = tally_of(one.outcomes)
-        return counts.rounds, counts.accepted, [float(number) for number in counts.accepted_at]
-    if one.outcomes:
-        deepest = max(kept for kept, _ in one.outcomes)
+def _by_position(request: ServedRequest) -> tuple[float, float, list[float]]:
+    """Passes, tokens accepted in them, and passes that accepted a token at each position; zeros where an entry says
+    nothing of it."""
+    if request.tally is not None:
+        return request.tally.rounds, request.tally.accepted, [float(number) for number in request.tally.accepted_at]
+    if request.outcomes:
+        deepest = max(accepted for accepted, _ in request.outcomes)
         positions = [
-            float(sum(number for (kept, _), number in one.outcomes.items() if kept > place)) for place in range(deepest)
+            float(sum(number for (accepted, _), number in request.outcomes.items() if accepted > place))
+            for place in range(deepest)
         ]
-        return one.outcomes.total(), sum(positions), positions
-    if one.shares:
-        passes = max(1.0, (one.drafted or 0) / len(one.shares)) if one.passes is None else one.passes
-        return passes, passes * sum(one.shares), [passes * share for share in one.shares]
-    if one.passes and one.accepted is not None:
-        return one.passes, one.accepted, []
-    return (1.0, one.length - 1, []) if one.length else (0.0, 0.0, [])
+        return request.outcomes.total(), sum(positions), positions
+    if request.shares:
+        at_least = max(1.0, (request.drafted or 0) / len(request.shares))
+        passes = at_least if request.passes is None else request.passes
+        return passes, passes * sum(request.shares), [passes * share for share in request.shares]
+    if request.passes and request.accepted is not None:
+        return request.passes, request.accepted, []
+    return (1.0, request.length - 1, []) if request.length else (0.0, 0.0, [])
 
 
 def _speedups(text: str, load: float) -> list[tuple[float, float]]:
     """``1.9``, or with requests at once ``1:1.9 32:0.8``, the least load first. load: where none is typed."""
-    found = []
+    typed = []
     for part in text.replace(",", " ").split():
         match = _SPEEDUP.fullmatch(part)
         if match is None or not float(match[2]):
@@ -107,27 +109,22 @@ def _speedups(text: str, load: float) -> list[tuple[float, float]]:
                 "speedup",
                 value=quoted(part),
             )
-        found.append((float(match[1] or load), float(match[2])))
-    return sorted(found)
+        typed.append((float(match[1] or load), float(match[2])))
+    return sorted(typed)
 
 
 def findings(signs: Signs, say: Words) -> list[dict[str, Any]]:
     """What the doctor says, for a message: its text, and each likely cause with what would settle it."""
-    return [
-        {
-            "kind": finding.kind,
-            "text": say(f"doctor.{finding.kind}", **_written(finding)),
-            "causes": [
-                {"cause": say(f"doctor.cause_{cause}"), "settles": say(f"doctor.settles_{cause}")}
-                for cause in finding.causes
-            ],
-        }
-        for finding in examine(signs)
-    ]
 
+    def message(finding: ServerFinding) -> dict[str, Any]:
+        figures = {name: 100 * value if name in _SHARES else value for name, value in finding.figures.items()}
+        causes = [
+            {"cause": say(f"doctor.cause_{cause}"), "settles": say(f"doctor.settles_{cause}")}
+            for cause in finding.causes
+        ]
+        return {"kind": finding.kind, "text": say(f"doctor.{finding.kind}", **figures), "causes": causes}
 
-def _written(finding: Finding) -> dict[str, float]:
-    return {name: 100 * value if name in _SHARES else value for name, value in finding.figures.items()}
+    return list(map(message, examine(signs)))
 
 
 @functools.cache
@@ -136,14 +133,15 @@ def anchors() -> list[dict[str, Any]]:
     return json.loads((ASSETS / "anchors.json").read_text(encoding="utf-8"))
 
 
-def beside(requests: Sequence[ServedRequest], signs: Signs) -> list[dict[str, Any]]:
+def anchors_for(requests: Sequence[ServedRequest], signs: Signs) -> list[dict[str, Any]]:
     """The published figures, those of a method that the server names first, then those that drafted as much."""
-    names = _plain(" ".join(one.name for one in requests[:100]))
-    gamma = signs.drafted / signs.passes if signs.drafted and signs.passes else len(signs.kept)
-    return sorted(
-        anchors(),
-        key=lambda one: (_plain(one["method"]) not in names, abs(one.get("drafted", 99) - gamma) if gamma else 0),
-    )
+    names = _plain(" ".join(request.name for request in requests[:100]))
+    gamma = signs.drafted / signs.passes if signs.drafted and signs.passes else len(signs.accepted_at)
+
+    def distance(anchor: dict[str, Any]) -> tuple[bool, float]:
+        return _plain(anchor["method"]) not in names, abs(anchor.get("drafted", 99) - gamma) if gamma else 0
+
+    return sorted(anchors(), key=distance)
 
 
 def _plain(name: str) -> str:
@@ -153,23 +151,23 @@ def _plain(name: str) -> str:
 def diagnosis_lines(signs: Signs, requests: Sequence[ServedRequest], say: Words) -> Iterator[str]:
     """The same for a terminal."""
     yield say("doctor.title")
-    found = findings(signs, say)
-    for finding in found:
+    diagnosed = findings(signs, say)
+    for finding in diagnosed:
         yield f"- {finding['text']}"
-        for one in finding["causes"]:
-            yield f"    {one['cause']} {one['settles']}"
-    if not found:
+        for cause in finding["causes"]:
+            yield f"    {cause['cause']} {cause['settles']}"
+    if not diagnosed:
         yield f"- {say('doctor.nothing')}"
     yield ""
     yield say("doctor.anchors_title")
-    for method, least, most, number in ranges(beside(requests, signs)):
+    for method, least, most, number in ranges(anchors_for(requests, signs)):
         yield f"  {method:14} {least:.2f} – {most:.2f}   {say('doctor.settings', n=number)}"
     yield say("doctor.anchors_lead")
 
 
 def ranges(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float, float, int]]:
     """By method, in order: the least and the most tokens per pass that were published, and in how many settings."""
-    for method in dict.fromkeys(one["method"] for one in rows):
-        tokens = [one["tokens"] for one in rows if one["method"] == method and "tokens" in one]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        tokens = [row["tokens"] for row in rows if row["method"] == method and "tokens" in row]
         if tokens:
             yield method, min(tokens), max(tokens), len(tokens)

@@ -4,8 +4,9 @@ Bounded whatever was read: of many requests the quantiles and the extremes.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
@@ -14,7 +15,7 @@ from specviz.records.metrics import Tally
 from specviz.records.words import Words, words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json
-from specviz.views.served_diagnosis import beside, diagnosis_lines, findings, signs_of
+from specviz.views.served_diagnosis import anchors_for, diagnosis_lines, findings, signs_of
 from specviz.views.terminal import harmless
 
 #: At most this many positions, values of the curve over requests, and requests at either end.
@@ -31,63 +32,69 @@ QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 class Position:
     """Counts at one draft position; None if they cannot be known."""
 
-    share: float  # passes that kept a token here, of all
+    share: float  # passes that accepted a token here, of all
     judged: int | None  # passes that got here and had drafted a token for it
-    conditional: float | None  # kept / judged
+    conditional: float | None  # accepted / judged
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """All requests together."""
 
-    requests: Sequence[ServedRequest]
-    passes: int | None  # of those that report it
+    passes: int | None  # of the requests that report it
     tokens_per_pass: float | None  # 1 + accepted / passes, where both are known; of one alone, as its server rounds it
     answer_tokens_per_pass: float | None  # completion tokens / passes, of the requests that report nothing else
     acceptance_share: float | None  # accepted / drafted, whatever drafted means to the server
     nominal: bool  # whether some server counts the configured length as drafted
-    known: int  # requests of which the lengths of all drafts are known
-    alpha: float | None  # accepted / judged, of these
+    lengths_known: int  # requests of which the lengths of all drafts are known
+    alpha: float | None  # accepted / judged, of those requests
     positions: tuple[Position, ...]
     tokens: tuple[float, ...]  # [j]: the share of passes that made j + 1 tokens
 
 
-def together(served: ServedRequests) -> Served:
+def figures_of(served: ServedRequests) -> Served:
     """The figures of all requests, each over those that give it."""
-    counted = [one for one in served.requests if one.passes and one.accepted is not None]
-    bare = [one for one in served.requests if one.accepted is None and one.passes and one.completion_tokens]
-    judged = [one for one in served.requests if one.drafted and one.accepted is not None]
-    known = [one for one in counted if one.lengths_known]
-    counts = tally_of(sum((one.outcomes for one in known), Counter()))
-    kept = Counter[int]()
-    for one in counted:
-        for (accepted, _), number in (one.outcomes or {}).items():
-            kept[accepted] += number
-    told = [one.passes for one in served.requests if one.passes is not None]
-    passes, alone = sum(one.passes for one in counted), served.requests[0] if len(served.requests) == 1 else None
-    rounded = [Position(share, None, None) for share in (alone and alone.shares) or ()]
+    requests = served.requests
+    counted = [request for request in requests if request.passes and request.accepted is not None]
+    known = [request.outcomes for request in counted if request.outcomes is not None and request.lengths_known]
+    counts = tally_of(sum(known, Counter()))
+    accepted_in = Counter[int]()
+    for request in counted:
+        for (accepted, _), number in (request.outcomes or {}).items():
+            accepted_in[accepted] += number
+    most = min(max(accepted_in, default=-1), MOST_POSITIONS)
+    passes = [request.passes for request in requests if request.passes is not None]
+    length, shares = (requests[0].length, requests[0].shares) if len(requests) == 1 else (None, None)
+    rounded = [Position(share, None, None) for share in shares or ()]
+    accepted_by_pass = _ratio((request.accepted, request.passes) for request in requests)
     return Served(
-        requests=served.requests,
-        passes=sum(told) if told else None,
-        tokens_per_pass=1 + sum(one.accepted for one in counted) / passes if passes else alone and alone.length,
-        answer_tokens_per_pass=(
-            sum(one.completion_tokens for one in bare) / sum(one.passes for one in bare) if bare else None
+        passes=sum(passes) if passes else None,
+        tokens_per_pass=length if accepted_by_pass is None else 1 + accepted_by_pass,
+        answer_tokens_per_pass=_ratio(
+            (request.completion_tokens or None, request.passes) for request in requests if request.accepted is None
         ),
-        acceptance_share=(sum(one.accepted for one in judged) / sum(one.drafted for one in judged) if judged else None),
-        nominal=any(one.format.nominal for one in judged),
-        known=len(known),
+        acceptance_share=_ratio((request.accepted, request.drafted) for request in requests),
+        nominal=any(request.format.nominal for request in requests if request.drafted and request.accepted is not None),
+        lengths_known=len(known),
         alpha=counts.acceptance_rate,
-        positions=tuple(rounded[:MOST_POSITIONS] or _positions(kept, counts)),
-        tokens=tuple(kept[j] / kept.total() for j in range(min(max(kept, default=-1), MOST_POSITIONS) + 1)),
+        positions=tuple(rounded[:MOST_POSITIONS] or _positions(accepted_in, counts)),
+        tokens=tuple(accepted_in[j] / accepted_in.total() for j in range(most + 1)),
     )
 
 
-def _positions(kept: Counter[int], counts: Tally) -> Iterator[Position]:
-    rates, passes = counts.conditional_position_rates(), kept.total()
-    for place in range(min(max(max(kept, default=0), len(rates)), MOST_POSITIONS)):
-        share = sum(number for accepted, number in kept.items() if accepted > place) / passes
-        there = place < len(rates)
-        yield Position(share, counts.judged_at[place] if there else None, rates[place] if there else None)
+def _ratio(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
+    """The sum of the counts over that of their totals, where both are known; None where they never are."""
+    known = [(count, total) for count, total in pairs if count is not None and total]
+    return sum(count for count, _ in known) / sum(total for _, total in known) if known else None
+
+
+def _positions(accepted_in: Counter[int], counts: Tally) -> Iterator[Position]:
+    """accepted_in: passes by the draft tokens that they accepted."""
+    rates, passes = counts.conditional_position_rates(), accepted_in.total()
+    for place in range(min(max(max(accepted_in, default=0), len(rates)), MOST_POSITIONS)):
+        share = sum(number for accepted, number in accepted_in.items() if accepted > place) / passes
+        known = place < len(rates)
+        yield Position(share, counts.judged_at[place] if known else None, rates[place] if known else None)
 
 
 #: The figures that a message has as they are.
@@ -104,48 +111,48 @@ def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> st
 
 
 def served_message(served: ServedRequests, say: Words, speedups: str = "", cost: float | None = None) -> str:
-    found, ordered = together(served), _ordered(served.requests)
+    figures, ordered = figures_of(served), _ordered(served.requests)
     signs = signs_of(served.requests, speedups, cost, served.plain)
-    silent = [one for one in served.requests if one.passes is None]
+    silent = [request for request in served.requests if request.passes is None]
     places = {_rank(value / (MOST_VALUES - 1), ordered) for value in range(MOST_VALUES)}
     return as_json(
         {"kind": "served"}
-        | {name: getattr(found, name) for name in _FIGURES}
+        | {name: getattr(figures, name) for name in _FIGURES}
         | {
-            "servers": list(dict.fromkeys(one.format.name for one in served.requests)),
+            "servers": list(dict.fromkeys(request.format.name for request in served.requests)),
             "requests": len(served.requests) - _summaries(served.requests),
             "summaries": _summaries(served.requests),
             "without": served.without,
             "left_out": served.left_out,
             "reasons": [say.error(reason) for reason in served.reasons],
-            "rounded": sum(1 for one in silent if one.length is not None),
-            "uncounted": sum(1 for one in silent if one.length is None),
-            "unknown": sum(1 for one in served.requests if one.passes != 0 and not one.lengths_known),
-            "positions": [asdict(one) for one in found.positions],
+            "rounded": sum(1 for request in silent if request.length is not None),
+            "uncounted": sum(1 for request in silent if request.length is None),
+            "unknown": sum(1 for request in served.requests if request.passes != 0 and not request.lengths_known),
+            "positions": [asdict(position) for position in figures.positions],
             "curve": [ordered[place].tokens_per_pass for place in sorted(places) if ordered],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
-            "rows": [_row(one) for one in _extremes(ordered)],
+            "rows": [_request_row(request) for request in _extremes(ordered)],
             "load": signs.load,
             "speedups": signs.speedups,
             "findings": findings(signs, say),
-            "anchors": beside(served.requests, signs),
+            "anchors": anchors_for(served.requests, signs),
         }
     )
 
 
 def _summaries(requests: Sequence[ServedRequest]) -> int:
-    """How many of them summarise many requests."""
-    return sum(one.format.many for one in requests)
+    """How many entries summarise many requests."""
+    return sum(request.format.many for request in requests)
 
 
-def _row(one: ServedRequest) -> dict[str, Any]:
-    alpha = tally_of(one.outcomes).acceptance_rate if one.lengths_known else None
-    return {name: getattr(one, name) for name in ("number", "name", "passes", "tokens_per_pass")} | {"alpha": alpha}
+def _request_row(request: ServedRequest) -> dict[str, Any]:
+    names = "number", "name", "passes", "tokens_per_pass"
+    return {name: getattr(request, name) for name in names} | {"alpha": request.tally and request.tally.acceptance_rate}
 
 
 def _ordered(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
     """By tokens per pass, the least first; those without are left out."""
-    return sorted((one for one in requests if one.tokens_per_pass), key=lambda one: one.tokens_per_pass)
+    return sorted((request for request in requests if request.tokens_per_pass), key=attrgetter("tokens_per_pass"))
 
 
 def _rank(share: float, ordered: Sequence[ServedRequest]) -> int:
@@ -162,25 +169,27 @@ def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
 def served_text(served: ServedRequests, cost: float | None = None, speedups: str = "") -> str:
     """The same for a terminal. cost: the server's c, if its owner knows it; then the γ that the formula favours too."""
     signs = signs_of(served.requests, speedups, cost, served.plain)
-    found, ordered, summaries = together(served), _ordered(served.requests), _summaries(served.requests)
+    figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
+    of_requests = f"{figures.lengths_known} of {len(served.requests)} requests:"
     lines = [
-        f"{len(found.requests) - summaries} requests, {of_many}{_number(found.passes)} target passes that verified a "
-        f"draft; {served.without} entries without metrics",
-        f"tokens per pass, 1 + accepted / passes:      {_number(found.tokens_per_pass)}",
-        f"response tokens per pass, if nothing else:   {_number(found.answer_tokens_per_pass)}",
-        f"accepted / drafted, as the server counts:    {_number(found.acceptance_share)}",
+        f"{len(served.requests) - summaries} requests, {of_many}{_number(figures.passes)} target passes that verified "
+        f"a draft; {served.without} entries without metrics",
+        f"tokens per pass, 1 + accepted / passes:      {_number(figures.tokens_per_pass)}",
+        f"response tokens per pass, if nothing else:   {_number(figures.answer_tokens_per_pass)}",
+        f"accepted / drafted, as the server counts:    {_number(figures.acceptance_share)}",
         f"requests at once: least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
-        f"α, accepted / judged, {found.known} of {len(found.requests)} requests:".ljust(45) + _number(found.alpha),
+        f"α, accepted / judged, {of_requests:23}{_number(figures.alpha)}",
         "",
         "position   of all passes   of those reached",
-        *(f"{n:8}   {one.share:13.3f}   {_number(one.conditional):>16}" for n, one in enumerate(found.positions, 1)),
+        *(f"{n:8}   {row.share:13.3f}   {_number(row.conditional):>16}" for n, row in enumerate(figures.positions, 1)),
         "",
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),
         *(
-            f"{_number(one.tokens_per_pass)}  {_number(one.passes):>9} passes  {_named(one)}"
-            for one in _extremes(ordered)
+            f"{_number(request.tokens_per_pass)}  {_number(request.passes):>9} passes  "
+            f"request {request.number} {harmless(request.name)}".rstrip()
+            for request in _extremes(ordered)
         ),
     ]
     lines += ["", *diagnosis_lines(signs, served.requests, words())]
@@ -188,17 +197,13 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
         lines += [
             "",
             f"{served.left_out} left out; the first:",
-            *(harmless(str(one)) for one in served.reasons),
+            *(harmless(str(reason)) for reason in served.reasons),
         ]
-    if cost is not None and found.alpha is not None:
-        best = optimal_gamma(found.alpha, cost, MOST_GAMMA)
+    if cost is not None and figures.alpha is not None:
+        best = optimal_gamma(figures.alpha, cost, MOST_GAMMA)
         what = f"best γ up to {MOST_GAMMA} by the formula at c = {cost:g}, if verifying costs as much as one token"
-        lines += ["", f"{what}: {best}, {expected_speedup(found.alpha, best, cost):.2f}×"]
+        lines += ["", f"{what}: {best}, {expected_speedup(figures.alpha, best, cost):.2f}×"]
     return "\n".join(lines)
-
-
-def _named(one: ServedRequest) -> str:
-    return f"request {one.number} {harmless(one.name)}".rstrip()
 
 
 def _number(value: float | None) -> str:

@@ -42,7 +42,7 @@ def write_site(folder: pathlib.Path) -> int:
             "{path} is not empty: name a new folder, or one that this wrote before.", "folder", path=folder
         )
     try:
-        return _written(folder)
+        return _write(folder)
     except OSError as error:
         raise SpecvizError(
             "{path} cannot be written ({reason}): name a folder that you may write to.",
@@ -52,7 +52,7 @@ def write_site(folder: pathlib.Path) -> int:
         ) from error
 
 
-def _written(folder: pathlib.Path) -> int:
+def _write(folder: pathlib.Path) -> int:
     for name in FOLDERS:
         shutil.copytree(WEB / name, folder / "web" / name, ignore=_TEXTS, dirs_exist_ok=True)
     shutil.copy(WEB / "colours.css", folder / "web")
@@ -91,7 +91,7 @@ def _site(recorded: Iterable[str]) -> dict[str, Any]:
     weights = {role: sorted((EMBEDDED / role).glob("*.safetensors")) for role in ("target", "draft")}
     return {
         "languages": {
-            each: {"name": name, "words": words(each).texts_in(*scripts, *recorded)} for each, name in LANGUAGES.items()
+            code: {"name": name, "words": words(code).texts_in(*scripts, *recorded)} for code, name in LANGUAGES.items()
         },
         "presets": {preset.name: preset.prompt for preset in PRESETS},
         "recordings": [recording.name for recording in RECORDINGS],
@@ -109,7 +109,7 @@ def _site(recorded: Iterable[str]) -> dict[str, Any]:
         "pair": {
             "name": pair.name,
             "target": parameters(pair.target_parameters),
-            "draft": parameters(pair.draft_parameters),
+            "draft": parameters(pair.draft_parameters or 0),
             "device": "WebAssembly",
             "dtype": "float32",
         },

@@ -6,7 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
-from specviz.records.runs import Round
+from specviz.records.runs import DraftedToken, Round
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
@@ -36,9 +36,9 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
-    told = [_row(row, row is best, rules_alike) for row in rows]
+    table = [_contest_row(row, row is best, rules_alike) for row in rows]
     shared = {"phase": phase, "text": text, "fraction": fraction}
-    return message("contest", **shared, repeats=repeats, rows=told, texts=texts, domains=domains)
+    return message("contest", **shared, repeats=repeats, rows=table, texts=texts, domains=domains)
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:
@@ -47,14 +47,14 @@ def fastest(rows: Iterable[Row]) -> Row | None:
     return max(measured, key=lambda row: row.speedup_measured or 0.0, default=None)
 
 
-def _row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
+def _contest_row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     names = ("num_draft_tokens", "branches", "usual_branches", "lossless", "repeats", "reason")
-    own = {name: getattr(row, name) for name in names}
+    values = {name: getattr(row, name) for name in names}
     # At temperature 0 the rule is only named if others were asked for.
     alike = said("compare.rules_alike") if rules_alike else ""
     rule = "" if row.rule is None else said(f"ways.rule_{row.rule}") if row.temperature else alike
-    words = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
-    return own | words | {"best": best, "figures": row.figures()}
+    texts = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
+    return values | texts | {"best": best, "figures": row.figures()}
 
 
 @dataclass(slots=True)
@@ -63,11 +63,11 @@ class Replayed:
 
     rounds: int = 0
     drafted: int = 0
-    kept: tuple[int, int] = (0, 0)  # draft tokens kept by the token rule and by the block rule
-    ahead: int = 0  # rounds in which the block rule kept more
+    kept: tuple[int, int] = (0, 0)  # draft tokens accepted by the token rule and by the block rule
+    ahead: int = 0  # rounds in which the block rule accepted more
     behind: int = 0  # and fewer
     #: Those rounds as the page shows them: each draft token with its coin u, the token rule's bound min(1, p/q) and
-    #: the block rule's h; and the token that each rule appends to those it kept.
+    #: the block rule's h; and the token that each rule appends to those it accepted.
     differing: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, token: Round, block: Round) -> None:
@@ -87,15 +87,16 @@ def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float)
     return message("replay", phase=phase, text=text, fraction=fraction, **totals, differing=differing)
 
 
-def _differing(token: Round, block: Round) -> dict[str, Any]:
+def _differing(by_token: Round, by_block: Round) -> dict[str, Any]:
+    def drafted(token: DraftedToken) -> dict[str, Any]:
+        ratio = min(1.0, token.p / token.q) if token.p is not None and token.q else None
+        return {"text": token.text, "u": token.u, "ratio": ratio, "h": token.accept_prob}
+
     return {
-        "index": token.index,
-        "drafted": [
-            {"text": one.text, "u": one.u, "ratio": min(1.0, one.p / one.q), "h": one.accept_prob}
-            for one in block.drafted
-        ],
-        "kept": [token.accepted, block.accepted],
-        "next": [{"text": one.next.text, "kind": one.next.kind} for one in (token, block)],
+        "index": by_token.index,
+        "drafted": list(map(drafted, by_block.drafted)),
+        "kept": [by_token.accepted, by_block.accepted],
+        "next": [{"text": round_.next.text, "kind": round_.next.kind} for round_ in (by_token, by_block)],
     }
 
 
@@ -131,26 +132,27 @@ def why_message(
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. runs: all that are kept, latest last. passes, batches, forced: of one
-    text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
+    story: the controls' settings for a first run. runs: those the lab holds, latest last. passes, batches, forced: of
+    one text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
     measured = {"passes": passes, "batches": batches, "forced": forced}
-    sections = {name: one and _measuring(one) for name, one in measured.items()}
+    sections: dict[str, Any] = {name: measuring and _measuring(measuring) for name, measuring in measured.items()}
     sections |= {"story": story, "runs": None if runs is None else [_run(run) for run in runs]}
     return message("why", **{name: section for name, section in sections.items() if section is not None})
 
 
-def _measuring(one: Measuring) -> dict[str, Any]:
-    result = pass_values(one.result) if isinstance(one.result, PassTimes) else one.result and asdict(one.result)
-    return {"phase": one.phase, "problem": one.problem, "result": result}
+def _measuring(measuring: Measuring) -> dict[str, Any]:
+    result = measuring.result
+    values = pass_values(result) if isinstance(result, PassTimes) else result and asdict(result)
+    return {"phase": measuring.phase, "problem": measuring.problem, "result": values}
 
 
 def pass_values(passes: PassTimes) -> dict[str, Any]:
     """Measured passes, with their pair and device."""
     names = ("target", "draft", "context", "device", "dtype", "threads", "fraction", "cost_coefficient")
     curves = [_curve(curve, passes.limits_hold) for curve in passes.curves]
-    own = {name: getattr(passes, name) for name in names}
-    return own | {"passes": passes.kind, "limit": ABOUT_ONE, "curves": curves}
+    values = {name: getattr(passes, name) for name in names}
+    return values | {"passes": passes.kind, "limit": ABOUT_ONE, "curves": curves}
 
 
 def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.contest import ALL, Row
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
 LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS, "★ bonus"), (PLAIN, "○ plain step"))
 
-
 #: Joiners belong to words and emoji in many scripts, and turn nothing around.
-_KEPT = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-
+_JOINERS = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 #: Replacements for our own signs in an encoding that lacks them, such as Windows' code pages and ASCII.
 _SIGNS = {"✓": "ok", "✗": "NO", "★": "*", "↻": "~", "○": "o", "→": "->", "–": "-", "—": "-", "−": "-", "·": "|"}
@@ -37,6 +35,7 @@ _SIGNS |= {"×": "x", "…": "...", "γ": "gamma", "α": "alpha", "τ": "tau", "
 
 
 def _in_its_place(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(_SIGNS.get(character, "?") for character in lacking), error.end
 
@@ -50,7 +49,7 @@ def take_anything(stream: TextIO) -> None:
         stream.reconfigure(errors="specviz")
 
 
-def let_go(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Discards all further output of a stream that is no longer read: Python flushes it when it ends."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
@@ -68,7 +67,7 @@ def harmless(text: str) -> str:
 
 
 def _visible(character: str) -> str:
-    if character in _KEPT or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
+    if character in _JOINERS or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
         return character
     return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
 
@@ -77,11 +76,11 @@ def painted(text: str, colour: str, enabled: bool) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and text else text
 
 
-def paint_round(one: Round, enabled: bool) -> str:
+def paint_round(round_: Round, enabled: bool) -> str:
     """The round's text: accepted draft tokens, then one token of the target's own."""
-    own = PLAIN if not one.drafted else RECOVERED if one.next.kind == "recovered" else BONUS
-    colours = [ACCEPTED] * one.accepted + [own]
-    return "".join(painted(harmless(piece), colour, enabled) for piece, colour in zip(one.pieces, colours))
+    last = PLAIN if not round_.drafted else RECOVERED if round_.next.kind == "recovered" else BONUS
+    colours = [ACCEPTED] * round_.accepted + [last]
+    return "".join(painted(harmless(piece), colour, enabled) for piece, colour in zip(round_.pieces, colours))
 
 
 def legend(enabled: bool) -> str:
@@ -136,7 +135,7 @@ def advice(
     """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain."""
     best, *_ = order = ranked(offers)
     ratio, gammas = best.ratio, good_lengths(offers, best)
-    known = {
+    values = {
         "drafter": _named(best),
         "gamma": best.num_draft_tokens,
         "measured": ratio.value,
@@ -144,14 +143,14 @@ def advice(
         "formula": _number(best.row.speedup_formula),
         "machine": machine,
     }
-    sentence = said(f"advice.{best.outcome}", **known)
+    sentence = said(f"advice.{best.outcome}", **values)
     if best.outcome != "plain" and len(gammas) > 1:
         sentence = joined([sentence, said("advice.range", least=gammas[0], most=gammas[-1])], " ")
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
     return Advice(
         sentence=sentence,
         head=tuple(said(f"advice.head_{name}") for name in head),
-        rows=tuple(_row(one) for one in order),
+        rows=tuple(_offer_row(offer) for offer in order),
         about=said("advice.about", pair=pair, passes=passes, temperature=temperature),
         flags=() if best.outcome == "plain" else tuple(_flags(best)),
         domains=work_table(rows) if len({row.domain for row in rows}) > 1 else (),
@@ -160,11 +159,11 @@ def advice(
 
 def as_table(advice: Advice, say: Words) -> str:
     """For a terminal."""
-    told = _spoken(advice, say)
-    flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in told.flags]
-    parts = [aligned((told.head, *told.rows)), told.sentence, told.about]
-    if told.domains:
-        parts.insert(1, aligned(told.domains))
+    texts = _in_words(advice, say)
+    flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in texts.flags]
+    parts = [aligned((texts.head, *texts.rows)), texts.sentence, texts.about]
+    if texts.domains:
+        parts.insert(1, aligned(texts.domains))
     if flags:
         parts.append("\n".join([f"{say('advice.flags')}:", *flags]))
     return harmless("\n\n".join(parts))
@@ -172,20 +171,21 @@ def as_table(advice: Advice, say: Words) -> str:
 
 def as_markdown(advice: Advice, say: Words, escape: Callable[[str], str]) -> str:
     """For the page. escape: makes a text harmless in Markdown."""
-    told = _spoken(advice, say)
-    firsts = {row[0]: row for row in reversed(told.rows)}  # each drafter's best row is enough
-    rows = [row for row in told.rows if firsts[row[0]] is row]
-    flags = [f"- **{server}**: {escape(text)}{note and f' ({escape(note)})'}" for server, text, note in told.flags]
-    parts = [f"**{escape(told.sentence)}**", _markdown((told.head, *rows), escape), escape(told.about)]
-    if told.domains:
-        parts.insert(2, _markdown(told.domains, escape))
+    texts = _in_words(advice, say)
+    firsts = {row[0]: row for row in reversed(texts.rows)}  # each drafter's best row is enough
+    rows = [row for row in texts.rows if firsts[row[0]] is row]
+    flags = [f"- **{server}**: {escape(text)}{note and f' ({escape(note)})'}" for server, text, note in texts.flags]
+    parts = [f"**{escape(texts.sentence)}**", _markdown((texts.head, *rows), escape), escape(texts.about)]
+    if texts.domains:
+        parts.insert(2, _markdown(texts.domains, escape))
     if flags:
         parts += [f"**{escape(say('advice.flags'))}**", "\n".join(flags)]
     return "\n\n".join(parts)
 
 
-def _spoken(advice: Advice, say: Words) -> Advice:
-    return Advice(**{field.name: say.spoken(getattr(advice, field.name)) for field in fields(advice)})
+def _in_words(advice: Advice, say: Words) -> Any:
+    """The same fields, all as strings of one language."""
+    return Advice(**{field.name: say.translated(getattr(advice, field.name)) for field in fields(advice)})
 
 
 def _markdown(table: Sequence[Sequence[str]], escape: Callable[[str], str]) -> str:
@@ -193,16 +193,16 @@ def _markdown(table: Sequence[Sequence[str]], escape: Callable[[str], str]) -> s
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _row(offer: Offer) -> tuple[Said, ...]:
-    one = offer.row
+def _offer_row(offer: Offer) -> tuple[Said, ...]:
+    row = offer.row
     return (
         _named(offer),
         str(offer.num_draft_tokens),
         said("advice.times", x=offer.ratio.value),
         _interval(offer.ratio),
-        _number(one.speedup_formula),
-        said("advice.whole", x=one.tokens_per_second),
-        said("advice.decimals", x=one.acceptance_length),
+        _number(row.speedup_formula),
+        said("advice.whole", x=row.tokens_per_second),
+        said("advice.decimals", x=row.acceptance_length),
     )
 
 
@@ -220,21 +220,21 @@ def _work_row(row: Row) -> tuple[Said, ...]:
         str(row.num_draft_tokens),
         str(row.prompts),
         _number(row.speedup_measured),
-        "" if row.ratio is None else _interval(row.ratio),
-        said("advice.decimals", x=row.tokens_a_pass.value),
+        _interval(row.ratio),
+        "" if row.tokens_a_pass is None else said("advice.decimals", x=row.tokens_a_pass.value),
         _interval(row.tokens_a_pass),
-        " ".join(f"{100 * one.value:.0f}" for one in row.kept_at),
+        " ".join(f"{100 * rate.value:.0f}" for rate in row.kept_at),
     )
 
 
-def _interval(ratio: Ratio) -> Said:
-    return "" if ratio.low is None else said("advice.between", low=ratio.low, high=ratio.high)
+def _interval(ratio: Ratio | None) -> Said:
+    return "" if ratio is None or ratio.low is None else said("advice.between", low=ratio.low, high=ratio.high)
 
 
 def _flags(offer: Offer) -> list[tuple[str, Said, Said]]:
     return [
-        (one.server, one.flags or said("advice.none"), said(f"advice.note_{one.note}") if one.note else "")
-        for one in server_flags(offer)
+        (engine.server, engine.flags or said("advice.none"), said(f"advice.note_{engine.note}") if engine.note else "")
+        for engine in server_flags(offer)
     ]
 
 
@@ -250,23 +250,23 @@ def _number(value: float | None) -> Said:
 # --- two texts that should be equal -----------------------------------------------------------------------------------
 
 
-def parting_lines(found: Parting | None, names: tuple[str, str], say: Words) -> list[str]:
+def parting_lines(parting: Parting | None, names: tuple[str, str], say: Words) -> list[str]:
     """The verdict, then what it rests on. names: of the two texts."""
-    if found is None:
+    if parting is None:
         return [say("two_texts.same")]
-    off = [name for name, wrong in zip(names, found.wrong) if wrong]
-    ends = [name for name, side in zip(names, found.sides) if not side.token and side.gap > found.tolerance]
-    kind = "wrong" if len(off) == 1 else "both_wrong" if off else "ends" if ends else "near"
+    wrong_names = [name for name, is_wrong in zip(names, parting.wrong) if is_wrong]
+    ends = [name for name, side in zip(names, parting.sides) if not side.token and side.gap > parting.tolerance]
+    kind = "wrong" if len(wrong_names) == 1 else "both_wrong" if wrong_names else "ends" if ends else "near"
     lines = [
-        say(f"two_texts.{kind}", name=(off or ends or names)[0]),
-        say("two_texts.parts", place=found.place, before=repr(found.before)),
+        say(f"two_texts.{kind}", name=(wrong_names or ends or names)[0]),
+        say("two_texts.parts", place=parting.place, before=repr(parting.before)),
     ]
-    for name, side in zip(names, found.sides):
+    for name, side in zip(names, parting.sides):
         kind = "side_ends" if not side.token else "side" if side.gap else "side_best"
         lines.append(say(f"two_texts.{kind}", name=name, token=repr(side.token), gap=side.gap))
-    for name, side in zip(names, found.sides):
-        if side.gap <= found.tolerance and side.later is not None:
+    for name, side in zip(names, parting.sides):
+        if side.gap <= parting.tolerance and side.later is not None:
             place, gap = side.later
             lines.append(say("two_texts.later", name=name, n=place, gap=gap))
-    lines.append(say("two_texts.rounding", dtype=found.dtype, step=found.step, tolerance=found.tolerance))
+    lines.append(say("two_texts.rounding", dtype=parting.dtype, step=parting.step, tolerance=parting.tolerance))
     return lines

@@ -62,7 +62,7 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
 
 def told(*offers: Offer, language: str = "en"):
     told = asdict(in_words(offers, "a machine", "a pair", "plain passes", 0.0))
-    return types.SimpleNamespace(**words(language).spoken(told))
+    return types.SimpleNamespace(**words(language).translated(told))
 
 
 def test_what_can_be_counted_on_comes_first():
@@ -214,7 +214,7 @@ def test_only_a_draft_model_that_was_downloaded_is_at_hand(monkeypatch):
 
 @pytest.fixture
 def runner(pair) -> Runner:
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
+    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, starting_pair=pair)
     return Runner(store, Deployment.from_environment())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.bench import advising, lanes
+from specviz.bench import advising, contesting
 from specviz.bench.advising import (
     FINALISTS,
     LEAST_TOKENS,
@@ -39,7 +39,7 @@ def heard(requests, domains: Sequence[str], contestants: Sequence[Contestant], e
     """The contest that has heard these events, and their progress."""
     contest, told = contest_of(requests, domains, contestants), []
     for event in events:
-        contest.heard(event)
+        contest.hear(event)
         told += [event] if isinstance(event, Progress) else []
     return contest, told
 
@@ -51,13 +51,13 @@ def test_a_stage_fits_into_the_tokens_that_there_is_time_for(reading):
         assert stage.cost() <= worth
         assert LEAST_TOKENS <= stage.tokens <= MOST_TOKENS and len(stage.prompts) == len(set(stage.prompts)) <= 10
     plenty = advising._fitting(NUMBERED, 200, 10, 200_000, reading)
-    assert (plenty.others, plenty.tokens, list(plenty.prompts)) == (NUMBERED, MOST_TOKENS, list(range(10)))
+    assert (plenty.drafting, plenty.tokens, list(plenty.prompts)) == (NUMBERED, MOST_TOKENS, list(range(10)))
 
 
 def test_a_slow_pair_tries_one_length_a_drafter_on_few_prompts_and_short_texts():
     middle, slow = (advising._fitting(NUMBERED, 200, 10, worth, 0.0) for worth in (3000, 100))
-    assert middle.others == NUMBERED and 1 < len(middle.prompts) < 10 and 0 in middle.prompts
-    assert [each.num_draft_tokens for each in slow.others.values()] == [4, 4, 4] and list(slow.others) == [2, 5, 8]
+    assert middle.drafting == NUMBERED and 1 < len(middle.prompts) < 10 and 0 in middle.prompts
+    assert [each.num_draft_tokens for each in slow.drafting.values()] == [4, 4, 4] and list(slow.drafting) == [2, 5, 8]
     assert (slow.tokens, list(slow.prompts)) == (LEAST_TOKENS, [0])
     assert advising._fitting(NUMBERED, 8, 10, 1e6, 0.0).tokens == 8, "no more than was asked for"
 
@@ -69,8 +69,8 @@ class Machine:
         self.now, self.each, self.speed, self.amounts = 0.0, seconds_of_a_token, speed, []
         monkeypatch.setattr(advising, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(advising, "pending_rounds", self.decode)
-        monkeypatch.setattr(lanes.Failures, "caught", lambda failures, contestant, make: contestant.settings)
-        monkeypatch.setattr(lanes, "take_turns", self.take_turns)
+        monkeypatch.setattr(contesting.Failures, "caught", lambda failures, contestant, make: contestant.settings)
+        monkeypatch.setattr(contesting, "take_turns", self.take_turns)
 
     def decode(self, request):
         for _ in range(request.settings.max_new_tokens):

@@ -13,11 +13,11 @@ from tiny import tiny_pair
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import benchmark, lanes, machine
+from specviz.bench import benchmark, contesting, machine
 from specviz.bench.contest import INTERRUPTED, Row
 from specviz.bench.contestants import Contestant
+from specviz.bench.contesting import new_tokens, plain_request
 from specviz.bench.equal_texts import agreement
-from specviz.bench.lanes import plain_request, written
 from specviz.bench.report import BenchReport, bench_text, busy, equality_lines, save, summaries, unsteady
 from specviz.bench.vary import read_vary
 from specviz.drafters import DRAFTERS
@@ -284,13 +284,13 @@ def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch)
 
 
 def test_who_writes_another_text_is_not_timed_and_ends_the_command_with_status_1(pair, monkeypatch, capsys, tmp_path):
-    honest = lanes._by_transformers
+    honest = contesting._by_transformers
 
     def broken(contestant, plain):
         tokens = honest(contestant, plain)
         return tokens if contestant.mode == "plain" else [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
-    monkeypatch.setattr(lanes, "_by_transformers", broken)
+    monkeypatch.setattr(contesting, "_by_transformers", broken)
     monkeypatch.setattr("specviz.commands.pairs.load", lambda *asked: pair)
     order = ["bench", "--quick", "--only=prompt_lookup", "--temperature=0", "--passes=plain"]
     assert main([*order, f"--json={tmp_path / 'bench.json'}"]) == 1
@@ -364,12 +364,12 @@ def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
         Contestant.of(mode, (mode != "plain" and 3) or None, engine="transformers")
         for mode in ("plain", "draft_model", "prompt_lookup")
     ]
-    due = written(Contestant.of("plain"), request)
+    due = new_tokens(Contestant.of("plain"), request)
     odd = transformers.GenerationConfig(repetition_penalty=1.3, max_length=5, do_sample=True, top_k=2, min_length=99)
     with pytest.MonkeyPatch.context() as patch:
         for model in (pair.target, pair.draft):
             patch.setattr(model, "generation_config", odd)
-        assert [written(one, request) for one in contestants] == [due] * 3
+        assert [new_tokens(one, request) for one in contestants] == [due] * 3
         assert pair.target.generation_config is pair.draft.generation_config is odd
 
 

@@ -94,7 +94,7 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     def verdict(low, high, busy):
         known = {"speedup_measured": 1.2, "speedup_interval": (low, high), "acceptance_length": 2.5}
         row = Row(title="x", engine="specviz", mode="draft_model", tokens_per_second=100.0, **known)
-        return pair_check._raced(Sentence("a race"), row, busy)
+        return pair_check._race_verdict(Sentence("a race"), row, busy)
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
     assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)
@@ -105,11 +105,11 @@ def failing(*given, **named):
     raise IndexError("out of range")
 
 
-@pytest.mark.parametrize("who", ["generate", "propose", "written"])
+@pytest.mark.parametrize("who", ["generate", "propose", "new_tokens"])
 def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared(monkeypatch, who):
-    pair, honest = tiny_pair("llama"), equal_texts.written
+    pair, honest = tiny_pair("llama"), equal_texts.new_tokens
 
-    def written(contestant, plain):
+    def new_tokens(contestant, plain):
         if contestant.mode == "prompt_lookup":
             raise SpecvizError("The device ran out of memory.", "max_new_tokens")
         return honest(contestant, plain)
@@ -119,7 +119,7 @@ def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared
     elif who == "propose":
         monkeypatch.setattr(PromptLookup, "propose", failing)
     else:
-        monkeypatch.setattr(equal_texts, "written", written)
+        monkeypatch.setattr(equal_texts, "new_tokens", new_tokens)
     findings = found(pair_check.texts(pair, inf))
     wrong = "greedy text of transformers' generate" if who == "generate" else "greedy text, prompt_lookup"
     assert {one for one, each in findings.items() if each.state == "wrong"} == {wrong}
@@ -274,7 +274,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
 def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     say, pair = words(language), tiny_pair("llama")
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("testing trees"), pair_check.trees),))
-    store = SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
+    store = SimpleNamespace(get=lambda name, progress=None: pair, starting_pair=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
     assert say.step(Sentence("read in the same way as the branches alone")) in last

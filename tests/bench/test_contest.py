@@ -8,8 +8,8 @@ import pytest
 from specviz.bench.benchmark import Benchmark
 from specviz.bench.contest import Contest
 from specviz.bench.contestants import PLAIN, Contestant, Failed, TimedRun
+from specviz.bench.contesting import entry_of, measure_contest, plain_request, request_of
 from specviz.bench.duel import duel
-from specviz.bench.lanes import contested, entered, plain_request, request_of
 from specviz.bench.turns import Amount
 from specviz.drafters import CLASSES
 from specviz.drafters.copying import PromptLookup
@@ -40,9 +40,9 @@ def order(request) -> Order:
 
 def test_every_parameter_survives_into_each_contestants_run_of_compare_advice_benchmark_and_race(pair, order):
     assert CHANGED.keys() == set(DRAFTING) and all(CHANGED[name] != SETTINGS[name].default for name in DRAFTING)
-    name, store = order.settings.drafter, types.SimpleNamespace(get=lambda name: pair, home=pair)
-    runner, reads = Runner(store, Deployment.from_environment()), drafter_class(pair, name).reads
-    due = {parameter: CHANGED[parameter] for parameter in reads - CHOSEN}
+    name, store = order.settings.drafter, types.SimpleNamespace(get=lambda name: pair, starting_pair=pair)
+    runner, parameters = Runner(store, Deployment.from_environment()), drafter_class(pair, name).parameters
+    due = {parameter: CHANGED[parameter] for parameter in parameters - CHOSEN}
 
     def reached(settings: RunSettings) -> dict[str, object]:
         return {parameter: getattr(settings.drafting, parameter) for parameter in due}
@@ -55,7 +55,7 @@ def test_every_parameter_survives_into_each_contestants_run_of_compare_advice_be
     assert compared and measured and (advised or name == "lookahead")
     for contestant in (*compared, *advised, *measured):
         assert reached(request_of(contestant, plain).settings) == due
-        row = entered(contestant, plain)
+        row = entry_of(contestant, plain)
         assert row.settings.items() >= due.items() and row.settings.keys() == {*SETTINGS, "stop"} - {"prompt"}
 
     raced = order.request(pair, runner.deployment)
@@ -82,11 +82,11 @@ def test_who_fails_in_any_way_fails_alone_and_is_told_once(pair, monkeypatch, pl
 
     contestants = [Contestant.of(PLAIN), Contestant.of("prompt_lookup", 2), Contestant.of("suffix", 2)]
     plain = plain_request(pair, PRESETS[0], 0.0, 12)
-    contest = Contest([entered(contestant, plain) for contestant in contestants], ["", ""], 2)
+    contest = Contest([entry_of(contestant, plain) for contestant in contestants], ["", ""], 2)
     monkeypatch.setattr(PromptLookup, place, classmethod(failing) if place == "check" else failing)
-    events = list(contested([plain, plain], contestants, Amount(12, repeats=2)))
+    events = list(measure_contest([plain, plain], contestants, Amount(12, repeats=2)))
     for event in events:
-        contest.heard(event)
+        contest.hear(event)
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert (failed.title, str(failed.reason)) == ("prompt_lookup γ=2", "it failed with IndexError: out of")
     assert [row.repeats for row in contest.rows()] == [4, 0, 4]
@@ -98,14 +98,14 @@ def test_where_plain_decoding_fails_nothing_can_be_compared(pair, monkeypatch):
 
     monkeypatch.setattr("specviz.bench.turns.pending_rounds", failing)
     with pytest.raises(SpecvizError, match="full"):
-        list(contested([plain_request(pair, PRESETS[0], 0.0, 4)], [Contestant.of(PLAIN)], Amount(4, 1)))
+        list(measure_contest([plain_request(pair, PRESETS[0], 0.0, 4)], [Contestant.of(PLAIN)], Amount(4, 1)))
 
 
 def test_whenever_it_is_ended_what_was_heard_until_then_is_kept(pair):
     contestants, plain = [Contestant.of(PLAIN), Contestant.of("suffix", 2)], plain_request(pair, PRESETS[0], 0.0, 12)
-    contest = Contest([entered(contestant, plain) for contestant in contestants], repeats=3)
-    for event in contested([plain], contestants, Amount(12, repeats=3)):
-        contest.heard(event)
+    contest = Contest([entry_of(contestant, plain) for contestant in contestants], repeats=3)
+    for event in measure_contest([plain], contestants, Amount(12, repeats=3)):
+        contest.hear(event)
         if isinstance(event, TimedRun) and event.repeat == 1 and event.number:
             break
     assert [row.repeats for row in contest.rows()] == [2, 2] and contest.row(1).speedup_measured > 0

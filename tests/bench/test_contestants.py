@@ -141,8 +141,8 @@ def measured(domains, drafted=("aa", "ar"), slower=lambda prompt: 1.0) -> Contes
     """Every prompt once: plain decoding takes 4 s for 4 tokens, the draft model 2 s for 5, `slower` times as long."""
     contest = Contest((PLAIN_ROW, MODEL, COPIES), domains)
     for prompt in range(len(domains)):
-        contest.heard(run_on(prompt, 0, 4.0))
-        contest.heard(run_on(prompt, 1, 2.0 * slower(prompt), drafted))
+        contest.hear(run_on(prompt, 0, 4.0))
+        contest.hear(run_on(prompt, 1, 2.0 * slower(prompt), drafted))
     return contest
 
 
@@ -161,7 +161,7 @@ def test_there_is_a_row_for_all_prompts_and_one_for_each_domain_of_those_that_we
 def test_every_contestant_has_a_row_at_any_time_and_one_that_failed_has_no_figures():
     contest = measured([""])
     assert [row.repeats for row in contest.rows()] == [1, 1, 0]
-    contest.heard(Failed(MODEL.title, SpecvizError("It is full.")))
+    contest.hear(Failed(MODEL.title, SpecvizError("It is full.")))
     plain, failed, waiting = contest.rows()
     assert (plain.tokens_per_second, failed, waiting) == (1.0, MODEL, COPIES) and contest.by_domain() == []
 
@@ -193,8 +193,8 @@ def test_each_is_compared_with_the_plain_runs_that_it_took_turns_with():
     contest = Contest((PLAIN_ROW, MODEL, COPIES), ["x"] * FEWEST)
     for prompt in range(FEWEST):
         for group, (number, slow) in enumerate(((1, 1.0), (2, 5.0))):
-            contest.heard(run_on(prompt, 0, 4.0 * slow, group=group))
-            contest.heard(run_on(prompt, number, 2.0 * slow, ("aa", "ar"), group))
+            contest.hear(run_on(prompt, 0, 4.0 * slow, group=group))
+            contest.hear(run_on(prompt, number, 2.0 * slow, ("aa", "ar"), group))
     speedups = {row.title: row.ratio.value for row in contest.by_domain()}
     fast = pytest.approx(2.5)
     assert speedups == {MODEL.title: fast, COPIES.title: fast}, "the machine was slow to the second group"
@@ -203,7 +203,7 @@ def test_each_is_compared_with_the_plain_runs_that_it_took_turns_with():
 def test_the_runs_of_a_final_take_the_place_of_earlier_ones():
     contest = measured(["x", "x"])
     for number, seconds in ((0, 4.0), (1, 4.0)):
-        contest.heard(run_on(0, number, seconds, ("aa", "ar") if number else ("",) * 4, stage=1))
+        contest.hear(run_on(0, number, seconds, ("aa", "ar") if number else ("",) * 4, stage=1))
     row, *_ = contest.by_domain()
     assert (row.prompts, row.ratio.value) == (1, pytest.approx(5 / 4))
 
@@ -211,18 +211,18 @@ def test_the_runs_of_a_final_take_the_place_of_earlier_ones():
 def test_how_long_the_rest_will_take_is_told_once_a_run_was_timed():
     contest = Contest((PLAIN_ROW, MODEL), ["x"], repeats=2)
     assert (contest.count, contest.fraction, contest.seconds_left) == (4, 0.0, None)
-    contest.heard(run_on(0, 0, 4.0))
-    contest.heard(run_on(0, 1, 2.0, ("aa", "ar")))
+    contest.hear(run_on(0, 0, 4.0))
+    contest.hear(run_on(0, 1, 2.0, ("aa", "ar")))
     assert (contest.fraction, contest.seconds_left) == (0.5, pytest.approx(6.0))
 
 
 def test_lengths_that_cannot_be_told_apart_are_good_lengths():
     contest = Contest((PLAIN_ROW, *(entered("suffix", gamma) for gamma in (2, 4, 6, 8))), ["x"] * 6)
     for prompt in range(6):
-        contest.heard(run_on(prompt, 0, 4.0))
+        contest.hear(run_on(prompt, 0, 4.0))
         for number, seconds in enumerate((4.0, 2.05, 2.0, 2.1), start=1):
             run = run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar"))
-            contest.heard(run)
+            contest.hear(run)
     offers = offers_of(contest.by_domain(), None, False, {})
     best = max(offers, key=lambda offer: offer.row.ratio.value)
     assert best.num_draft_tokens == 6 and good_lengths(offers, best) == [4, 6, 8]

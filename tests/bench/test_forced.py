@@ -24,7 +24,7 @@ PROMPT = [5, 17, 60, 3, 41, 22]
 @pytest.fixture
 def uneven(monkeypatch):
     """Plain steps come between the drafts, as where γ is chosen in each round."""
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
 
 
 def ordered(pair, drafter="draft_model", gamma=4, tokens=60, **more):

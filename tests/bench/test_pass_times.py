@@ -89,7 +89,7 @@ def test_a_measurement_fills_in_pass_by_pass_and_ends_complete():
         points = last.curve(role).points
         assert [(point.width, point.repeats) for point in points] == [(1, 2), (2, 2), (4, 2)]
         assert all(0 < point.low <= point.seconds <= point.high for point in points)
-    assert last.cost_coefficient == last.curve("draft").one / last.curve("target").one
+    assert last.cost_coefficient == last.curve("draft").one_token / last.curve("target").one_token
 
 
 def test_no_short_pass_follows_a_much_wider_one(monkeypatch):

@@ -11,7 +11,7 @@ from tiny import passes_called_compiled, tiny_pair
 from specviz.bench import turns
 from specviz.bench.contest import AT_ONCE, runs_in_turn
 from specviz.bench.contestants import Progress, TimedRun, Turn, busy, speedup_of
-from specviz.bench.turns import LEAST_CUT, Amount, Lane, engine_lane, take_turns
+from specviz.bench.turns import LEAST_CUT, Amount, Stepper, engine_stepper, take_turns
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import prepare
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -19,7 +19,7 @@ from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 @dataclass
 class Clock:
-    """Time passes only where a scripted lane says so, and `slow` times as fast as it says."""
+    """Time passes only where a scripted stepper says so, and `slow` times as fast as it says."""
 
     now: float = 0.0
     slow: Callable[[float], float] = lambda now: 1.0
@@ -39,7 +39,9 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def scripted(clock: Clock, seconds: float, tokens: int = 1, total=48, reading=0.0, after=0.0, log=None, **how) -> Lane:
+def scripted(
+    clock: Clock, seconds: float, tokens: int = 1, total=48, reading=0.0, after=0.0, log=None, **how
+) -> Stepper:
     """Steps that bring so many tokens in so many seconds, the first one also after `reading`.
 
     after: what it takes to find out that there are no more. log: hears of every step.
@@ -53,11 +55,11 @@ def scripted(clock: Clock, seconds: float, tokens: int = 1, total=48, reading=0.
             yield types.SimpleNamespace(emitted=range(made, min(made + tokens, total)))
         clock.spend(after)
 
-    return Lane(start, **how)
+    return Stepper(start, **how)
 
 
-def runs_of(lanes: Sequence[Lane], amount: Amount) -> list[TimedRun]:
-    return [one for one in take_turns(lanes, amount) if isinstance(one, TimedRun)]
+def runs_of(steppers: Sequence[Stepper], amount: Amount) -> list[TimedRun]:
+    return [one for one in take_turns(steppers, amount) if isinstance(one, TimedRun)]
 
 
 def ratio(runs: Sequence[TimedRun], number: int = 1):
@@ -66,9 +68,9 @@ def ratio(runs: Sequence[TimedRun], number: int = 1):
 
 def test_all_decode_the_same_parts_with_plain_decoding_in_the_middle_and_every_other_time_backwards(clock):
     steps = []
-    lanes = [scripted(clock, 0.05, log=lambda who=who: steps.append(who), total=24, warm=True) for who in (1, 2)]
+    steppers = [scripted(clock, 0.05, log=lambda who=who: steps.append(who), total=24, warm=True) for who in (1, 2)]
     plain = scripted(clock, 0.05, log=lambda: steps.append(0), total=24)
-    runs = runs_of([plain, *lanes], Amount(24, repeats=2))
+    runs = runs_of([plain, *steppers], Amount(24, repeats=2))
     assert steps[:16] == [0] * 16, "warming up"
     # 0.25 s of plain decoding are 5 tokens, and a part has at least 6.
     parts = [steps[start : start + 6] for start in range(16, len(steps), 6)]
@@ -80,8 +82,8 @@ def test_all_decode_the_same_parts_with_plain_decoding_in_the_middle_and_every_o
 
 def test_a_budget_cuts_a_text_only_where_it_need_not_be_whole_and_no_repeat_begins_after_it(clock):
     for whole, tokens in ((True, 48), (False, 6 * LEAST_CUT)):
-        lanes = [scripted(clock, 0.1), scripted(clock, 0.05)]
-        runs = runs_of(lanes, Amount(48, repeats=5, budget=1.0, whole=whole))
+        steppers = [scripted(clock, 0.1), scripted(clock, 0.05)]
+        runs = runs_of(steppers, Amount(48, repeats=5, budget=1.0, whole=whole))
         assert [(one.repeat, len(one.token_ids)) for one in runs] == [(0, tokens), (0, tokens)]
         assert [len(one.turns) for one in runs] == [tokens // 6] * 2
         assert whole or not any(one.finished for one in runs)
@@ -90,8 +92,8 @@ def test_a_budget_cuts_a_text_only_where_it_need_not_be_whole_and_no_repeat_begi
 
 def test_it_goes_on_within_the_budget_and_until_everyone_has_turns_enough(clock):
     def repeats(**amount) -> int:
-        lanes = [scripted(clock, 0.1, total=6), scripted(clock, 0.1, total=6)]
-        return 1 + max(one.repeat for one in runs_of(lanes, Amount(6, repeats=10, **amount)))
+        steppers = [scripted(clock, 0.1, total=6), scripted(clock, 0.1, total=6)]
+        return 1 + max(one.repeat for one in runs_of(steppers, Amount(6, repeats=10, **amount)))
 
     assert repeats() == 10 and repeats(budget=5.0) == 4 and repeats(budget=0.0) == 1
     assert repeats(budget=0.0, least=3) == 3
@@ -101,19 +103,19 @@ def test_it_stops_once_all_intervals_are_as_precise_as_asked(clock):
     shaken = itertools.cycle([0.5, 1.0, 2.0, 1.5, 0.7])
     for slow, repeats in ((lambda now: 1.0, 1), (lambda now: next(shaken), 5)):
         clock.slow = slow
-        lanes = [scripted(clock, 0.1), scripted(clock, 0.05), scripted(clock, 0.05, 2)]
-        runs = runs_of(lanes, Amount(48, repeats=5, precise=0.01))
+        steppers = [scripted(clock, 0.1), scripted(clock, 0.05), scripted(clock, 0.05, 2)]
+        runs = runs_of(steppers, Amount(48, repeats=5, precise=0.01))
         assert len(runs) == 3 * repeats
 
 
 def test_few_take_turns_with_one_run_of_plain_decoding(clock):
-    lanes = [scripted(clock, 0.1, total=6) for _ in range(AT_ONCE + 3)]
-    runs = runs_of(lanes, Amount(6, repeats=1))
+    steppers = [scripted(clock, 0.1, total=6) for _ in range(AT_ONCE + 3)]
+    runs = runs_of(steppers, Amount(6, repeats=1))
     assert [(one.group, one.number) for one in runs] == [
         *((0, number) for number in range(AT_ONCE + 1)),
         *((1, number) for number in (0, AT_ONCE + 1, AT_ONCE + 2)),
     ]
-    assert len(runs) == runs_in_turn(len(lanes)) and runs_in_turn(1) == 1
+    assert len(runs) == runs_in_turn(len(steppers)) and runs_in_turn(1) == 1
 
 
 def test_a_while_in_which_everything_is_slow_leaves_the_ratio_where_it_is(clock):
@@ -126,8 +128,8 @@ def test_a_while_in_which_everything_is_slow_leaves_the_ratio_where_it_is(clock)
 
 
 def test_rounds_that_bring_more_than_a_part_and_the_prompt_count_as_in_whole_runs(clock):
-    lanes = [scripted(clock, 0.1, reading=3.0), scripted(clock, 0.4, 8, reading=3.0)]
-    runs = runs_of(lanes, Amount(48, repeats=2))
+    steppers = [scripted(clock, 0.1, reading=3.0), scripted(clock, 0.4, 8, reading=3.0)]
+    runs = runs_of(steppers, Amount(48, repeats=2))
     assert len(runs[1].turns) < len(runs[0].turns)
     assert ratio(runs).value == pytest.approx((3 + 48 * 0.1) / (3 + 6 * 0.4))
 
@@ -174,7 +176,7 @@ def test_who_stood_still_meanwhile_writes_the_text_of_a_run_alone_and_has_its_ro
         RunSettings("Once upon", drafter, 3, SamplingParams(temperature), 30, seed=5, drafting=DraftParams(branches))
         for drafter, branches in ways
     ]
-    runs = runs_of([engine_lane(prepare(pair, one)) for one in settings], Amount(30, repeats=2))
+    runs = runs_of([engine_stepper(prepare(pair, one)) for one in settings], Amount(30, repeats=2))
     assert len(runs) == 2 * len(ways) and max(len(one.turns) for one in runs) > 2
     for one in runs:
         alone = list(rounds(prepare(pair, replace(settings[one.number], seed=5 + one.repeat))))
@@ -183,12 +185,12 @@ def test_who_stood_still_meanwhile_writes_the_text_of_a_run_alone_and_has_its_ro
 
 
 def test_what_cannot_stand_still_takes_whole_runs_for_turns_and_so_do_those_beside_it(clock, monkeypatch):
-    lanes = [scripted(clock, 0.1), scripted(clock, 0.05, divisible=False)]
-    runs = runs_of(lanes, Amount(48, repeats=3))
+    steppers = [scripted(clock, 0.1), scripted(clock, 0.05, divisible=False)]
+    runs = runs_of(steppers, Amount(48, repeats=3))
     assert len(runs) == 6 and all([turn.tokens for turn in one.turns] == [48] for one in runs)
     assert ratio(runs).value == pytest.approx(2.0) and ratio(runs).known
     # Processes that share a model would cut texts by clocks of their own.
     request = prepare(tiny_pair("llama"), RunSettings("Once", None, max_new_tokens=4))
-    assert engine_lane(request).divisible
+    assert engine_stepper(request).divisible
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not engine_lane(request).divisible
+    assert not engine_stepper(request).divisible

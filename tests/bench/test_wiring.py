@@ -15,7 +15,7 @@ from tiny import save_model, save_pair, tiny_model, tiny_pair, with_heads
 import specviz
 from specviz.bench import wiring as instrument
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.lanes import plain_request, written
+from specviz.bench.contesting import new_tokens, plain_request
 from specviz.bench.wiring import Dictated, Reading, expected, listen, readings_of, verdict, wiring
 from specviz.decoding.decoder import context_of
 from specviz.passes.cached_model import CachedModel
@@ -90,11 +90,11 @@ def test_at_each_place_a_reading_drafts_as_after_reading_the_text_anew(made, tmp
     assert len(readings) > len(pair.parts)
     plain = plain_request(pair, PRESETS[0], 1.0, 12)
     listen(plain, readings, until=float("inf"))
-    text, new = list(plain.prompt.ids), written(Contestant.of(PLAIN), plain)
+    text, new = list(plain.prompt.ids), new_tokens(Contestant.of(PLAIN), plain)
     for one in readings:
-        assert len(one.kept[0]) == len(new) - instrument.GAMMA + 1
-        for place in (0, 1, 5, len(one.kept[0]) - 1):
-            assert one.kept[0][place] == pytest.approx(anew(one, plain, [*text, *new], len(text) + place), abs=1e-4)
+        assert len(one.accepted[0]) == len(new) - instrument.GAMMA + 1
+        for place in (0, 1, 5, len(one.accepted[0]) - 1):
+            assert one.accepted[0][place] == pytest.approx(anew(one, plain, [*text, *new], len(text) + place), abs=1e-4)
 
 
 @torch.inference_mode()

@@ -20,7 +20,7 @@ from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
 from specviz.rules import draft, exact, transfer
 from specviz.rules import sampling as sampling_rules
-from specviz.theory.draft_length import FixedLength
+from specviz.theory.draft_length import FixedDepth
 
 #: Drafters whose rounds can be recorded.
 AHEAD = [None, "draft_model", "early_exit", "eagle", "mtp", "parallel", "medusa"]
@@ -137,7 +137,7 @@ def test_a_text_outgrows_its_buffers_and_goes_on(drafter, launched):
 @pytest.mark.parametrize("drafter", AHEAD[1:])
 def test_shallow_rounds_come_as_near_to_the_buffers_end_as_deep_ones(drafter, launched, monkeypatch):
     """A drafter always reads as much of the text as its deepest draft may have left unread."""
-    monkeypatch.setattr(engine, "length_of", lambda request: FixedLength(1))
+    monkeypatch.setattr(engine, "depth_policy", lambda request: FixedDepth(1))
     order = LONG | {"drafter": drafter, "num_draft_tokens": AUTO}
     assert run_of(recorded_pair(), **order).token_ids == run_of(recorded_pair(), by_host=True, **order).token_ids
     assert launched.count(1) > 40
@@ -149,7 +149,7 @@ def test_rounds_of_any_depth_and_plain_ones_in_between_write_the_same_text(draft
     depths = [2, 0, 0, 3, 1, 0, 0, 0, 0, 2, 3, 3, 0, 1]
 
     class InTurn:
-        as_chain, turns = False, 0
+        drafts_chain, turns = False, 0
 
         def choose(self):
             self.turns += 1
@@ -158,7 +158,7 @@ def test_rounds_of_any_depth_and_plain_ones_in_between_write_the_same_text(draft
         def observe(self, *outcome):
             """Learns nothing."""
 
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     order = {"drafter": drafter, "num_draft_tokens": AUTO, "sampling": SamplingParams(temperature)}
     device, host = (run_of(recorded_pair(), by_host, max_new_tokens=60, **order) for by_host in (False, True))
     assert device.token_ids == host.token_ids

@@ -216,14 +216,14 @@ COINS = Uniforms(torch.rand(4).double(), torch.full((4,), 0.9).double(), torch.t
 def test_fly_puts_a_rejection_off_only_for_a_draft_that_goes_on_well(rows, tokens, kept, greedy):
     draft = Draft(torch.tensor(tokens), chain(3))
     decision = engine_rules.defer_rejections(draft, rows_of(*rows, greedy=greedy), COINS)
-    assert decision.kept.sum() == kept
+    assert decision.accepted.sum() == kept
 
 
 @pytest.mark.parametrize(("token", "kept"), [(0, True), (1, True), (2, False), (3, False)])
 def test_relaxed_acceptance_takes_what_is_near_the_likeliest_and_goes_on_with_that(token, kept):
     rows = rows_of([0.65, 0.3, 0.04, 0.01], SURE, greedy=False)
     decision = engine_rules.accept_relaxed(Draft(torch.tensor([token]), chain(1)), rows, COINS)
-    assert (bool(decision.kept), decision.next_token.item()) == (kept, 0)
+    assert (bool(decision.accepted), decision.next_token.item()) == (kept, 0)
 
 
 def test_a_greedy_text_leaves_plain_decodings_where_a_state_keeps_what_was_refused(hybrid):

@@ -18,7 +18,7 @@ from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams, SetCoin, read_coins
-from specviz.rules.draft import depth
+from specviz.rules.draft import draft_depth
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 GREEDY = SamplingParams(temperature=0)
@@ -40,7 +40,7 @@ def known_costs(monkeypatch):
     """Every level of a draft takes a quarter of a plain step."""
 
     def learn(length, request, verdict, seconds):
-        deep = depth(verdict.draft.parents)
+        deep = draft_depth(verdict.draft.parents)
         length.observe(deep, len(verdict.path), (0.25 * deep, 1.0))
 
     monkeypatch.setattr(engine, "learn", learn)
@@ -64,11 +64,11 @@ def test_what_rounds_have_shown_is_kept_for_each_way_to_draft():
     for branches, runs in ((1, 2), (3, 1)):
         for seed in range(runs):
             auto(pair, seed=seed, drafting=DraftParams(branches=branches))
-    assert len(pair.passes.experience) == 2 and len(pair.passes.lengths) == 3
+    assert len(pair.passes.histories) == 2 and len(pair.passes.depths) == 3
     # A quicker machine, another text: the next run begins with what these have shown.
-    known = next(iter(pair.passes.experience.values()))
+    known = next(iter(pair.passes.histories.values()))
     request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO, seed=9, drafting=DraftParams(branches=1)))
-    assert lengths.length_of(request).experience is known
+    assert lengths.depth_policy(request).history is known
 
 
 @pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("eagle", 3), ("prompt_lookup", None)])
@@ -96,7 +96,7 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
 def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branches, seed):
     def learn(length, request, verdict, seconds):
         drafted = verdict.draft.parents
-        length.observe(depth(drafted), len(verdict.path), (0.01 * depth(drafted), 1 + row * len(drafted)))
+        length.observe(draft_depth(drafted), len(verdict.path), (0.01 * draft_depth(drafted), 1 + row * len(drafted)))
 
     monkeypatch.setattr(engine, "learn", learn)
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
@@ -109,7 +109,7 @@ def test_trees_are_chains_where_rows_are_dear(monkeypatch, drafter, row, branche
 
 def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = prepare(pair_of("llama"), RunSettings(PROMPT, num_draft_tokens=AUTO, sampling=GREEDY))
-    request = dataclasses.replace(request, longest=2)
+    request = dataclasses.replace(request, most_draft_tokens=2)
     assert request.num_draft_tokens == 2
     assert max(len(one.drafted) for one in specviz.decoding.engine.rounds(request)) == 2
 

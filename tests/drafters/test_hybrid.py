@@ -53,7 +53,7 @@ def copies(one) -> bool:
 def test_it_copies_where_a_copy_promises_most_of_a_draft_and_nowhere_else(pair, sampling):
     seen = set()
     for text, one in list(rounds_of(pair, sampling))[:-DEPTH]:
-        found = copying(Suffix).found(text, DEPTH)
+        found = copying(Suffix).best_continuation(text, DEPTH)
         promising = found.match >= Hybrid.LEAST_MATCH and found.score >= Hybrid.LEAST_SHARE * DEPTH
         assert copies(one) == promising
         if promising:

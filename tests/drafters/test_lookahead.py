@@ -137,6 +137,6 @@ def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed()
 def test_a_single_branch_and_a_target_that_reads_chains_only_are_refused_with_the_reason():
     with refused("branches", "tree"):
         Lookahead.check(tiny_pair("llama"), DraftParams(branches=1))
-    with refused("drafter", "reads chains only"):
+    with refused("drafter", "reads only chains"):
         Lookahead.check(tiny_pair("mistral"), DraftParams())
     Lookahead.check(tiny_pair("llama"), DraftParams(branches=2))

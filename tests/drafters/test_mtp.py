@@ -90,7 +90,7 @@ def transformers_drafts(pair: ModelPair, ids: list[int]) -> torch.Tensor:
 def test_every_module_drafts_as_in_transformers(pair_of, family, modules, passes, sampling, monkeypatch):
     """Which reads every text anew. It drafts greedily, so that of other drafts the first row alone is the same."""
     pair, ids, seen, accepted = prepared(pair_of(family, modules), passes), list(PROMPT), 0, 0
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     for one in specviz.speculate(pair, PROMPT, sampling=sampling, seed=4, **drafting()):
         for token, row in list(zip(one.drafted, transformers_drafts(pair, ids)))[: None if sampling.greedy else 1]:
             assert token.id == row.argmax() or not sampling.greedy
@@ -130,7 +130,7 @@ class QwenModule:
 @pytest.mark.parametrize("passes", ["plain", "static", "kernels"])
 def test_the_module_of_a_hybrid_is_read_by_its_formulas(pair_of, passes, monkeypatch):
     """Rounds read text again, plain steps come between, and drafts go deeper than there are modules."""
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     pair, ids, seen, again = prepared(pair_of("qwen3_5", 1), passes), list(PROMPT), 0, 0
     module = QwenModule(pair.target)
     for one in specviz.speculate(pair, PROMPT, sampling=HOT, seed=4, **drafting()):

@@ -200,12 +200,12 @@ def test_half_precision_keeps_the_positions(gemma, modules):
 
 def test_their_readings_and_neighbours_are_named(gemma, modules):
     own = loaded(gemma["shared"], gemma["ordered"]).parts["mtp"]
-    assert own.reading()["keys_and_values"] == {SLIDING: 0, FULL: 1} and own.reading()["hidden_states"] == [4]
-    assert own.reading()["place"] == "last token"
+    assert own.facts()["keys_and_values"] == {SLIDING: 0, FULL: 1} and own.facts()["hidden_states"] == [4]
+    assert own.facts()["place"] == "last token"
     module = loaded(modules["target"], modules["qwen3"]).parts["mtp"]
-    assert module.reading()["state"] == "before the target's last norm"
+    assert module.facts()["state"] == "before the target's last norm"
     for part in (own, module):
-        readings = [part.reading(), *(other.reading() for other in part.other_readings().values())]
+        readings = [part.facts(), *(other.facts() for other in part.variants().values())]
         assert all(one not in readings[:index] for index, one in enumerate(readings))
 
 

@@ -136,16 +136,16 @@ def test_its_reading_and_its_neighbours_are_told(speaker, kind, tmp_path):
     WRITERS[kind](tmp_path, speaker.target)
     part = with_part(speaker, kind, tmp_path).parts[DRAFTERS[kind]]
     states = [2, 1, 0] if kind in ("EAGLE-3", "P-EAGLE") else [3]
-    assert part.reading() | {"format": kind, "hidden_states": states} == part.reading()
-    others = part.other_readings()
+    assert part.facts() | {"format": kind, "hidden_states": states} == part.facts()
+    others = part.variants()
     others_read = (-1, 1) if kind in ("EAGLE", "MLP speculator") else (-1, 1, 0)
     assert [list(one.feature_layers) for one in others.values()] == [[one + by for one in states] for by in others_read]
-    assert all(one.reading() != part.reading() for one in others.values())
+    assert all(one.facts() != part.facts() for one in others.values())
 
 
 def test_the_neighbour_of_medusa_heads_begins_with_the_second(speaker, tmp_path):
     expected = write_medusa(tmp_path, speaker.target, "vllm, frequent tokens")
-    part = list(with_part(speaker, "Medusa", tmp_path).parts["medusa"].other_readings().values())[-1]
+    part = list(with_part(speaker, "Medusa", tmp_path).parts["medusa"].variants().values())[-1]
     with torch.inference_mode():
         state = speaker.target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1:]
         rows = part.logits(state, speaker.target.get_output_embeddings())[0]

@@ -65,14 +65,14 @@ def test_a_pard_models_mask_is_one_of_its_tokens(mask, pard):
 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_a_pard_model_drafts_by_one_pass_over_the_text_and_masks(pard, branches, monkeypatch):
-    looked, levels = [], ParallelDraftModel.levels
+    looked, levels = [], ParallelDraftModel.rows_by_level
 
     def look(self, committed, depth):
         for rows in levels(self, committed, depth):
             looked.append((list(committed), rows))
             yield rows
 
-    monkeypatch.setattr(ParallelDraftModel, "levels", look)
+    monkeypatch.setattr(ParallelDraftModel, "rows_by_level", look)
     run, _ = drafts_of(monkeypatch, pard, branches)
     for text, rows in looked:
         expected = pard.draft(torch.tensor([text + [MASK] * (len(rows) - 1)])).logits[0, -len(rows) :]
@@ -308,8 +308,8 @@ def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
     part = pair.parts["parallel"]
     reading = {"format": name.split()[0], "hidden_states": list(layout.reads(3)), "block_size": layout.block}
     reading["depths"] = layout.block - (not layout.predicts_next)
-    assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
-    others = part.other_readings()
+    assert part.facts() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
+    others = part.variants()
     slots = f"each mask predicts the token {'at' if layout.predicts_next else 'after'} its position"
     meant = {
         "hidden states one layer lower": {"reads": lambda layers: [one - 1 for one in layout.reads(layers)]},

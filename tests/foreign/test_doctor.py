@@ -8,7 +8,7 @@ from refusal import refused
 from specviz.foreign.doctor import BROKEN, examine
 from specviz.foreign.metrics import read_metrics
 from specviz.records.words import LANGUAGES, words
-from specviz.views.served_diagnosis import anchors, beside, findings, ranges, signs_of
+from specviz.views.served_diagnosis import anchors, anchors_for, findings, ranges, signs_of
 
 
 def log(shares: str, length: float, accepted: int, drafted: int) -> str:
@@ -213,7 +213,7 @@ def test_published_curves_are_whole_and_none_of_them_looks_broken():
     line = "statistics draft-eagle3: #calls(b,g,a) = 1 87 87, #gen drafts = 87, #acc drafts = 70, #gen tokens = 259, "
     line += "#acc tokens = 167, #mean acc len = 2.92, #acc rate/pos = (0.805, 0.632, 0.483), dur(b,g,a) = 1, 2, 3 ms"
     requests = read_metrics(line).requests
-    rows = beside(requests, signs_of(requests))
+    rows = anchors_for(requests, signs_of(requests))
     assert [rows[0]["method"], rows[0]["drafted"]] == ["EAGLE-3", 3]
     method, least, most, number = next(iter(ranges(rows)))
     assert (method, least, most) == ("EAGLE-3", 2.26, 5.14) and number >= 7

@@ -119,7 +119,7 @@ def test_a_tree_is_shown_by_who_continues_whom_and_as_much_of_it_is_known_as_was
         (BARE | {"colour": 3}, "'colour' is missing or unknown"),
         (BARE | {"schema": "specviz.rounds/2"}, "its schema is 'specviz.rounds/2'"),
         (BARE | {"tokens": 5}, "tokens must be a list with one entry per round, not 5."),
-        (BARE | {"tokens": [5, [], []]}, "Round 1: tokens must be a list, not 5."),
+        (BARE | {"tokens": [5, [], []]}, "Round 1: tokens must be a list of whole numbers from 0 up, not 5."),
         (BARE | {"texts": 5}, "texts must be an object from ids to texts, not 5."),
         ({"schema": "specviz.run/2"}, "This is not a specviz trace: its schema is 'specviz.run/2'"),
         ([1, 2], "This is not a specviz trace"),
@@ -144,17 +144,17 @@ def test_a_file_of_rounds_is_opened_as_a_trace_is_or_refused_in_a_sentence(data,
     [
         ({"parents": [[-1, 1, 0], None, None]}, "Round 1: parents must be before each token: from -1 to 0"),
         ({"parents": [[-1], None, None]}, "Round 1: parents must be 3 values, not [-1]."),
-        ({"parents": [[-1, -1, 0], None, None]}, "Round 1: kept must be a list, not 2."),
+        ({"parents": [[-1, -1, 0], None, None]}, "Round 1: kept must be a list of places, not 2."),
         ({"parents": [[-1, -1, 0], None, None], "kept": [[1, 2], 0, 2]}, "Round 1: kept must be the places of a path"),
         ({"kept": ["2", 0, 2]}, "Round 1: kept must be a whole number from 0 to 3, not '2'."),
         ({"p": [[[0.5, None]] * 4, None, None]}, "Round 1: p must be rows over the whole vocabulary"),
-        ({"u": [5, None, None]}, "Round 1: u must be a list, not 5."),
-        ({"following": [2**70, 9, 10]}, "Round 1: a token must be a whole number"),
+        ({"u": [5, None, None]}, "Round 1: u must be a list of numbers from 0 to 1, not 5."),
+        ({"following": [2**70, 9, 10]}, "Round 1: following must be a whole number from 0 up"),
         ({"kept": [4, 0, 2]}, "Round 1: kept must be a whole number from 0 to 3, not 4."),
         ({"kept": [2, 0]}, "kept has 2 rounds, but tokens has 3."),
-        ({"tokens": [[3, 4, "5"], [], [6, 7]]}, "Round 1: a token must be a whole number from 0 up, not '5'."),
+        ({"tokens": [[3, 4, "5"], [], [6, 7]]}, "Round 1: tokens must be a list of whole numbers from 0 up, not '5'."),
         ({"u": [None, None, [0.5]]}, "Round 3: u must be 2 values, not [0.5]."),
-        ({"p": [None, None, [0.5, 1.5]]}, "Round 3: p must be numbers from 0 to 1, not 1.5."),
+        ({"p": [None, None, [0.5, 1.5]]}, "Round 3: p must be a list of numbers from 0 to 1, not 1.5."),
         ({"p": [None, None, [[0.5] * 2] * 3]}, "Round 3: p must be rows over the whole vocabulary that sum to 1"),
         ({"p": [None, None, [[1.0, *[0.0] * 20]] * 2]}, "Round 3: p must be 3 rows, not '2 rows'."),
         ({"seconds": [[1, 2], None, None]}, "Round 1: seconds must be three times"),
@@ -185,7 +185,7 @@ def shown(new_page, tmp_path):
 def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(shown):
     page = shown(**TREE, greedy=True)
     unfold(page, 0)
-    for index, said in ((0, "They differ"), (1, "a match, accepted"), (2, ""), (4, "They differ"), ("next", "")):
+    for index, said in ((0, "The two differ"), (1, "a match, accepted"), (2, ""), (4, "The two differ"), ("next", "")):
         chip(page, 0, index).click()
         text = page.locator("specviz-run [part=say]").inner_text()
         assert said in text and "copied" not in text
@@ -197,7 +197,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
 @pytest.mark.parametrize(("language", "window", "given"), [("de", PHONE, BARE), ("en", {}, BARE), ("en", {}, TREE)])
 def test_the_page_says_what_is_not_known(shown, language, window, given):
     page = shown(language, window, **given)
-    told = {"en": ("not known", "how it was drawn"), "de": ("nicht bekannt", "wie es gezogen wurde")}[language]
+    told = {"en": ("not recorded", "how it was drawn"), "de": ("nicht aufgezeichnet", "wie es gezogen wurde")}[language]
     if given is TREE:
         unfold(page, 0)
     chip(page, 0, given["tokens"][0].index(7 if given is TREE else 5)).click()

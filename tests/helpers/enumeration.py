@@ -141,7 +141,7 @@ def outcomes(
         def fall(chance: float, coins: dict[int, float], tokens=tokens, rows=rows, texts=texts, probs=draft_probs):
             flipped = [coins.get(token, 0.5) for token in range(len(parents))]
             decision = rule(tokens, parents, probs, rows, torch.tensor(flipped).double(), torch.tensor(0.5).double())
-            kept = decision.kept.tolist()
+            kept = decision.accepted.tolist()
             judged = [i for i in range(len(parents)) if all_judged or is_tried(i, parents, kept)]
             token = next((i for i in judged if i not in coins), None)
             if token is None:

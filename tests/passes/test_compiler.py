@@ -110,16 +110,16 @@ def test_compilers_stand_still_while_something_is_measured_and_go_on_afterwards(
         making = threading.Thread(target=worker.make, args=[job(tmp_path)])
         making.start()
         wait_until(lambda: len(psutil.Process(worker.process.pid).children()) == 1)
-        with compiler.at_rest():
+        with compiler.compilers_paused():
             wait_until(lambda: states(worker) == {psutil.STATUS_STOPPED})
-            with compiler.at_rest(), worker_of("", tmp_path, monkeypatch) as late:
+            with compiler.compilers_paused(), worker_of("", tmp_path, monkeypatch) as late:
                 wait_until(lambda: states(late) == {psutil.STATUS_STOPPED})
             assert states(worker) == {psutil.STATUS_STOPPED}
         making.join(PATIENCE)
         assert not making.is_alive() and job(tmp_path).path.exists()
         # Where somebody always measures, programs are made all the same.
         monkeypatch.setattr(compiler._rest, "left", 0.0)
-        with compiler.at_rest():
+        with compiler.compilers_paused():
             assert worker.make(job(tmp_path, "other")) is None
 
 
@@ -129,7 +129,7 @@ def test_programs_of_the_models_that_came_last_are_made_first(tmp_path, monkeypa
     with worker_of("path.touch()", tmp_path, monkeypatch, 1) as first:
         with worker_of("", tmp_path, monkeypatch, 2) as last:
             wait_until(lambda: states(first) == sleeping and states(last) <= running)
-            with compiler.at_rest():
+            with compiler.compilers_paused():
                 wait_until(lambda: states(last) == sleeping)
             wait_until(lambda: states(first) == sleeping and states(last) <= running)
         wait_until(lambda: states(first) <= running)
@@ -140,7 +140,7 @@ def test_programs_of_the_models_that_came_last_are_made_first(tmp_path, monkeypa
 def test_a_compiler_that_stands_still_when_its_server_is_killed_ends_too(tmp_path):
     script = (
         "import sys, time\nfrom specviz.passes import compiler\n"
-        "with compiler.at_rest(), compiler.Worker(0) as worker:\n"
+        "with compiler.compilers_paused(), compiler.Worker(0) as worker:\n"
         "    print(worker.process.pid, flush=True)\n    time.sleep(99)"
     )
     environment = os.environ | {"SPECVIZ_CACHE": str(tmp_path / "programs")}

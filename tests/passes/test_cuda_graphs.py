@@ -14,7 +14,7 @@ import torch
 from fast_passes import graphed_passes, replayed
 from tiny import assert_same_rows, tiny_model, tiny_pair
 
-from specviz.bench.turns import Amount, engine_lane, take_turns
+from specviz.bench.turns import Amount, engine_stepper, take_turns
 from specviz.decoding import decoder, engine
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
@@ -188,7 +188,7 @@ def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
     monkeypatch.setattr(KeptBuffers, "lend", lambda kept, reader: lent.append(lend(kept, reader)) or lent[-1])
     plain = RunSettings(IDS, None, sampling=SamplingParams(temperature=0), max_new_tokens=40)
     lanes = [
-        engine_lane(prepare(pair, dataclasses.replace(plain, drafter=drafter))) for drafter in (None, "draft_model")
+        engine_stepper(prepare(pair, dataclasses.replace(plain, drafter=drafter))) for drafter in (None, "draft_model")
     ]
     assert list(take_turns([dataclasses.replace(lane, divisible=False) for lane in lanes], Amount(40, repeats=2)))
     assert len(lent) > 6 and all(lent)

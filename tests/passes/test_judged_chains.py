@@ -77,7 +77,7 @@ def test_drawn_drafts_are_judged_by_the_rule(vocab, temperature, points, rule):
         assert list(made.choices) == logits.argmax(-1).tolist()
         torch.testing.assert_close(made.probs(), (logits / temperature).softmax(-1), atol=1e-6, rtol=1e-5)
         given = made.decision()
-        assert given.kept.tolist() == expected.kept.bool().tolist() and given.row == expected.row
+        assert given.accepted.tolist() == expected.accepted.bool().tolist() and given.row == expected.row
         # A residual is a small difference of large numbers.
         for name, nearly in {"p": 1e-6, "q": 0, "accept_prob": 1e-5, "next_probs": 1e-4, "next_sums": 1e-4}.items():
             if n or name.startswith("next"):
@@ -89,7 +89,7 @@ def test_drawn_drafts_are_judged_by_the_rule(vocab, temperature, points, rule):
 
 
 def assert_path(made: JudgedDraft, draft: Draft, expected: Decision) -> None:
-    path = [place for place, kept in enumerate(expected.kept.tolist()) if kept]
+    path = [place for place, kept in enumerate(expected.accepted.tolist()) if kept]
     assert made.path == tuple(path)
     assert made.tokens == (*draft.tokens[path].tolist(), expected.next_token.item())
 

@@ -12,7 +12,7 @@ import specviz
 from specviz.models import pass_checks, preparation
 from specviz.passes.kernels.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
-from specviz.passes.model_twins import is_linear, let_go_again, packed_of, take_back, weight_of
+from specviz.passes.model_twins import drop_weights_again, is_linear, packed_of, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import BITS
@@ -99,7 +99,7 @@ def test_what_is_held_is_little_more_than_what_is_packed(few_rows):
     assert held_bytes(model, static.model) < packed + table + 0.1 * whole
     model(IDS)
     assert held_bytes(model) == whole
-    let_go_again(model)
+    drop_weights_again(model)
     assert held_bytes(model) < table + 0.1 * whole
 
 
@@ -108,10 +108,10 @@ def test_tied_embeddings_stay_and_twins_pack_nothing_twice(few_rows):
     static = released(model, few_rows)
     assert not model.lm_head.weight.is_meta and model.lm_head.weight is model.model.embed_tokens.weight
     again = released(model, few_rows)
-    let_go = {name: packed for name, part in model.named_modules() if (packed := packed_of(part)) is not None}
-    assert let_go
+    dropped = {name: packed for name, part in model.named_modules() if (packed := packed_of(part)) is not None}
+    assert dropped
     for one in (static, again):
-        assert all(one.model.get_submodule(name) is packed for name, packed in let_go.items())
+        assert all(one.model.get_submodule(name) is packed for name, packed in dropped.items())
 
 
 @pytest.mark.parametrize("bits", BITS)

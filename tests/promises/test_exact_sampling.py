@@ -170,5 +170,5 @@ def test_a_q_that_the_token_was_not_drawn_from_is_found_out(rule, monkeypatch):
         probs = self.warper.probabilities(row)
         return probs.argmax(-1), probs
 
-    monkeypatch.setattr(Draws, "one", choose)
+    monkeypatch.setattr(Draws, "choose", choose)
     assert p_value(drafting_with("draft_model", rule, 1)) < 1e-4

@@ -39,7 +39,7 @@ def made(monkeypatch):
 @pytest.fixture(autouse=True)
 def uneven(monkeypatch):
     """Plain steps come between the drafts, as where γ is chosen in each round."""
-    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
 
 
 def speculated(pair: ModelPair, drafter: str | None, branches: int, temperature: float = 1.0):
@@ -102,7 +102,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 
 def looked_at(monkeypatch: pytest.MonkeyPatch, look: Callable[..., None]) -> list[int]:
     """The depths of all drafts from now on, whose first rows are looked at with the drafter and the text before."""
-    depths, levels = [], HeadDrafter.levels
+    depths, levels = [], HeadDrafter.rows_by_level
 
     def looking(self, committed, depth):
         made = levels(self, committed, depth)
@@ -115,7 +115,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, look: Callable[..., None]) -> lis
         while True:
             rows = made.send((yield rows))
 
-    monkeypatch.setattr(HeadDrafter, "levels", looking)
+    monkeypatch.setattr(HeadDrafter, "rows_by_level", looking)
     return depths
 
 
@@ -142,7 +142,7 @@ def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, bra
     def look(self, committed, rows):
         fresh = self.part.for_run(CachedModel(pair_of(architecture).target, Stopwatch(CPU)), {})
         fresh.begin(committed, hidden_states(pair_of(architecture), committed, self.feature_layers))
-        torch.testing.assert_close(rows, next(self.part.levels(fresh, 1)), **CLOSE)
+        torch.testing.assert_close(rows, next(self.part.rows_by_level(fresh, 1)), **CLOSE)
         torch.testing.assert_close(self.reading.states, fresh.states, **CLOSE)
         assert self.reading.reader.length == fresh.reader.length == len(committed) - 1
 

@@ -57,7 +57,7 @@ def test_greedy_text_is_that_of_generate(
 ):
     pair, ids = prepared_pair(architecture, passes), PROMPTS[prompt]
     if steps != "drafts":
-        monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+        monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     order = {"drafter": drafter, "num_draft_tokens": gamma, "drafting": DraftParams(branches=branches)}
     if field := refused_field(drafter, branches, pair):
         with refused(field):

@@ -34,7 +34,7 @@ def made(monkeypatch):
 def test_after_every_round_states_are_those_of_a_fresh_prefill(architecture, drafter, steps, made, soon, monkeypatch):
     """And no more text is unread than may be read again together with a draft."""
     if steps:
-        monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+        monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     pair, ids, again, settings = pair_of(architecture), list(PROMPT), [], drafting_with(drafter, "token", 1, bits=4)
     for one in specviz.speculate(pair, ids, sampling=HOT, max_new_tokens=24, seed=2, **settings):
         ids += one.emitted
@@ -125,7 +125,7 @@ def test_heads_hear_of_each_token_once(made, soon):
         ids += one.emitted
         states = pair.target(torch.tensor([ids]), output_hidden_states=True).hidden_states
         expected = torch.cat([states[layer][0, :-1] for layer in drafter.feature_layers], -1)
-        new = torch.cat(drafter.news)
+        new = torch.cat(drafter.unread_features)
         torch.testing.assert_close(new, expected[-len(new) :], rtol=1e-3, atol=1e-3)
         assert drafter.reading.reader.length + len(new) == len(ids) - 1
 

@@ -183,9 +183,9 @@ def test_every_refusal_and_every_step_can_be_said_in_every_language(area, langua
             found[template.value] = place
             given = {keyword.arg for keyword in call.keywords}
             if None not in given:
-                # `complaint` knows a model's name and kind, or a part's folder.
+                # `complaint` knows a model's name and kind, a part's folder, a request's number, a round's index.
                 knowing = ast.unparse(call.func).endswith(("complaint", "_refused"))
-                known = {"name", "kind", "folder"} if knowing else set()
+                known = {"name", "kind", "folder", "number", "value", "index"} if knowing else set()
                 assert given | known == set(PLACEHOLDER.findall(template.value)) | known, place
     assert found.keys() - translated.keys() == set(), "nobody has translated these"
     assert translated.keys() - found.keys() == set(), "nothing says these any more"
@@ -220,7 +220,7 @@ def test_the_page_and_the_api_say_the_same(alone, language):
     message["nested"] = said("lossless.so_far", tv=0.0621, p=said("lossless.p_large", p=0.41))
     page = alone("lossless", language)
     script = f"m => import('/shared/words.js').then(({{ spoken }}) => spoken(m, {element('lossless')}.say))"
-    assert page.evaluate(script, message) == words(language).spoken(message)
+    assert page.evaluate(script, message) == words(language).translated(message)
 
 
 def test_numbers_have_their_languages_decimal_sign():

@@ -94,7 +94,7 @@ def token_that_recovers_from_p(*given):
 
 def token_that_accepts_everything(*given):
     right = by_token(*given)
-    return replaced(right, kept=torch.ones_like(right.kept))
+    return replaced(right, accepted=torch.ones_like(right.accepted))
 
 
 def token_with_a_swapped_comparison(*given):
@@ -108,7 +108,7 @@ def a_block_of(count, *given):
     *before, coins, next_u = given
     forced = torch.ones_like(coins)
     forced[count - 1 : count] = 0
-    return replaced(by_block(*before, forced, next_u), kept=torch.arange(len(coins)) < count)
+    return replaced(by_block(*before, forced, next_u), accepted=torch.arange(len(coins)) < count)
 
 
 def block_that_stops_at_the_first_refusal(*given):
@@ -143,7 +143,7 @@ def tree_that_tries_siblings_against_p(*given):
     for token in range(len(parents)):
         kept[token] = is_tried(token, parents, kept) and bool(coins[token] < accept_prob[token])
     end = by_tree(*given[:4], torch.where(torch.tensor(kept), 0.0, 1.0).double(), next_u)
-    return replaced(end, accept_prob=accept_prob, kept=torch.tensor(kept))
+    return replaced(end, accept_prob=accept_prob, accepted=torch.tensor(kept))
 
 
 def tree_that_forgets_the_residual(*given):
@@ -163,9 +163,9 @@ def paths_whose_pick_is_judged_by_q(*given):
     picked = right.weighed.nonzero().flatten()
     rows = torch.cat([target_probs[:1], target_probs[picked + 1]])
     wrong = by_block(tokens[picked], chain(len(picked)), draft_probs[picked], rows, coins[picked], next_u)
-    kept = torch.zeros_like(right.kept).index_copy(0, picked, wrong.kept.bool())
+    kept = torch.zeros_like(right.accepted).index_copy(0, picked, wrong.accepted.bool())
     accept_prob = torch.zeros_like(right.p).index_copy(0, picked, wrong.accept_prob)
-    return replaced(right, kept=kept, accept_prob=accept_prob, next_probs=wrong.next_probs)
+    return replaced(right, accepted=kept, accept_prob=accept_prob, next_probs=wrong.next_probs)
 
 
 WRONG = [rule for name, rule in globals().items() if name.startswith(("token_", "block_", "tree_", "paths_"))]

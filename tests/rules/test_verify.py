@@ -29,12 +29,12 @@ HALF = torch.tensor(0.5, dtype=torch.float64)
 
 
 def assert_same_decision(one, other, *fields):
-    for field in fields or ("kept", "accept_prob", "row", "next_token", "next_probs"):
+    for field in fields or ("accepted", "accept_prob", "row", "next_token", "next_probs"):
         assert torch.equal(getattr(one, field).double(), getattr(other, field).double()), field
 
 
 def assert_is_a_path(decision, parents):
-    kept = [index for index, one in enumerate(decision.kept.tolist()) if one]
+    kept = [index for index, one in enumerate(decision.accepted.tolist()) if one]
     assert [parents[index] for index in kept] == [-1, *kept][: len(kept)]
     assert decision.row.tolist() == [kept[-1] + 1 if kept else 0]
 
@@ -99,7 +99,7 @@ def test_whatever_the_rule_the_kept_tokens_form_one_path(seed):
 def test_a_tree_is_judged_on_a_device_as_on_the_host(seed):
     *given, coins = random_tree(seed)
     host, device = (rule(*given, coins, HALF) for rule in (by_tree, by_tree_on_device))
-    assert torch.equal(host.kept.bool(), device.kept) and torch.equal(host.row, device.row)
+    assert torch.equal(host.accepted.bool(), device.accepted) and torch.equal(host.row, device.row)
     assert host.next_token == device.next_token
     for name in ("p_left", "accept_prob", "next_probs"):
         torch.testing.assert_close(getattr(host, name), getattr(device, name), rtol=0, atol=1e-6)
@@ -110,7 +110,7 @@ def test_a_token_that_could_not_be_drawn_never_passes_and_takes_nothing_from_its
     drawn = torch.tensor([[1.0, 0, 0], [0, 0, 0]])  # the only token there was, then one of no mass at all
     coins = torch.tensor([0.9, 0.0]).double()
     decision = by_tree_on_device(torch.tensor([0, 0]), (-1, -1), drawn, p.expand(3, 3), coins, HALF)
-    assert not decision.kept.any() and decision.next_probs.tolist() == pytest.approx([0, 0.6, 0.4])
+    assert not decision.accepted.any() and decision.next_probs.tolist() == pytest.approx([0, 0.6, 0.4])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -128,8 +128,8 @@ def test_of_several_paths_one_is_weighed_and_what_is_kept_lies_on_it(seed):
     decision = by_multi_path(tokens, parents, q, torch.stack(target), coins, HALF)
     weighed = decision.weighed
     assert_is_a_path(decision, parents)
-    assert_is_a_path(dataclasses.replace(decision, kept=weighed, row=weighed.nonzero()[-1] + 1), parents)
-    assert not (decision.kept & ~weighed).any()
+    assert_is_a_path(dataclasses.replace(decision, accepted=weighed, row=weighed.nonzero()[-1] + 1), parents)
+    assert not (decision.accepted & ~weighed).any()
     assert torch.allclose(decision.drawn_from.sum(-1), torch.ones(len(parents)))
     assert torch.equal(decision.drawn_from.gather(-1, tokens[:, None])[:, 0][weighed], decision.q[weighed])
 
@@ -152,7 +152,7 @@ def test_points_that_hold_all_of_the_target_leave_nothing_and_still_give_numbers
     target_probs = torch.tensor([[0.6, 0.4, 0.0]]).expand(4, 3)
     coins = torch.tensor([0.9, 0.9, 0.9]).double()
     decision = by_tree(torch.tensor([0, 1, 2]), (-1, -1, -1), None, target_probs, coins, HALF)
-    assert decision.kept.tolist() == [False, True, False]
+    assert decision.accepted.tolist() == [False, True, False]
     assert decision.p_left.tolist() == pytest.approx([0.6, 1, 0])
 
 
@@ -178,7 +178,7 @@ def test_the_shape_of_a_tree_says_who_judges_who_came_before_and_who_are_sibling
 )
 def test_matching_keeps_the_branch_that_the_target_takes_and_the_target_goes_on(draft, parents, target, kept):
     decision = verify_by_match(torch.tensor(draft, dtype=torch.long), parents, torch.tensor(target))
-    assert decision.kept.nonzero().flatten().tolist() == kept
+    assert decision.accepted.nonzero().flatten().tolist() == kept
     row = kept[-1] + 1 if kept else 0
     assert decision.row.tolist() == [row] and decision.next_token.item() == target[row]
 
@@ -211,7 +211,8 @@ def test_typical_acceptance_asks_less_of_a_token_where_the_target_is_unsure():
     unsure = torch.tensor([0.04, 0.32, 0.32, 0.32])
 
     def kept(row, token, **constants):
-        return verify_by_typical(torch.tensor([token]), (-1,), torch.stack([row, row]), HALF, **constants).kept.item()
+        decision = verify_by_typical(torch.tensor([token]), (-1,), torch.stack([row, row]), HALF, **constants)
+        return decision.accepted.item()
 
     assert kept(sure, 0) and not kept(sure, 1)
     assert kept(unsure, 1) and not kept(unsure, 0)
@@ -223,7 +224,7 @@ def test_typical_acceptance_keeps_the_longest_path_and_the_first_of_equals_or_is
     # 0: kept alone, 1–2: two deep, 3–4: two deep and later, 5: unlikely below a kept one
     tokens, parents = torch.tensor([2, 0, 2, 0, 0, 1]), (-1, -1, 1, -1, 3, 0)
     decision = verify_by_typical(tokens, parents, target_probs, HALF)
-    assert decision.kept.tolist() == [False, True, True, False, False, False]
+    assert decision.accepted.tolist() == [False, True, True, False, False, False]
     assert decision.accept_prob.tolist() == [1, 1, 1, 1, 1, 0]
     assert torch.equal(decision.next_probs, target_probs[3]) and decision.distance.item() == pytest.approx(0.5)
     nothing = verify_by_typical(torch.tensor([1]), (-1,), target_probs[:2], HALF)

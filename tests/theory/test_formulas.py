@@ -11,7 +11,7 @@ from handmade import curve, pass_times
 
 from specviz.records.runs import LengthChoice
 from specviz.theory import formulas as theory
-from specviz.theory.draft_length import OLD, STAKE, TIMES, AdaptiveLength, Experience, FixedLength
+from specviz.theory.draft_length import OLD, STAKE, TIMES, AdaptiveDepth, FixedDepth, History
 from specviz.theory.roofline import Limits, ModelSize, pass_seconds
 
 TABLES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "leviathan.json").read_text())
@@ -82,9 +82,9 @@ def costs(step: float, wider: float = 0.0, start: float = 0.0, longest: int = 8)
     return [1 + (depth > 0) * start + depth * (step + wider) for depth in range(longest + 1)]
 
 
-def adaptive(seconds) -> AdaptiveLength:
+def adaptive(seconds) -> AdaptiveDepth:
     """One that expects such rounds: a plain step takes `seconds[0]`, and all that deeper ones add is drafting."""
-    return AdaptiveLength(Experience([one - seconds[0] for one in seconds], [seconds[0]] * len(seconds)))
+    return AdaptiveDepth(History([one - seconds[0] for one in seconds], [seconds[0]] * len(seconds)))
 
 
 def simulated(seconds, chance, *, tokens=400, seed=0):
@@ -131,7 +131,7 @@ def test_what_has_paid_is_not_given_up_for_the_bad_beginning_of_another_text():
     first, bad = adaptive(costs(0.3)), 0
     for _ in range(50):
         first.observe(8, 8, None)
-    then = AdaptiveLength(first.experience)
+    then = AdaptiveDepth(first.history)
     while (chosen := then.choose()).depth:
         bad += 1
         then.observe(chosen.depth, 0, None)
@@ -174,7 +174,7 @@ def test_survival_is_counted_depth_by_depth():
     length = adaptive(costs(0.05))
     for _ in range(60):
         length.observe(4, 2, None)
-    survival = length.experience.survival()
+    survival = length.history.survival()
     assert survival[0] == 1 and survival[2] > 0.9 and survival[3] < 0.1
     assert length.choose().depth == 2
 
@@ -184,50 +184,50 @@ def test_rounds_that_were_cut_short_count_as_what_they_were():
     for _ in range(20):
         whole.observe(8, 1, None)
         cut.observe(1, 1, None)  # nothing is known of what would have come next
-    assert whole.experience.survival()[1] == pytest.approx(cut.experience.survival()[1], abs=0.1)
-    assert cut.experience.survival()[2] > 0.8 > 0.2 > whole.experience.survival()[2]
+    assert whole.history.survival()[1] == pytest.approx(cut.history.survival()[1], abs=0.1)
+    assert cut.history.survival()[2] > 0.8 > 0.2 > whole.history.survival()[2]
 
 
 def test_a_choice_says_what_one_token_more_would_bring_and_cost():
     length = adaptive([2.0, 2.2, 3.2])
     for kept in itertools.islice(itertools.cycle((2, 1, 1, 0)), 60):
         length.observe(2, kept, None)
-    choice, survival = length.choose(), length.experience.survival()
+    choice, survival = length.choose(), length.history.survival()
     assert choice == LengthChoice(1, (1 + survival[1]) / 1.1, kept=survival[2], cost=pytest.approx(0.5))
     # It chose rightly: one more would lower the tokens a second.
     assert (1 + survival[1] + survival[2]) / 1.6 < choice.speed
     assert adaptive([1.0]).choose() == LengthChoice(0, 1.0), "nothing lies beyond the longest"
-    assert FixedLength(3).choose() == LengthChoice(3), "which gives no reason"
+    assert FixedDepth(3).choose() == LengthChoice(3), "which gives no reason"
 
 
 @pytest.mark.parametrize("busy", [1.0, 3.0])
 def test_what_rounds_take_replaces_what_was_expected(busy):
     """Of depths that were never timed, too; and one busy moment in five does not count."""
-    shown = Experience([0.5 * depth for depth in range(5)], [1.0] * 5)
+    shown = History([0.5 * depth for depth in range(5)], [1.0] * 5)
     for number in range(60):
         depth, slow = (0, 2, 3)[number % 3], 2 * (busy if number % 5 == 0 else 1)
         shown.observe(depth, 0, (0.1 * depth * slow, slow))
     assert shown.costs() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4], abs=0.02)
 
 
-@pytest.mark.parametrize("row, as_chain", [(0.0, False), (0.3, True)])
-def test_a_tree_is_drafted_where_it_is_worth_its_rows(row, as_chain):
+@pytest.mark.parametrize("row, drafts_chain", [(0.0, False), (0.3, True)])
+def test_a_tree_is_drafted_where_it_is_worth_its_rows(row, drafts_chain):
     """Three branches keep 8 of 10 levels, a chain 6; each row makes the target pass so much longer."""
     rest = {branches: [1 + branches * row * depth for depth in range(9)] for branches in (1, 3)}
     drafting = [0.05 * depth for depth in range(9)]
-    trees, chains = Experience(drafting, [1.0] * 9), Experience(drafting, [1.0] * 9)
-    length, coins, chosen = AdaptiveLength(trees, None, chains), random.Random(1), []
+    trees, chains = History(drafting, [1.0] * 9), History(drafting, [1.0] * 9)
+    length, coins, chosen = AdaptiveDepth(trees, None, chains), random.Random(1), []
     for _ in range(400):
         depth = length.choose().depth
-        rate, branches = (0.6, 1) if length.as_chain else (0.8, 3)
+        rate, branches = (0.6, 1) if length.drafts_chain else (0.8, 3)
         kept = next((place for place in range(depth) if coins.random() >= rate), depth)
         length.observe(depth, kept, (drafting[depth], rest[branches][depth]))
-        chosen.append(length.as_chain)
-    assert chosen[200:].count(as_chain) > 180
+        chosen.append(length.drafts_chain)
+    assert chosen[200:].count(drafts_chain) > 180
 
 
 def test_times_of_long_ago_are_forgotten():
-    shown = Experience([0.0, 0.1], [1.0, 1.0])
+    shown = History([0.0, 0.1], [1.0, 1.0])
     for _ in range(TIMES):
         shown.observe(1, 0, (0.1, 3.0))
         shown.observe(0, 0, (0.0, 1.0))

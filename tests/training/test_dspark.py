@@ -52,7 +52,7 @@ def test_the_rows_that_it_learns_from_are_what_drafting_computes(recipe, target)
             logits, memory = head.corrected(depth, rows[depth], before, hidden[depth], memory)
             torch.testing.assert_close(every[depth][0][place], logits[0], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(every[depth][1][place], wanted[anchor + depth])
-            torch.testing.assert_close(every[depth][2][place], head.foreseen(before, hidden[depth])[0])
+            torch.testing.assert_close(every[depth][2][place], head.acceptance_forecast(before, hidden[depth])[0])
 
 
 def test_its_confidence_learns_how_much_of_the_targets_distribution_it_covers(target):

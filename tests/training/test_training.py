@@ -18,7 +18,15 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
-from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
+from specviz.training.data import (
+    BLOCK_SIZE,
+    Corpus,
+    Text,
+    continue_texts,
+    held_out_blocks,
+    read_corpus,
+    with_target_text,
+)
 from specviz.training.heads import Eagle3Recipe
 from specviz.training.loop import (
     Schedule,
@@ -62,7 +70,7 @@ def target(target_folder):
 
 
 def schedule(folder, steps, every=10_000):
-    return Schedule(tokens=steps * 2 * BLOCK, rows=2, lr=5e-3, folder=folder, every=every)
+    return Schedule(tokens=steps * 2 * BLOCK_SIZE, rows=2, lr=5e-3, folder=folder, every=every)
 
 
 def run(*arguments):
@@ -71,7 +79,7 @@ def run(*arguments):
 
 STEPS = 24
 SMALL = ("--batch", 2, "--device", "cpu", "--dtype", "float32", "--held-out", 512, "--lr", 0.02)
-SMALL = (*SMALL, "--tokens", STEPS * 2 * BLOCK, "--every", 8)
+SMALL = (*SMALL, "--tokens", STEPS * 2 * BLOCK_SIZE, "--every", 8)
 
 
 def held_out_losses(text):
@@ -135,7 +143,7 @@ def test_a_target_is_compiled_trained_on_and_saved(target_folder, target, story,
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: compiled.append(type(self)))
     start = ("--tokenizer", target_folder, "--start", target_folder, "--compile")
-    few = ("--batch", 1, "--tokens", 2 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
+    few = ("--batch", 1, "--tokens", 2 * BLOCK_SIZE, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
     assert run("target", "--text", story, *few, *start, "--out", tmp_path) == 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path).config.hidden_size == target.config.hidden_size
     assert compiled == [type(target)]
@@ -188,7 +196,7 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
     logits = target(input_ids=ids).logits
     pairs = recipe.drafts(ids, None) if name == "medusa" else recipe.chains(ids, 4)
     for ahead, (_, wanted) in enumerate(pairs, start=1):
-        torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
+        torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK_SIZE - 4 + ahead])
 
 
 #: A draft half as wide as the tests' target.
@@ -269,9 +277,9 @@ def test_held_out_text_is_never_learnt_from(story):
     numbered = Corpus((Text("n", torch.arange(len(text.ids)), torch.arange(1024) + len(text.ids)),), (1.0,))
     for step in range(200):
         blocks = numbered.batch(4, 0, step)
-        assert blocks.shape == (4, BLOCK) and blocks.max() < len(text.ids)
+        assert blocks.shape == (4, BLOCK_SIZE) and blocks.max() < len(text.ids)
     measured = held_out_blocks(numbered.texts[0], 3)
-    assert measured.shape == (3, BLOCK) and measured.min() >= len(text.ids)
+    assert measured.shape == (3, BLOCK_SIZE) and measured.min() >= len(text.ids)
     assert len(measured.unique()) == measured.numel()
 
 
@@ -283,14 +291,14 @@ def test_texts_are_drawn_by_their_weights():
 
 def test_half_of_a_batch_is_the_targets_own_text():
     text = Text("t", torch.zeros(600, dtype=torch.long), torch.zeros(300, dtype=torch.long))
-    own = torch.ones(5, BLOCK, dtype=torch.int32)
+    own = torch.ones(5, BLOCK_SIZE, dtype=torch.int32)
     assert Corpus((text,), (1.0,), own).batch(4, 0, 0).float().mean(1).tolist() == [0, 0, 1, 1]
 
 
 def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tmp_path):
     file = tmp_path / "work" / "continuations.safetensors"
-    blocks = continue_texts(target, corpus, 64 * BLOCK, file)
-    assert blocks.shape == (64, BLOCK)
+    blocks = continue_texts(target, corpus, 64 * BLOCK_SIZE, file)
+    assert blocks.shape == (64, BLOCK_SIZE)
     prompt, text = blocks[0, :32].long(), corpus.texts[0].ids
     assert any(torch.equal(prompt, window) for window in text.unfold(0, 32, 1))
     # The first batch is greedy: each token is the target's first choice.
@@ -299,12 +307,12 @@ def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tm
     chosen = logits.gather(-1, blocks[:4, 32:, None].long()).squeeze(-1)
     torch.testing.assert_close(chosen, logits.amax(-1), rtol=0, atol=1e-4)
     written = file.stat().st_mtime_ns
-    assert torch.equal(continue_texts(target, corpus, 64 * BLOCK, file), blocks)
+    assert torch.equal(continue_texts(target, corpus, 64 * BLOCK_SIZE, file), blocks)
     assert file.stat().st_mtime_ns == written
 
 
 def test_own_text_to_measure_on_begins_with_held_out_text(target, corpus, tmp_path):
-    wider = with_own_text(target, corpus, 64 * BLOCK, tmp_path / "continuations.safetensors")
+    wider = with_target_text(target, corpus, 64 * BLOCK_SIZE, tmp_path / "continuations.safetensors")
     assert [text.name for text in wider.texts] == ["story.txt", "own, greedy", "own, sampled"]
     held_out = corpus.texts[0].held_out.unfold(0, 32, 1)
     for text in wider.texts[1:]:

@@ -31,7 +31,7 @@ def deployment(monkeypatch) -> Deployment:
 def store(pair, deployment) -> types.SimpleNamespace:
     """In a store's place: it has this pair, whatever it is asked for, and prepares nothing."""
     known = {"get": lambda name, progress=None: pair, "loaded": lambda name: pair}
-    return types.SimpleNamespace(**known, home=pair, preparer=Preparer(deployment))
+    return types.SimpleNamespace(**known, starting_pair=pair, preparer=Preparer(deployment))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from specviz.bench import pass_times
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.records.words import words
 from specviz.theory import statistics
 from specviz.ui.api import ENDPOINTS, Page, add_endpoints
 from specviz.ui.deployment import Deployment
@@ -94,7 +95,7 @@ def test_a_run_comes_whole_or_round_by_round(shown):
 
 @pytest.mark.parametrize("name", ["generate", "race", "lossless"])
 def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
-    pair = runner.store.home
+    pair = runner.store.starting_pair
     alone = PairStore(runner.deployment, ModelPair.of(pair.target, None, pair.tokenizer))
     given = {one: parameter.default for one, parameter in ENDPOINTS[name].parameters.items()}
     given |= {"prompt": "abcabc", "max_new_tokens": 4, "runs": 20}
@@ -103,7 +104,7 @@ def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
         *_, last = ENDPOINTS[name].begin(Runner(store, runner.deployment), given | asked, lambda text, fraction: None)
         return json.dumps(last).lower().replace(" ", "_")
 
-    chosen = alone.usual(alone.home)
+    chosen = alone.usual(alone.starting_pair)
     assert chosen != runner.store.usual(pair) == "draft_model"
     assert chosen in answer(alone) and "draft_model" in answer(runner.store)
     with refused("drafter", "no draft model"):
@@ -163,9 +164,9 @@ def test_a_caller_is_refused_and_hears_what_comes_before(url, runner):
 def test_whoever_leaves_ends_what_was_asked_for(url, runner):
     job = Client(url, verbose=False).submit("ab", runs=20_000, api_name="/lossless")
     wait_until(job.outputs)
-    assert runner.line.now()[0] == ["lossless"]
+    assert runner.line.now(words("en"))[0] == ["a test"]
     job.cancel()
-    wait_until(lambda: runner.line.now()[0] == [])
+    wait_until(lambda: runner.line.now(words("en"))[0] == [])
 
 
 def test_its_functions_and_nothing_else_are_tools(url):

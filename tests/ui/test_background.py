@@ -38,7 +38,7 @@ from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.models import describe, notes
 from specviz.ui.tabs.race import race
-from specviz.ui.tabs.why import explained
+from specviz.ui.tabs.why import explain_runs
 from specviz.ui.visitors import Visitors
 
 ORDER = Order(
@@ -162,7 +162,7 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     monkeypatch.setenv("SPECVIZ_TARGET", folders[0][0])
     monkeypatch.setenv("SPECVIZ_DTYPE", "float32")
     store = PairStore(Deployment.from_environment())
-    store.preparer.forget(store.home)
+    store.preparer.forget(store.starting_pair)
     store.preparer.start()
     first = store.get(PairName(folders[1][0], folders[1][1:], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
@@ -260,14 +260,14 @@ def taken(pair, monkeypatch) -> list[bool]:
 def test_a_race_and_a_run_with_its_speedup_take_the_passes_that_were_there_at_their_start(pair, runner, taken):
     runs = LiveRuns()
     for kind in ("plain", "compiled"):
-        [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), "en")
+        [*_, last] = race(runner, ORDER.with_ready_passes(pair), threading.Event(), "en")
         assert json.loads(last)["passes"] == kind
         assert set(taken) == {kind == "compiled"} and len(taken) >= 4
         taken.clear()
     for kind in ("plain", "compiled"):
         pair.passes.fast = passes_called_compiled(pair) if kind == "compiled" else {}
-        order = ORDER.settled(pair)
-        said = [words().spoken(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
+        order = ORDER.with_ready_passes(pair)
+        said = [words().translated(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) >= 5
@@ -283,7 +283,7 @@ def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
     visitors.passes["me"] = measured
     for kind, source in (("plain", "passes"), ("compiled", "round")):
         list(generate(runner, runs, replace(ORDER, passes=kind), False, ME, words()))
-        assert explained(visitors, "me")[-1].figures.one_source == source
+        assert explain_runs(visitors, "me")[-1].figures.one_source == source
 
 
 # On the command line

@@ -52,7 +52,9 @@ def calls():
     """The API's functions, by name, on a pair that takes no time."""
     pair = tiny_pair("llama")
     given = {"get": lambda name: pair, "loaded": lambda name: pair, "usual": lambda pair: "draft_model"}
-    store = types.SimpleNamespace(**given, home=pair, is_ready=True, preparer=Preparer(Deployment.from_environment()))
+    store = types.SimpleNamespace(
+        **given, starting_pair=pair, is_ready=True, preparer=Preparer(Deployment.from_environment())
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
             patch.delenv(f"SPECVIZ_{name}", raising=False)

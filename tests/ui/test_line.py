@@ -98,7 +98,7 @@ def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
         made.append((name, pairs.loaded(name)))
         yield "done"
 
-    action = Action(None, None, ["pair"], None, stream, waiting=str, failed=lambda text: f"failed: {text}")
+    action = Action(None, None, ["pair"], stream, waiting=str, failed=lambda text: f"failed: {text}")
     runner, controls = SimpleNamespace(line=Line(2), store=pairs), SimpleNamespace(pair="pair")
     desk = SimpleNamespace(runner=runner, visitors=visitors, controls=controls, say=SAY)
     return list(_in_turn(desk, "generate", action, visit, [heard])), made
@@ -111,8 +111,8 @@ def test_an_action_is_for_the_pair_that_its_visitor_loaded_last_and_waits_until_
     mine, theirs = PairName("mine"), PairName("theirs")
     starting = SAY("common.starting")
     # The first pair, of which the page has not heard; and once it is there.
-    assert in_turn(pairs, visitors, {}) == ([starting, "done"], [(PairName(), pairs.home)])
-    assert in_turn(pairs, visitors, {}) == (["done"], [(PairName(), pairs.home)])
+    assert in_turn(pairs, visitors, {}) == ([starting, "done"], [(PairName(), pairs.starting_pair)])
+    assert in_turn(pairs, visitors, {}) == (["done"], [(PairName(), pairs.starting_pair)])
     # One that was being loaded when the button was pressed.
     pairs.get(mine)
     visitors.pairs["me"] = mine

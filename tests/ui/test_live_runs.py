@@ -40,7 +40,7 @@ def press() -> Visit:
 
 def made(runner: Runner, visit: Visit) -> tuple[LiveRuns, list[dict]]:
     runs = LiveRuns()
-    return runs, [words().spoken(json.loads(one)) for one in generate(runner, runs, ORDER, True, visit, words())]
+    return runs, [words().translated(json.loads(one)) for one in generate(runner, runs, ORDER, True, visit, words())]
 
 
 def test_a_press_prepares_its_request_once(runner, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_run_ends_with_its_speedup_and_the_interval_and_is_there_for_the_press
     figures, measured = said[-1]["figures"], live.run().measured
     assert said[-1]["kind"] == "end" and said[-1]["note"] in ("", words()("common.busy"))
     assert [figures[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.5, 1.4, 1.6]
-    assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.beside is not None
+    assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.duel_counts is not None
     # More is awaited until the speedup is measured.
     ends = [one["more"] for one in said if one["kind"] == "end"]
     assert len(ends) > 1 and ends == [True] * (len(ends) - 1) + [False]
@@ -85,7 +85,7 @@ def test_a_run_comes_back_in_the_pages_language(runner):
     runs, said = made(runner, press())
     key, german = said[1]["run"], words("de")
     whole, _, page, _ = bring_back(runs, key, german)
-    assert words().spoken(json.loads(whole))["parts"][0] == said[1]
+    assert words().translated(json.loads(whole))["parts"][0] == said[1]
     assert '<html lang="de"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
     _, _, page, _ = bring_back(runs, key, words())
     assert '<html lang="en"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")

@@ -26,7 +26,9 @@ ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_t
 def test_batches_are_the_rounds_of_the_same_run_in_order(store, deployment):
     done = [one for batch in Runner(store, deployment).batches(ORDER) for one in batch]
     sampling = specviz.SamplingParams(temperature=1.0)
-    run = specviz.run(store.home, "Once upon", num_draft_tokens=3, sampling=sampling, max_new_tokens=40, seed=5)
+    run = specviz.run(
+        store.starting_pair, "Once upon", num_draft_tokens=3, sampling=sampling, max_new_tokens=40, seed=5
+    )
     assert [one.emitted for one in done] == [one.emitted for one in run.rounds]
     assert done[-1].stop_reason == run.stop_reason
 
@@ -74,7 +76,7 @@ def test_a_gpu_is_asked_for_as_long_as_the_runs_may_take(store):
     one = ORDER.settings
 
     def seconds(*runs, prompt=10):
-        return seconds_for(store.home, prompt, runs)
+        return seconds_for(store.starting_pair, prompt, runs)
 
     tokens = [seconds(dataclasses.replace(one, max_new_tokens=count)) for count in (1, 5000, 8000, 10**6)]
     assert tokens[0] == LEAST_SECONDS < tokens[1] < tokens[2] < tokens[3] == MOST_SECONDS
@@ -89,7 +91,7 @@ def test_a_gpu_is_asked_for_as_long_as_the_runs_may_take(store):
 def test_the_process_of_a_call_works_in_a_thread_of_its_own(monkeypatch):
     lend(monkeypatch)
     device.on_gpu(lambda: None, lambda: LEAST_SECONDS)
-    device.between_runs(lambda: None)  # the parent's thread has begun
+    device.thread.submit(lambda: None).result()  # the parent's thread has begun
     if (child := os.fork()) == 0:
         done = device.thread.submit(lambda: 0)
         os._exit(done.result(timeout=5))
@@ -153,4 +155,4 @@ def test_a_wrong_setting_of_the_deployment_is_refused_by_name(deployment, monkey
 def test_an_order_beyond_the_pages_limits_names_the_control(store, deployment, changes, field):
     with refused(field):
         settings = read_form(ORDER.settings.flat() | changes)
-        dataclasses.replace(ORDER, settings=settings).request(store.home, deployment)
+        dataclasses.replace(ORDER, settings=settings).request(store.starting_pair, deployment)

@@ -60,7 +60,7 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     go_on.set()
     settle(page)
     # This pair has no draft model, which stood there when the button was pressed: the run takes what the pair has.
-    drafter = usual(store.home, preparing=False)
+    drafter = usual(store.starting_pair, preparing=False)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(SAY(f"ways.{drafter}"))
     expect(page.locator("#passes")).to_have_text(SAY("passes.plain"))
     expect_drafter(page, drafter)
@@ -79,7 +79,7 @@ def test_a_race_that_is_pressed_before_the_pair_is_there_waits_and_takes_what_th
     expect(view).to_contain_text(SAY("common.starting"))
     go_on.set()
     settle(page)
-    expect(view).to_contain_text(SAY(f"ways.{usual(store.home, preparing=False)}"))
+    expect(view).to_contain_text(SAY(f"ways.{usual(store.starting_pair, preparing=False)}"))
     expect(view).not_to_contain_text("has no")
     assert page.evaluate(f"{element('race')}.state") == "race"
 

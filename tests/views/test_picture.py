@@ -203,7 +203,7 @@ def test_gamma_says_what_would_be_drafted_and_what_is_expected(presented):
     move(page, "suppose-gamma", 1)
     assert outcomes(page, 2) == ["accepted", "undrafted"]
     expect(page.locator('[part="caption"]')).to_contain_text(
-        "γ = 1 and this run's acceptance rate of 0.50, 1.50 tokens"
+        "γ = 1 and this run's acceptance rate of 0.50, expect 1.50 tokens"
     )
 
 

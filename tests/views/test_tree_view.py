@@ -253,7 +253,7 @@ def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended
     )
     # A plain or greedy run names no rule.
     lines = [{"sampling": SamplingParams(temperature=0)}, {"drafter": None}]
-    told = [words().spoken(messages.settings_line(a_run((a_round("a"),), **one))) for one in lines]
+    told = [words().translated(messages.settings_line(a_run((a_round("a"),), **one))) for one in lines]
     assert told == ["greedy · seed 0 · plain passes", "temperature 1 · seed 0 · plain passes"]
 
 

@@ -22,8 +22,8 @@ from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, codes_of, on_grids, quantised, rounded_inputs, words
 from specviz.passes.model_twins import (
     attending_by,
+    drop_weight,
     is_linear,
-    let_go,
     packed_of,
     shared_weights,
     sharing_twin,
@@ -248,7 +248,7 @@ class FewRows:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.
 
         Tables of embeddings are shared with it. releasing: whether the model lets go of each weight as soon as it is
-        packed (`model_twins.let_go`), but for those that it reads otherwise too; else nothing of it is changed.
+        packed (`model_twins.drop_weight`), but for those that it reads otherwise too; else nothing of it is changed.
         squares: of `few_bits.input_squares`, for weights in few bits.
         """
         twin, kept = sharing_twin(model), shared_weights(model)
@@ -263,7 +263,7 @@ class FewRows:
                     _refuse_others(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.
             if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
-                let_go(part, packed)
+                drop_weight(part, packed)
             unreturned.append(4 * packed.outputs * packed.inputs)
             if sum(unreturned) >= _TRIMMED_BYTES:
                 trim()

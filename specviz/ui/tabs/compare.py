@@ -31,7 +31,7 @@ from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.ways import WAYS, available, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import message, passes_words, speaks, title
+from specviz.views.run_messages import message, passes_words, text_messages, title
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
@@ -45,47 +45,47 @@ MOST_REPEATS = 5
 def create_compare_tab(desk: Desk) -> Tab:
     """Lays out the choices, the buttons and the view of the results."""
     runner, say = desk.runner, desk.say
-    own: Fields = {}
+    fields: Fields = {}
     drafters = [name for name in WAYS if name != PLAIN]
     lengths = [AUTO, *(gamma for gamma in GAMMAS if gamma <= runner.deployment.max_draft_tokens)]
     with gr.Group(elem_classes=["sv-choice"]):
-        own["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
-        own["gammas"] = gr.CheckboxGroup(
-            lengths, value=[one for one in (AUTO, 4) if one in lengths], label=say("compare.gammas")
+        fields["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
+        fields["gammas"] = gr.CheckboxGroup(
+            lengths, value=[length for length in (AUTO, 4) if length in lengths], label=say("compare.gammas")
         )
-        own["widths"] = gr.CheckboxGroup(
+        fields["widths"] = gr.CheckboxGroup(
             [(say("compare.own"), OWN), (say("compare.one_is_chain"), 1), ("2", 2), ("4", 4)],
             value=[OWN],
             label=say("compare.widths"),
         )
-        own["rules"] = gr.CheckboxGroup(
+        fields["rules"] = gr.CheckboxGroup(
             [(_rule_label(name, say), name) for name in UNUSUAL],
             value=[],
             label=say("compare.rules"),
         )
-        own["vary"] = gr.Textbox(
+        fields["vary"] = gr.Textbox(
             label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
-        own["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
-    own["prompts"] = _create_prompts(say)
+        fields["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
+    fields["prompts"] = _create_prompts(say)
     with gr.Row(elem_classes=["sv-actions"]):
         with gr.Row(elem_classes=["sv-either"]):
             go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
             stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
     view = element_view("compare", say)
-    button, offer = desk.kept("comparison")
+    button, offer = desk.result_button("comparison")
 
-    def chosen(pair: ModelPair, asked: dict[str, Any]) -> Choice:
+    def chosen(pair: ModelPair, values: dict[str, Any]) -> Choice:
         # The fields may be older than the pair, and hold drafters that `offered` takes away.
-        had = [name for name in asked["drafters"] if refusal(pair, name) is None]
-        return Choice(**asked | {"drafters": had or asked["drafters"]})
+        possible = [name for name in values["drafters"] if refusal(pair, name) is None]
+        return Choice(**values | {"drafters": possible or values["drafters"]})
 
-    def check(pair: ModelPair, order: Order, **asked: Any) -> None:
-        comparison_of(runner, pair, order, chosen(pair, asked))
+    def check(pair: ModelPair, order: Order, **values: Any) -> None:
+        comparison_of(runner, pair, order, chosen(pair, values))
 
-    def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
-        choice = chosen(runner.store.get(order.pair), asked)
+    def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
+        choice = chosen(runner.store.get(order.pair), values)
         if page := (yield from compare(runner, order, choice, visit.halt, say.language)):
             desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
 
@@ -102,11 +102,11 @@ def create_compare_tab(desk: Desk) -> Tab:
     def waiting_replay(text: Said) -> str:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
-    desk.arrivals.append((own["drafters"], offered))
-    shown = speaks("contest_phase"), speaks("contest_error")
-    comparison = desk.ordered(go, view, stream, *shown, check, own, offered=[button], offer=offer)
-    shown_replay = waiting_replay, speaks("replay_error")
-    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+    desk.pair_updates.append((fields["drafters"], offered))
+    shown = text_messages("contest_phase"), text_messages("contest_error")
+    comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
+    shown_replay = waiting_replay, text_messages("replay_error")
+    return Tab([comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
 
 
 def _rule_label(rule: str, say: Words) -> str:
@@ -118,8 +118,8 @@ def _rule_label(rule: str, say: Words) -> str:
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
-    """Prompts of one's own, typed or from a file; their number, and a button that removes them."""
-    given = gr.Textbox(
+    """The visitor's prompts, typed or from a file; their number, and a button that removes them."""
+    box = gr.Textbox(
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),
         lines=1,
@@ -141,10 +141,10 @@ def _create_prompts(say: Words) -> gr.Textbox:
         except SpecvizError as error:
             return [gr.skip(), gr.update(value=as_text(say.error(error)), visible=True)]
 
-    given.change(on_change, given, [remove, note], **UNQUEUED)
-    upload.upload(on_upload, upload, [given, note], trigger_mode="always_last", **QUEUED)
-    remove.click(lambda: "", None, given, **UNQUEUED)
-    return given
+    box.change(on_change, box, [remove, note], **UNQUEUED)
+    upload.upload(on_upload, upload, [box, note], trigger_mode="always_last", **QUEUED)
+    remove.click(lambda: "", None, box, **UNQUEUED)
+    return box
 
 
 def _counted(text: str, say: Words) -> str:
@@ -155,7 +155,7 @@ def _counted(text: str, say: Words) -> str:
     return say(
         "compare.prompts_told",
         prompts=say("compare.prompts_count", n=len(prompts)),
-        domains=say("compare.domains_count", n=len({one.domain for one in prompts})),
+        domains=say("compare.domains_count", n=len({prompt.domain for prompt in prompts})),
     )
 
 
@@ -221,16 +221,16 @@ def _summary(comparison: Comparison, pair: ModelPair) -> Said:
 
     contest, first = comparison.contest, comparison.plain.seed
     request = comparison.orders[0].request(pair, comparison.runner.deployment)
-    known = {
+    values = {
         "passes": passes_words(kind_of(request.passes)),
         "runs": contest.count,
         "tokens": comparison.plain.max_new_tokens,
         "first": first,
     }
     if contest.repeats == 1:
-        text = said("compare.summary", **known)
+        text = said("compare.summary", **values)
     else:
-        text = said("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+        text = said("compare.summary_of_repeats", **values, last=first + contest.repeats - 1)
     if comparison.on_file:
         text = joined([said("compare.prompts_count", n=len(comparison.orders)), text], ": ")
     return joined([text, said("common.busy")], " ") if contest.busy else text
@@ -239,29 +239,28 @@ def _summary(comparison: Comparison, pair: ModelPair) -> Said:
 def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     contest = comparison.contest
-    others, prompts = range(1, len(contest.entered)), range(len(comparison.orders))
-    met = [(number, prompt) for number in others for prompt in prompts if contest.run_of(number, prompt)]
-    if not comparison.plain.sampling.greedy or not met:
+    drafting, prompts = range(1, len(contest.entries)), range(len(comparison.orders))
+    run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
+    if not comparison.plain.sampling.greedy or not run_on:
         return None
-    expected = {prompt: run_of(comparison, pair, 0, prompt) for _, prompt in met}
     partings = []
-    for number, prompt in met:
-        parting = compare_texts(expected[prompt], run_of(comparison, pair, number, prompt))["parting"]
-        if parting:
+    for number, prompt in run_on:
+        plain, run = (run_of(comparison, pair, who, prompt) for who in (0, number))
+        if plain and run and (parting := compare_texts(plain, run)["parting"]):
             where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
-            partings.append({"name": joined([title(contest.entered[number]), *where], ", "), **parting})
-    return {"of": len(met), "partings": partings}
+            partings.append({"name": joined([title(contest.entries[number]), *where], ", "), **parting})
+    return {"of": len(run_on), "partings": partings}
 
 
 def run_of(comparison: Comparison, pair: ModelPair, number: int, prompt: int = 0) -> Run | None:
     """A contestant's run on a prompt in the first repeat; None before that is over."""
     from specviz.decoding.record import collect
 
-    found = comparison.contest.run_of(number, prompt)
-    if found is None:
+    timed = comparison.contest.run_of(number, prompt)
+    if timed is None:
         return None
     order = order_of(comparison.orders[prompt], comparison.contestants[number])
-    return collect(order.request(pair, comparison.runner.deployment), found.rounds)
+    return collect(order.request(pair, comparison.runner.deployment), timed.rounds)
 
 
 def replay_order(order: Order) -> Order:

@@ -14,16 +14,17 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
-from specviz.records.words import Words, said
+from specviz.records.words import Said, Words, said
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, dropped, element_view, gallery_view, run_view, share_view
+from specviz.ui.controls import Fields
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
 from specviz.ui.tabs.race import progress
-from specviz.views.run_messages import message, notice, speaks
+from specviz.views.run_messages import message, notice, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -50,11 +51,10 @@ def create_generate_tab(desk: Desk) -> Tab:
         return files.offers() if files else [gr.skip()] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
-    own = {"measured": desk.controls.measured}
-    told = speaks("waiting"), speaks("error")
-    after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
-    action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
-    return Tab([action])
+    fields: Fields = {"measured": desk.controls.measured}
+    phases = text_messages("waiting"), text_messages("error")
+    after: dict[str, Any] = {"offered": shown.files, "offer": offer, "left": text_messages("left")}
+    return Tab([desk.action(desk.controls.go, shown.view, stream, *phases, fields=fields, **after)])
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, made = show(first, RECORDINGS[0]), run_files(first, say)
-    trace, page, cells = map(str, made.paths)
+    shown = show(first, RECORDINGS[0])
+    trace, page, cells = map(str, run_files(first, say).paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     element_view("beside", say)
     charts_view(say, shown.charts, shown.share["file"])
@@ -114,7 +114,7 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     yield message("waiting", text=said("common.preparing"))
     live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
     try:
-        yield from _carried_out(runner, live, order, measured, visit)
+        yield from _run_messages(runner, live, order, measured, visit)
     finally:
         live.over.set()
 
@@ -124,22 +124,23 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
 
     In the page's language: it may be another one now.
     """
-    live = runs.kept(key, PATIENCE)
+    live = runs.wait_for(key, PATIENCE)
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(SUFFIXES))
-    here = live.files is not None and live.say is say
-    return [replace(live, say=say).whole(), *(live.files.offers() if here else offered(live.run(), say))]
+    files = live.files if live.say is say else None
+    return [replace(live, say=say).complete(), *(files.offers() if files else offered(live.run(), say))]
 
 
-def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
+def _run_messages(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
     yield live.start()
     say = live.say
     measured = measured and order.settings.drafter is not None
-    others = runs_of(order.settings) if measured else []
-    note = ""
+    extra_runs = runs_of(order.settings) if measured else []
+    note: Said = ""
     try:
-        for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
-            yield from _told(batch, live)
+        batches: Batches[Round | Progress | Duel] = runner.batches(order, watched, measured, extra_runs=extra_runs)
+        for batch in closing(batches, visit.halt):
+            yield from _batch_messages(batch, live)
     except SpecvizError as error:
         if live.finished:
             note = said("generate.not_measured", reason=say.error(error))
@@ -155,22 +156,23 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
 def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
     """The rounds of a run and, if its speedup is to be measured, a duel that is not shown: drawing takes time."""
     from specviz.decoding.engine import rounds
-    from specviz.passes.compiler import at_rest
+    from specviz.passes.compiler import compilers_paused
 
-    with at_rest():
+    with compilers_paused():
         yield from rounds(request)
         if measured:
             yield from duel(request, whole=False)
 
 
-def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
+def _batch_messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
     """The messages for a batch of `watched`."""
-    if done := [one for one in batch if isinstance(one, Round)]:
-        yield live.add(done)
-    for one in batch:
-        if isinstance(one, Progress):
-            what, _ = progress(one)
+    if rounds := [event for event in batch if isinstance(event, Round)]:
+        yield live.add(rounds)
+    for event in batch:
+        if isinstance(event, Progress):
+            what, _ = progress(event)
             yield live.end(said("generate.measuring_now", what=what), more=True)
-        elif isinstance(one, Duel):
-            live.measured = one.speedup()
-            live.beside = tuple(tally(run.rounds) for run in one.shown(live.request))
+        elif isinstance(event, Duel):
+            live.measured = event.speedup()
+            plain, fast = event.shown(live.request)
+            live.duel_counts = tally(plain.rounds), tally(fast.rounds)

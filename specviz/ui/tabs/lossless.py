@@ -23,7 +23,7 @@ from specviz.ui.desk import Desk, Tab
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, Visit, closing
 from specviz.views import lossless_messages as messages
-from specviz.views.run_messages import label, message, passes_words, speaks
+from specviz.views.run_messages import label, message, passes_words, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -37,7 +37,7 @@ MOST_SUPPORT = 16
 #: At temperature 0 two texts of at most this many tokens are compared.
 MOST_GREEDY = 128
 
-#: Seconds between two pictures of the growing counts.
+#: Seconds between two pictures of the counts_of counts.
 REPORT_EVERY = 0.25
 
 #: At how many points the noise is computed.
@@ -56,30 +56,31 @@ class Trial:
 def create_lossless_tab(desk: Desk) -> Tab:
     """Lays out the rule to be tested, how often, the button, and the view of the result."""
     runner, say = desk.runner, desk.say
-    own: Fields = {}
+    fields: Fields = {}
     with gr.Group(elem_classes=["sv-choice"]):
-        own["rule"] = gr.Radio(
+        fields["rule"] = gr.Radio(
             [(_label(name, say), name) for name in LAB_RULES],
             value="auto",
             label=say("lossless.rule"),
             elem_classes=["sv-lab-rules"],
         )
         with gr.Row():
-            own["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
-            told = {"label": say("lossless.support"), "info": say("lossless.support_info"), "min_width": 240}
-            own["support"] = gr.Slider(2, MOST_SUPPORT, value=8, step=1, **told)
+            fields["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
+            options = {"label": say("lossless.support"), "info": say("lossless.support_info"), "min_width": 240}
+            fields["support"] = gr.Slider(2, MOST_SUPPORT, value=8, step=1, **options)
     with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
     view = element_view("lossless", say)
 
-    def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
-        trial_request(pair, order, Trial(**asked), runner.deployment)
+    def check_trial(pair: ModelPair, order: Order, **values: Any) -> None:
+        trial_request(pair, order, Trial(**values), runner.deployment)
 
-    def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
-        return try_rule(runner, order, Trial(**asked), visit.halt)
+    def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
+        return try_rule(runner, order, Trial(**values), visit.halt)
 
-    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
+    shown = text_messages("phase"), text_messages("error")
+    return Tab([desk.action(go, view, stream, *shown, check_trial, fields)], stop)
 
 
 def _label(rule: str, say: Words) -> str:
@@ -126,51 +127,52 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
     """
     yield message("phase", text=said("lossless.preparing"), fraction=0.0)
     request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
-    asked, found = asked_of(request, trial), tried(runner, order, request, trial, halt)
+    test, results = test_of(request, trial), results_of(runner, order, request, trial, halt)
     if request.settings.sampling.greedy:
         tokens: list[GreedyToken] = []
-        for batch in _now_and_then(found):
+        for batch in _in_larger_batches(results):
             tokens += batch
-            yield messages.greedy_message(asked, tokens, "running")
-        yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished")
+            yield messages.greedy_message(test, tokens, "running")
+        yield messages.greedy_message(test, tokens, "stopped" if halt.is_set() else "finished")
         return
     yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
-    for counted, over in growing(found, asked.runs):
-        phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
-        yield messages.trial_message(asked, counted, counted.test(), phase)
+    for counted, over in counts_of(results, test.runs):
+        phase = "running" if not over else "finished" if counted.evidence.n == test.runs else "stopped"
+        yield messages.trial_message(test, counted, counted.test(), phase)
 
 
-def tried(
+def results_of(
     runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
-) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
-    """The results of `examined` for a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+) -> Iterator[list[Any]]:
+    """The results of `examine_by_name`, in batches, until `halt` is set. request: of `trial_request`."""
     from specviz.decoding.exact_distribution import COMPARED
 
     # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
     tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else COMPARED * int(trial.runs)
     runs = [replace(request.settings, max_new_tokens=tokens)]
-    return closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs), halt)
+    arguments = trial_order(order, trial), examine_by_name, trial.rule, int(trial.runs)
+    return closing(runner.batches(*arguments, extra_runs=runs), halt)
 
 
-def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+def examine_by_name(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
     """`examine` with the rule by its name, which crosses a process border; and the first greedy token that differs from
     plain decoding's is judged."""
     from specviz.bench.two_texts import parting
     from specviz.decoding.lossless import LAB_RULES, GreedyToken, examine
 
     start = request.prompt.ids
-    plain, other = [*start], [*start]
+    plain, drafted = [*start], [*start]
     for item in examine(request, LAB_RULES[rule], runs):
         if isinstance(item, GreedyToken):
-            (plain if item.plain else other).append(item.id)
-            shared = plain[: len(other)]
-            if not item.plain and shared[:-1] == other[:-1] and shared != other:
-                found = parting(request.pair, shared, other, len(start), later=0)
-                item = replace(item, gap=found and found.sides[1].gap)
+            (plain if item.plain else drafted).append(item.id)
+            shared = plain[: len(drafted)]
+            if not item.plain and shared[:-1] == drafted[:-1] and shared != drafted:
+                parted = parting(request.pair, shared, drafted, len(start), later=0)
+                item = replace(item, gap=parted.sides[1].gap if parted else None)
         yield item
 
 
-def asked_of(request: Request, trial: Trial) -> messages.Asked:
+def test_of(request: Request, trial: Trial) -> messages.TrialInfo:
     """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
@@ -187,8 +189,8 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
         parts += [said("lossless.min_p", p=sampling.min_p)] if sampling.min_p > 0 else []
     dtype = dtype_name(request.pair.dtype)
     parts += [said("lossless.seed", seed=settings.seed), passes_words(kind_of(request.passes))]
-    return messages.Asked(
-        trial=uuid.uuid4().hex,
+    return messages.TrialInfo(
+        key=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(settings.drafter),
         settings=joined(parts),
@@ -196,22 +198,23 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
         half_precision=dtype != "float32",
         dtype=dtype,
         runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
-        drafted=min(request.num_draft_tokens, settings.max_new_tokens - 1),
+        deepest_draft=min(request.num_draft_tokens, settings.max_new_tokens - 1),
     )
 
 
-def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
+def counts_of(results: Iterator[list[Any]], runs: int) -> Iterator[tuple[messages.TrialCounts, bool]]:
     """The counts from time to time and, marked True, at the end: all `runs` made, or the test stopped."""
     from specviz.decoding.exact_distribution import ExactDistribution
 
-    counted: messages.Counted | None = None
-    for batch in _now_and_then(found):
-        for one in batch:
-            if isinstance(one, ExactDistribution):
-                evidence = Evidence(one.outcomes, one.probs, one.low, one.high, runs)
-                counted = messages.Counted(one, evidence, noise(one.probs, steps(runs, NOISE_STEPS)))
-            else:
-                counted.add(one)
+    counted: messages.TrialCounts | None = None
+    for batch in _in_larger_batches(results):
+        for item in batch:
+            if isinstance(item, ExactDistribution):
+                evidence = Evidence(item.outcomes, item.probs, item.low, item.high, runs)
+                counted = messages.TrialCounts(item, evidence, noise(item.probs, steps(runs, NOISE_STEPS)))
+            elif counted is not None:
+                counted.add(item)
+        assert counted is not None, "the exact distribution comes first"
         yield counted, False
     if counted is not None:
         if counted.evidence.n:
@@ -219,14 +222,14 @@ def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Ite
         yield counted, True
 
 
-def _now_and_then(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+def _in_larger_batches(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
     """All that is in the batches, in larger ones, `REPORT_EVERY` seconds apart."""
-    found, told = [], -math.inf
+    waiting, reported = [], -math.inf
     for batch in batches:
-        found += batch
-        if time.monotonic() - told > REPORT_EVERY:
-            told = time.monotonic()
-            yield found
-            found = []
-    if found:
-        yield found
+        waiting += batch
+        if time.monotonic() - reported > REPORT_EVERY:
+            reported = time.monotonic()
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting

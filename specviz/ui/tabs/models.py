@@ -17,10 +17,11 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advice import advise, chains_of
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
+from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
 
-#: Stands in a table for a figure that was not measured.
-_NONE = "–"
-
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
-
-#: The changes that an event makes, by component.
-Changes = dict[gr.components.Component, Any]
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,12 @@ class Status:
 
     table: gr.Markdown
     notes: gr.Markdown
-    found: gr.Markdown  # by the check
+    findings: gr.Markdown  # by the check
     advice: gr.Markdown
 
 
 @dataclass(frozen=True)
-class Own:
+class PairForm:
     """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each a place for an
     error."""
 
@@ -73,8 +68,8 @@ def create_models_tab(desk: Desk) -> Tab:
     fold_switch(say("models.notes"), "pair-notes")
     with gr.Column(elem_id="pair-notes", elem_classes=["sv-more"]):
         about = gr.Markdown(elem_classes=["sv-note", "sv-notes"])
-    checked, found, advice = _create_check(desk)
-    status = Status(table, about, found, advice)
+    checked, findings, advice = _create_check(desk)
+    status = Status(table, about, findings, advice)
     loads = _create_others(desk, status) if allowed else []
     _wire_passes(desk, status, loads)
     return checked
@@ -88,10 +83,10 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
             go = gr.Button(say("models.check"), elem_id="check-pair")
             stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
         ask = gr.Button(say("advice.go"), elem_id="advise")
-    found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
-    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
+    findings = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+    advice = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
-    def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+    def stream(visit: Visit, name: PairName, page_pair: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, name, visit.halt, say)
 
     def stream_advice(visit: Visit, order: Order) -> Iterator[str]:
@@ -100,8 +95,8 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     def check(pair: ModelPair, order: Order) -> None:
         chains_of(runner, pair, order)
 
-    checked = Action(go, found, [desk.controls.pair], lambda heard: [gr.validate(True, "")], stream, as_text, as_text)
-    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop), found, told
+    checked = Action(go, findings, [desk.controls.pair], stream, as_text, as_text)
+    return Tab([checked, desk.action(ask, advice, stream_advice, as_text, as_text, check)], stop), findings, advice
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
@@ -110,12 +105,13 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
     step = say("common.preparing")
     yield step
     try:
-        for batch in closing(runner.batches(name, _findings), halt):
-            for one in batch:
-                if isinstance(one, Sentence):
-                    step = say("models.checking", step=say.step(one))
+        batches: Batches[Finding | Sentence] = runner.batches(name, _findings)
+        for batch in closing(batches, halt):
+            for event in batch:
+                if isinstance(event, Sentence):
+                    step = say("models.checking", step=say.step(event))
                 else:
-                    lines.append(_found(one, say))
+                    lines.append(_line_of(event, say))
             yield "\n".join([*lines, "", as_text(step)])
     except SpecvizError as error:
         lines += ["", say("models.problem", reason=as_text(say.error(error)))]
@@ -128,7 +124,7 @@ def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
     return check_pair(pair)
 
 
-def _found(finding: Finding, say: Words) -> str:
+def _line_of(finding: Finding, say: Words) -> str:
     """A line of a list: the sign, the check, its result, and advice."""
     advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
     what = as_text(say.step(finding.what))
@@ -158,64 +154,64 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         stage = store.preparer.stage(pair)
         kind = pair.passes.kind
         if stage.step is None:
-            chip = looked(say.spoken(passes_words(kind)), kind)
+            chip = looked(say.translated(passes_words(kind)), kind)
         else:
             chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
         described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
-        first = {} if line or loaded else _used(desk, PairName(), drafter, prompt, keep=True)
+        first = {} if line or loaded else _changes_for(desk, PairName(), drafter, prompt, keep=True)
         return chip | described | first
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
-        asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
-        shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
-        moment(on_look, asked, shown, **UNQUEUED)
+        inputs = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
+        shown = [head.chip, head.timer, status.table, status.notes, *_depending_on_pair(desk)]
+        moment(on_look, inputs, shown, **UNQUEUED)
 
 
-def _of_pair(desk: Desk) -> list[gr.components.Component]:
-    """The components that `_used` changes."""
-    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.arrivals)]
+def _depending_on_pair(desk: Desk) -> list[gr.components.Component]:
+    """The components that `_changes_for` changes."""
+    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.pair_updates)]
 
 
-def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
+def _changes_for(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
     """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
-    arrived = {component: made(pair) for component, made in desk.arrivals}
-    line = as_text(desk.say.spoken(pair_line(pair.info())))
-    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
+    updates = {component: update(pair) for component, update in desk.pair_updates}
+    line = as_text(desk.say.translated(pair_line(pair.info())))
+    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **updates}
 
 
 def _create_others(desk: Desk, status: Status) -> list[Any]:
     """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
-    say, own = desk.say, Own()
-    _create_form(own, say)
+    say, form = desk.say, PairForm()
+    _create_form(form, say)
     with gr.Row(elem_classes=["sv-actions"]):
         load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
     shown = gr.Markdown(elem_classes=["sv-loading"])
     gr.Markdown(say("models.catalog"))
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
-        home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
-        cards = _catalog_cards(desk, CATALOG)
+        starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
+        cards = [_catalog_card(desk, entry) for entry in CATALOG]
     gr.Markdown(say("models.published"))
     with gr.Row(elem_classes=["sv-cards"]):
-        cards += _catalog_cards(desk, PUBLISHED)
+        cards += [_catalog_card(desk, entry) for entry in PUBLISHED]
     fold_switch(say("models.published_list"), "published-parts")
     with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
         listed = gr.Markdown(published_list("", say), elem_classes=["sv-note", "sv-notes"])
-    desk.arrivals.append((listed, lambda pair: published_list(pair.target_name, say)))
+    desk.pair_updates.append((listed, lambda pair: published_list(pair.target_name, say)))
 
     # Only now is everything there that changes with the pair.
-    known = [(home, PairName()), *cards]
-    loads = [_wire_load(desk, status, shown, card, Own(problems=problem), name) for card, name in known]
-    return [_wire_load(desk, status, shown, load, own), *loads]
+    pairs = [(starting, PairName()), *cards]
+    loads = [_wire_load(desk, status, shown, card, PairForm(problems=problem), name) for card, name in pairs]
+    return [_wire_load(desk, status, shown, load, form), *loads]
 
 
-def _create_form(own: Own, say: Words) -> None:
+def _create_form(form: PairForm, say: Words) -> None:
     def add(name: str, kind: type[gr.components.Component] = gr.Textbox, **options: Any) -> None:
         words = {"label": say(f"models.{name}"), "info": say(f"models.{name}_about")}
         with gr.Column(min_width=220):
-            own.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
-            own.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+            form.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
+            form.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
 
     gr.Markdown(say("models.own"))
     with gr.Row():
@@ -229,9 +225,9 @@ def _create_form(own: Own, say: Words) -> None:
         add("draft_vocabulary")
 
 
-def named(given: dict[str, str]) -> PairName:
+def pair_named(fields: dict[str, str]) -> PairName:
     """The pair that the form's fields name. Raises SpecvizError with the field's name."""
-    texts = {name: (text or "").strip() for name, text in given.items()}
+    texts = {name: (text or "").strip() for name, text in fields.items()}
     if not texts["target"]:
         raise SpecvizError("Name a target model first.", "target")
     draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
@@ -242,7 +238,7 @@ def named(given: dict[str, str]) -> PairName:
 
 
 def _wire_load(
-    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, own: Own, name: PairName | None = None
+    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, form: PairForm, name: PairName | None = None
 ) -> Any:
     """Has a button load a pair, by default the one that the form names; returns the event.
 
@@ -251,52 +247,48 @@ def _wire_load(
     runner, say, controls = desk.runner, desk.say, desk.controls
     drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
 
-    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
-        yield own.show(None, say)  # what was wrong with the last one
+    def load(values: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
+        yield form.show(None, say)  # what was wrong with the last one
         try:
-            pair = name or named({field: form[component] for field, component in own.fields.items()})
+            pair = name or pair_named({field: values[component] for field, component in form.fields.items()})
             with runner.line.joined("load") as turn:
                 runner.line.reached(turn)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair
-                changes = _used(desk, pair, form[drafter], form[prompt])
+                changes = _changes_for(desk, pair, values[drafter], values[prompt])
         except SpecvizError as error:
-            yield {shown: "", **own.show(error, say)}
+            yield {shown: "", **form.show(error, say)}
             return
-        found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
+        cleared = {status.findings: say("models.check_about"), status.advice: say("advice.about_button")}
         loaded = say("models.loaded", pair=as_text(used.info().name))
-        yield {shown: loaded, **found, **changes}
+        yield {shown: loaded, **cleared, **changes}
 
-    asked = {drafter, prompt, *own.fields.values()}
-    changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
-    return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
-
-
-def _catalog_cards(desk: Desk, entries: Iterable[HubPair]) -> list[tuple[gr.Button, PairName]]:
-    return [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in entries]
+    inputs = {drafter, prompt, *form.fields.values()}
+    changed = [shown, *form.problems.values(), status.findings, status.advice, *_depending_on_pair(desk)]
+    return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
-def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
+def _catalog_card(desk: Desk, entry: HubPair) -> tuple[gr.Button, PairName]:
     runner, say = desk.runner, desk.say
     button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
 
-    def measured(pair: ModelPair) -> Any:
+    def update(pair: ModelPair) -> Any:
         from specviz.models.placement import within_reach
 
         available = within_reach(runner.deployment.device)
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
-    desk.arrivals.append((button, measured))
-    return button
+    desk.pair_updates.append((button, update))
+    return button, PairName(entry.target, (entry.draft,))
 
 
 def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
     """The pair and, on a second line, its size, or what it needs where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
     if available is not None and needed > available:
-        known = {"needed": Bytes(needed), "free": Bytes(available)}
-        return say("models.entry_too_large", name=entry.name, **known)
+        sizes = {"needed": Bytes(needed), "free": Bytes(available)}
+        return say("models.entry_too_large", name=entry.name, **sizes)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 
@@ -309,14 +301,13 @@ def published_list(used: str, say: Words) -> str:
         return used in (target, target.rpartition("/")[2])
 
     lines = []
-    for target, entries in groupby(
-        sorted(PUBLISHED, key=lambda entry: not is_used(entry.target)), lambda one: one.target
-    ):
-        found = list(entries)
-        name = say("models.gated", name=_link(target)) if found[0].gated else _link(target)
+    ordered = sorted(PUBLISHED, key=lambda entry: not is_used(entry.target))
+    for target, group in groupby(ordered, lambda entry: entry.target):
+        entries = list(group)
+        name = say("models.gated", name=_link(target)) if entries[0].gated else _link(target)
         parts = [
-            say("models.published_part", part=_link(one.draft), method=one.method, size=Bytes(one.draft_bytes))
-            for one in found
+            say("models.published_part", part=_link(entry.draft), method=entry.method, size=Bytes(entry.draft_bytes))
+            for entry in entries
         ]
         lines.append(f"- {f'**{name}**' if is_used(target) else name}: {', '.join(parts)}")
     return "\n".join(lines)
@@ -331,7 +322,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
     preparing passes."""
     titles = ("part", "size", "precision", "runs_on", "one", "five")
     rows = [[say(f"models.{title}") for title in titles], ["---"] * len(titles), *_rows(pair, say)]
-    lines = [f"| {' | '.join([*row, *[_NONE] * (len(titles) - len(row))])} |" for row in rows]
+    lines = [f"| {' | '.join([*row, *['–'] * (len(titles) - len(row))])} |" for row in rows]
     if stage.step is not None:
         lines += ["", as_text(say("models.preparing", step=say.step(stage.step)))]
     return "\n".join(lines)
@@ -351,17 +342,17 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         stored, passes = pair.stored.get(role.kind), pair.passes.fast.get(role)
         row = [
             f"{label} **{as_text(name)}**{_states(pair.parts.get(role.kind), say)}" if name else label,
-            say.spoken(parameters(size)),
+            say.translated(parameters(size)),
             dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
             say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
         ]
         if role == TARGET and COMPARED in times:
             row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
         yield row
-    for bits, made in pair.passes.quantised.items():
-        kind = "plain" if made.passes is None else made.passes.kind
+    for bits, quantised in pair.passes.quantised.items():
+        kind = "plain" if quantised.passes is None else quantised.passes.kind
         precision = say("generate.bits", value=bits)
-        yield [_roles([Role.quantised(bits)], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
+        yield [_roles([Role.quantised(bits)], say), str(Bytes(quantised.bytes)), precision, say(f"models.on_{kind}")]
 
 
 def _states(part: TrainedPart | None, say: Words) -> str:
@@ -394,11 +385,11 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
         # Where kernels of our own are in use, only something better still was refused.
         key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
         refused.setdefault((key, as_text(say.error(reason))), []).append(role)
-    for bits, made in pair.passes.quantised.items():
-        if made.passes is not None and made.passes.refusal is not None:
-            reason = as_text(say.error(made.passes.refusal))
-            refused.setdefault(("models.no_better", reason), []).append(Role.quantised(bits))
-    lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
+    for bits, quantised in pair.passes.quantised.items():
+        if quantised.passes is not None and quantised.passes.refusal is not None:
+            why = as_text(say.error(quantised.passes.refusal))
+            refused.setdefault(("models.no_better", why), []).append(Role.quantised(bits))
+    lines += [say(key, roles=_roles(roles, say), reason=why) for (key, why), roles in refused.items()]
     return "\n".join(f"- {line}" for line in lines)
 
 

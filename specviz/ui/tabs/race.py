@@ -14,9 +14,9 @@ from specviz.ui.components import element_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.views.pages import race_page
-from specviz.views.run_messages import message, race_message, speaks
+from specviz.views.run_messages import message, race_message, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -30,9 +30,9 @@ def create_race_tab(desk: Desk) -> Tab:
         if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
             desk.visitors.results[visit.session, "race"] = result_page("race", page)
 
-    shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
-    button, offer = desk.kept("race")
-    return Tab([desk.ordered(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
+    shown, view = (text_messages("phase"), text_messages("error")), element_view("race", desk.say)
+    button, offer = desk.result_button("race")
+    return Tab([desk.action(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
 
 
 def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> Generator[str, None, str | None]:
@@ -40,24 +40,20 @@ def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> 
 
     Raises SpecvizError for a race that cannot be run, or not to its end.
     """
-    yield _phase(said("common.preparing"), 0)
-    request, done = race_request(runner.store.get(order.pair), order, runner), None
-    for one in dueled(runner, order, halt):
-        if isinstance(one, Duel):
-            done = one
+    yield message("phase", text=said("common.preparing"), fraction=0.0)
+    request, finished = race_request(runner.store.get(order.pair), order, runner), None
+    for event in duel_events(runner, order, halt):
+        if isinstance(event, Duel):
+            finished = event
         else:
-            yield _phase(*progress(one))
-    if done is None:
+            text, fraction = progress(event)
+            yield message("phase", text=text, fraction=fraction)
+    if finished is None:
         yield message("error", text=said("race.stopped"))
         return None
-    runs, outcome = done.runs(request), done.outcome(request)
+    runs, outcome = finished.runs(request), finished.outcome(request)
     yield race_message(*runs, outcome)
-    return race_page(*runs, outcome, done.machine, language)
-
-
-def _phase(text: Said, fraction: float) -> str:
-    """A message of progress, with the fraction done (0 to 1)."""
-    return message("phase", text=text, fraction=fraction)
+    return race_page(*runs, outcome, finished.machine, language)
 
 
 def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
@@ -67,15 +63,15 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
     return order.request(pair, runner.deployment)
 
 
-def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
+def duel_events(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
     """Progress and, unless `halt` is set before, the finished duel."""
-    made = runner.batches(order, duel, True, others=runs_of(order.settings))
-    for batch in closing(made, halt):
+    batches: Batches[Progress | Duel] = runner.batches(order, duel, True, extra_runs=runs_of(order.settings))
+    for batch in closing(batches, halt):
         yield from batch
 
 
-def progress(one: Progress) -> tuple[Said, float]:
+def progress(event: Progress) -> tuple[Said, float]:
     """A line of progress and the share that is done."""
-    if one.warming:
+    if event.warming:
         return said("common.warming_up"), 0.0
-    return said("common.in_turn", number=one.repeat + 1), one.fraction
+    return said("common.in_turn", number=event.repeat + 1), event.fraction

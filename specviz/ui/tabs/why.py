@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -37,23 +37,20 @@ def create_why_tab(desk: Desk) -> Tab:
         pressed = gr.Button(say("why.forced_title"), elem_id="start-forced", elem_classes=["sv-unseen"])
     view = element_view("why", say, value=why_message(story=_story(WAYS[0]), runs=[]))
     served_view(say)
-    desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
-
-    def check(*values: Any) -> list[dict[str, Any]]:
-        return [gr.validate(True, "")] * len(values)
+    desk.pair_updates.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
     def action(button: gr.Button, kind: str, *inputs: Component) -> Action:
-        def stream(visit: Visit, name: PairName, heard: dict[str, Any], *given: dict[str, Any]) -> Iterator[str]:
-            asked = [details.get(name) for details in given for name in ("alpha", "num_draft_tokens")]
-            return measured(runner, visitors, name, visit, kind, *asked)
+        def stream(visit: Visit, name: PairName, page_pair: dict[str, Any], *details: dict[str, Any]) -> Iterator[str]:
+            forced = [values.get(field) for values in details for field in ("alpha", "num_draft_tokens")]
+            return measured(runner, visitors, name, visit, kind, *forced)
 
         def says(phase: str) -> Callable[[str], str]:
-            return lambda text: why_message(**{kind: Measuring(phase, problem=text)})
+            return lambda text: _section(kind, Measuring(phase, problem=text))
 
-        return Action(button, view, [desk.controls.pair, *inputs], check, stream, says("waiting"), says("failed"))
+        return Action(button, view, [desk.controls.pair, *inputs], stream, says("waiting"), says("failed"))
 
     def opened(visit: Visit) -> str:
-        return why_message(runs=explained(visitors, visit.session))
+        return why_message(runs=explain_runs(visitors, visit.session))
 
     forced = action(pressed, "forced", desk.controls.details)
     return Tab([action(go, "passes"), action(many, "batches"), forced], stop, opened)
@@ -65,44 +62,53 @@ def _story(drafter: str) -> dict[str, Any]:
     return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE, "coins": ""}
 
 
-def measured(runner: Runner, visitors: Visitors, name: PairName, visit: Visit, kind: str, *asked: Any) -> Iterator[str]:
+def measured(
+    runner: Runner, visitors: Visitors, name: PairName, visit: Visit, kind: str, *values: Any
+) -> Iterator[str]:
     """Messages for the lab while a pair is measured; Stop ends it and keeps the result so far.
 
-    kind: ``passes``, ``batches``, or ``forced``, which is `asked` for α and γ. The last message of ``passes``
+    kind: ``passes``, ``batches``, or ``forced``, whose `values` are α and γ. The last message of ``passes``
     explains the visitor's runs anew. Raises SpecvizError if it cannot be measured.
     """
-    yield why_message(**{kind: Measuring("preparing")})
+    yield _section(kind, Measuring("preparing"))
     result = None
-    for batch in closing(runner.batches(name, measurement, kind, *asked), visit.halt):
+    for batch in closing(runner.batches(name, measurement, kind, *values), visit.halt):
         result = batch[-1]
-        yield why_message(**{kind: Measuring("running", result)})
+        yield _section(kind, Measuring("running", result))
     # Stopped early, a curve may lack its first point: then there is nothing to compute.
     if kind == "passes" and result is not None:
         visitors.passes[visit.session] = result
     over = Measuring("stopped" if visit.halt.is_set() else "finished", result)
-    yield why_message(**{kind: over}, runs=explained(visitors, visit.session) if kind == "passes" else None)
+    yield _section(kind, over, explain_runs(visitors, visit.session) if kind == "passes" else None)
 
 
-def measurement(pair: ModelPair, kind: str, *asked: Any) -> Iterator[Any]:
+def _section(kind: str, measuring: Measuring, runs: Sequence[LabRun] | None = None) -> str:
+    section: dict[str, Any] = {kind: measuring}
+    return why_message(**section, runs=runs)
+
+
+def measurement(pair: ModelPair, kind: str, *values: Any) -> Iterator[Any]:
     """The growing result of a measurement; see `measured`."""
     from specviz.bench.forced import measure_forced
     from specviz.bench.pass_times import measure_batches, measure_passes
 
-    return {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}[kind](pair, *asked)
+    if kind == "forced":
+        return measure_forced(pair, *values)
+    return measure_passes(pair) if kind == "passes" else measure_batches(pair)
 
 
-def explained(visitors: Visitors, session: str | None) -> list[LabRun]:
+def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
     """The visitor's runs that are over and drafted something, the latest last: what limits each, by the passes last
     measured for that visitor."""
     over = [live for live in visitors.runs.runs.values() if live.visit.session == session and live.files is not None]
-    return [run for live in over if (run := _explained(live, visitors.passes.get(session))) is not None]
+    return [run for live in over if (run := _explain_run(live, visitors.passes.get(session))) is not None]
 
 
-def _explained(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
+def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
     request = live.request
     target = passes.curve("target") if passes and _taken_by(request, passes) else None
     # Timed unwatched where it was: drawing a page slows the models down.
-    plain, counts = live.beside or (None, live.trail.counts)
+    plain, counts = live.duel_counts or (None, live.trail.counts)
     gamma = request.num_draft_tokens
     if request.chooses_length and counts.rounds:
         gamma = max(1, round(counts.levels / counts.rounds))

@@ -252,7 +252,7 @@ def unprepared(
 class InTurn:
     """Draft lengths in turn, plain steps among them."""
 
-    as_chain = False
+    drafts_chain = False
 
     def __init__(self, depths: Sequence[int] = (3, 3, 0, 2, 0, 0, 1)):
         self.depths = itertools.cycle(depths)

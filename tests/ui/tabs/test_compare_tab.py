@@ -134,7 +134,7 @@ def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls
     }
     names = [*controls.fields, "pair", "own rule"]
     for fields, added, places in (({}, [], {}), (own, ["typical"], {"rule": "own rule"})):
-        action = desk.ordered(button, view, stream=None, waiting=None, failed=None, own=fields)
+        action = desk.action(button, view, stream=None, waiting=None, failed=None, fields=fields)
         assert len(action.inputs) == len(action.check(*filled_in(controls), *added))
         for field, changes in mistakes.items():
             verdicts = zip(names, action.check(*filled_in(controls, **changes), *added))
@@ -180,18 +180,18 @@ def test_plain_decoding_comes_first_and_then_all_that_fits_together(
     runner, pair, temperature, choice, drafting, left_out
 ):
     comparison = comparison_of(runner, pair, ORDER.but(temperature=temperature), choice)
-    assert names(comparison.contest.entered) == [("plain", None, None, None), *drafting]
+    assert names(comparison.contest.entries) == [("plain", None, None, None), *drafting]
     assert names(comparison.left_out) == left_out
 
 
 def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_varied(runner, pair):
     choice = Choice(["early_exit", "suffix"], [2], [0], [], 1, vary="confidence=0, 0.5")
     order = ORDER.but(drafter="early_exit", exit_layer=1, confidence=0.9)
-    _, *drafting = comparison_of(runner, pair, order, choice).contest.entered
+    _, *drafting = comparison_of(runner, pair, order, choice).contest.entries
     found = [(row.mode, row.settings["exit_layer"], row.settings["confidence"]) for row in drafting]
     assert found == [("early_exit", 1, 0.0), ("early_exit", 1, 0.5), ("suffix", None, None)]
     told = json.loads(messages.contest_message(drafting, phase="running", text="", fraction=0.0))
-    assert [words().spoken(each["parameters"]) for each in told["rows"]] == [
+    assert [words().translated(each["parameters"]) for each in told["rows"]] == [
         "exit after layer 1",
         "exit after layer 1, stops below confidence 0.5",
         "",
@@ -201,7 +201,7 @@ def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_va
 def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to_differ_in(runner, pair):
     choice = replace(CHOICE, rules=["block", "typical"])
     told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
-    table = next(message for message in map(words().spoken, map(json.loads, told)) if message["kind"] == "contest")
+    table = next(message for message in map(words().translated, map(json.loads, told)) if message["kind"] == "contest")
     assert {one["rule"] for one in table["rows"][1:]} == {"at temperature 0 all rules are the same"}
     told.close()
     with refused("temperature"):
@@ -234,7 +234,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     comparison = comparison_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    contest, said = comparison.contest, words().spoken(list(comparison.progress()))
+    contest, said = comparison.contest, words().translated(list(comparison.progress()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
     assert [[run.repeat for run in contest.runs if run.number == number] for number in range(3)] == [[0, 1]] * 3
     assert len(contest.runs) == contest.count == 6
@@ -254,7 +254,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
             halt.set()
     assert 3 <= len(contest.runs) < contest.count and contest.row(1).speedup_measured
     # One that failed is told in its row, and the others go on.
-    contest.heard(Failed(contest.entered[1].title, SpecvizError("It is full.")))
+    contest.hear(Failed(contest.entries[1].title, SpecvizError("It is full.")))
     assert [row.reason for row in rows_of(comparison, words(), True)] == ["", "It is full.", ""]
 
 
@@ -271,7 +271,7 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
     order = ORDER.but(temperature=0.0, prompt="")
     assert [one.settings.prompt for one in comparison_of(runner, pair, order, choice).orders] == LINES
     *_, last = compare(runner, order, choice, threading.Event(), "en")
-    told = words().spoken(json.loads(last))
+    told = words().translated(json.loads(last))
     assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
     assert [one["repeats"] for one in told["rows"]] == [5, 5, 5] and told["texts"]["of"] == 10
     head, *rows = told["domains"]

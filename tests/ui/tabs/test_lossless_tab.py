@@ -19,7 +19,7 @@ from specviz.records.words import words
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
 from specviz.ui.tabs.lossless import Trial, trial_order, trial_request, try_rule
-from specviz.views.lossless_messages import Asked, greedy_message
+from specviz.views.lossless_messages import TrialInfo, greedy_message
 
 PROMPT = "Once upon a time, upon a time"
 
@@ -61,7 +61,7 @@ def test_a_mistake_is_told_beside_its_control(runner, pair, order, trial, field)
 def tried(runner, order: Order, rule: str = "auto", language: str = "en") -> dict:
     """What the last message of a trial says."""
     *_, last = try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event())
-    return words(language).spoken(json.loads(last))
+    return words(language).translated(json.loads(last))
 
 
 def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner):
@@ -92,7 +92,7 @@ def test_temperature_0_is_judged_by_its_one_text_and_only_half_precision_excuses
     assert wrong["greedy"]["plain"][:place] == wrong["greedy"]["rule"][:place]
     assert "apart in log probability" in wrong["verdict"]["why"]
 
-    asked = Asked("x", "auto", "Draft model", "", True, True, "bfloat16", 2, 4)
+    asked = TrialInfo("x", "auto", "Draft model", "", True, True, "bfloat16", 2, 4)
     for changes, gap, state in (
         ({}, 0.06, "near"),
         ({"half_precision": False}, 0.06, "different"),

@@ -30,7 +30,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Visit
 from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate
-from specviz.ui.tabs.why import explained, measured
+from specviz.ui.tabs.why import explain_runs, measured
 from specviz.ui.visitors import Visitors
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
@@ -51,7 +51,7 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     visitors, me, another = Visitors(runs), Visit("me", threading.Event()), Visit("another", threading.Event())
     for order, visit in ((ORDER, me), (ORDER, another), (ORDER.but(drafter="plain"), me)):
         list(generate(runner, runs, order, True, visit, words()))
-    (run,) = explained(visitors, "me")
+    (run,) = explain_runs(visitors, "me")
     live = next(iter(runs.runs.values()))
     assert run.figures.alpha == live.trail.counts.acceptance_rate
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
@@ -66,7 +66,7 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
     # Passes of other models say nothing about this run.
     pair.dtype = torch.bfloat16
-    assert not explained(visitors, "me")[0].diagnosis.with_passes
+    assert not explain_runs(visitors, "me")[0].diagnosis.with_passes
 
 
 def measuring(runner, *asked, halt_at: int | None = None) -> list[dict]:

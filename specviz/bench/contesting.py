@@ -11,7 +11,7 @@ import transformers
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Event, Failed, Progress, Report
-from specviz.bench.turns import Amount, Lane, Steps, engine_lane, take_turns
+from specviz.bench.turns import Amount, Stepper, Steps, engine_stepper, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
@@ -42,6 +42,12 @@ def request_of(contestant: Contestant, plain: Request) -> Request:
     return plain.but(contestant.on(plain.settings))
 
 
+def shortened(request: Request, tokens: int) -> Request:
+    """The request with at most so many new tokens."""
+    settings = request.settings
+    return replace(request, settings=replace(settings, max_new_tokens=min(tokens, settings.max_new_tokens)))
+
+
 def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
     """Why the pair cannot decode in this way; None if it can."""
     try:
@@ -53,11 +59,11 @@ def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
 
 def drafting(pair: ModelPair, mode: str, base: RunSettings = DEFAULTS, **settings: Any) -> Contestant:
     """A drafter as a contestant: of `base` it has what the drafter reads, and these settings in place of others."""
-    unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).reads}
+    unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).parameters}
     return Contestant.of(mode, base=base, **unread | settings)
 
 
-def entered(contestant: Contestant, plain: Request, preset: str = "") -> Row:
+def entry_of(contestant: Contestant, plain: Request, preset: str = "") -> Row:
     """Its row, still without figures: how it decodes the prompt of `plain`, defaults filled in.
 
     Raises SpecvizError where the pair cannot decode in this way.
@@ -76,17 +82,17 @@ def entered(contestant: Contestant, plain: Request, preset: str = "") -> Row:
     if contestant.engine != "specviz" or contestant.mode == PLAIN:
         return replace(row, settings=settings)
     request = request_of(contestant, plain)
-    pair, drafter, asked = request.pair, request.drafter, request.settings.drafting
-    filled = asdict(asked) | drafter.settings(pair, asked)
-    known = {name: filled[name] for name in DRAFTING if name in drafter.reads}
-    known |= {"rule": request.rule.name, "branches": request.branches}
+    pair, drafter, params = request.pair, request.drafter, request.settings.drafting
+    filled = asdict(params) | drafter.settings(pair, params)
+    values = {name: filled[name] for name in DRAFTING if name in drafter.parameters}
+    values |= {"rule": request.rule.name, "branches": request.branches}
     return replace(
         row,
-        settings=settings | known,
+        settings=settings | values,
         rule=request.rule.name,
         branches=request.branches,
-        exit_layer=known.get("exit_layer"),
-        bits=known.get("bits"),
+        exit_layer=values.get("exit_layer"),
+        bits=values.get("bits"),
         lossless=request.rule.lossless,
         usual_branches=request.branches == drafter.branches(pair, DraftParams()),
     )
@@ -99,33 +105,33 @@ class WholeText:
     emitted: Sequence[int]
 
 
-def lane_of(contestant: Contestant, plain: Request) -> Lane:
-    """A contestant on the prompt of `plain`; any engine but ours must have written the text once before.
+def stepper_of(contestant: Contestant, plain: Request) -> Stepper:
+    """A contestant on the prompt of `plain`; any engine but ours must have new_tokens the text once before.
 
     Raises SpecvizError where the pair cannot run it.
     """
     if contestant.engine == "specviz":
-        return engine_lane(request_of(contestant, plain))
+        return engine_stepper(request_of(contestant, plain))
 
     def start(repeat: int) -> Steps:
         settings = replace(plain.settings, seed=plain.settings.seed + repeat)
-        yield WholeText(written(contestant, replace(plain, settings=settings)))
+        yield WholeText(new_tokens(contestant, replace(plain, settings=settings)))
 
-    return Lane(start, divisible=False, warm=True)
+    return Stepper(start, divisible=False, warm=True)
 
 
-def written(contestant: Contestant, plain: Request) -> list[int]:
+def new_tokens(contestant: Contestant, plain: Request) -> list[int]:
     """The new tokens of one run."""
     if contestant.engine == "transformers":
         return _by_transformers(contestant, plain)
-    return [token for one in pending_rounds(request_of(contestant, plain)) for token in one.emitted]
+    return [token for step in pending_rounds(request_of(contestant, plain)) for token in step.emitted]
 
 
 # Failures
 
 
 def reason_of(error: Exception) -> SpecvizError | Sentence:
-    """An error written for users as it is; of any other its kind and its first line."""
+    """An error new_tokens for users as it is; of any other its kind and its first line."""
     if isinstance(error, SpecvizError):
         return error
     return Sentence("it failed with {kind}: {reason}", kind=type(error).__name__, reason=first_line(error))
@@ -149,21 +155,21 @@ class Failures:
             self.reasons[title] = reason_of(error)
             self.say(f"✗ {title}: {self.reasons[title]}")
 
-    def caught(self, contestant: Contestant, make: Callable[[], Lane]) -> Lane:
-        """The contestant's lane; an error in making or running it ends its own run and none of the others."""
-        title, lane = contestant.title, None
+    def caught(self, contestant: Contestant, make: Callable[[], Stepper]) -> Stepper:
+        """The contestant's stepper; an error in making or running it ends its own run and none of the others."""
+        title, stepper = contestant.title, None
         with self.of(title):
-            lane = make()
+            stepper = make()
 
         def start(repeat: int) -> Steps:
             with self.of(title):
-                if lane is not None and title not in self.reasons:
-                    yield from lane.start(repeat)
+                if stepper is not None and title not in self.reasons:
+                    yield from stepper.start(repeat)
 
-        return Lane(start) if lane is None else replace(lane, start=start)
+        return Stepper(start) if stepper is None else replace(stepper, start=start)
 
 
-def contested(
+def measure_contest(
     prompts: Iterable[Request], contestants: Sequence[Contestant], amount: Amount, failures: Failures | None = None
 ) -> Iterator[Event | None]:
     """All contestants, plain decoding first, on each prompt in turn: what a `Contest` hears, and None in between, where
@@ -172,13 +178,15 @@ def contested(
     prompts: plain decoding of each, checked. failures: those of earlier contests, which are not measured again.
     """
     failures = Failures() if failures is None else failures
-    known = len(failures.reasons)
+    reported = len(failures.reasons)
     for number, plain in enumerate(prompts):
-        lanes = [failures.caught(each, functools.partial(lane_of, each, plain)) for each in contestants]
-        for event in take_turns(lanes, amount):
-            for title, reason in [*failures.reasons.items()][known:]:
+        steppers = [
+            failures.caught(contestant, functools.partial(stepper_of, contestant, plain)) for contestant in contestants
+        ]
+        for event in take_turns(steppers, amount):
+            for title, reason in [*failures.reasons.items()][reported:]:
                 yield Failed(title, reason)
-            known = len(failures.reasons)
+            reported = len(failures.reasons)
             yield event if event is None or isinstance(event, Progress) else replace(event, prompt=number)
 
 
@@ -210,7 +218,7 @@ def _by_transformers(contestant: Contestant, plain: Request) -> list[int]:
 def _without_defaults(pair: ModelPair, num_draft_tokens: int | str | None) -> Iterator[None]:
     """Sets the models' own generation settings aside, which fill in whatever a call leaves open."""
     models = [model for model in (pair.target, pair.draft) if model is not None]
-    kept = [model.generation_config for model in models]
+    configs = [model.generation_config for model in models]
     for model in models:
         model.generation_config = transformers.GenerationConfig()
     if pair.draft is not None:
@@ -221,5 +229,5 @@ def _without_defaults(pair: ModelPair, num_draft_tokens: int | str | None) -> It
     try:
         yield
     finally:
-        for model, config in zip(models, kept):
+        for model, config in zip(models, configs):
             model.generation_config = config
