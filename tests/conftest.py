@@ -23,7 +23,7 @@ pytest_plugins = ["browser"]
 LONGEST = (
     *("passes/test_static_passes", "passes/test_few_rows", "ui/test_page", "passes/test_compiled_layers"),
     *("test_command_line", "test_published_model", "passes/test_compiler", "ui/tabs/test_own_model"),
-    *("decoding/test_lossless", "promises/test_running_states", "promises/test_exact_sampling", "ui/test_tour"),
+    *("decoding/test_lossless", "promises/test_greedy_equality", "promises/test_exact_sampling", "ui/test_tour"),
     *("models/test_checkpoints", "ui/tabs/test_why_tab", "ui/test_accessibility", "decoding/test_device_rounds"),
     *("ui/test_background", "views/test_static_site", "ui/test_start", "ui/tabs/test_compare_tab"),
     *("views/test_playback", "views/test_picture", "drafters/test_published_assistants", "training/test_training"),

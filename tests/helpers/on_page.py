@@ -151,6 +151,11 @@ def assert_no_sideways_scrolling(page: Page) -> None:
     )
 
 
+def quoted(token: str) -> str:
+    """A token as sentences quote it."""
+    return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
+
+
 def order(client: Client, **arguments) -> dict:
     settings = {"prompt": PRESETS[0].prompt, "max_new_tokens": 8} | arguments
     return client.predict(**settings, api_name="/generate")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from elements import element, give
 from handmade import a_round, a_run
-from on_page import VIEW, assert_no_sideways_scrolling, generate, set_control, settle, state
+from on_page import VIEW, assert_no_sideways_scrolling, generate, quoted, set_control, settle, state
 from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.metrics import tally
@@ -126,10 +126,6 @@ def test_the_first_difference_is_where_it_is(beside, first, second):
     expect(part(page, "verdict").locator("span")).to_have_text(expected)
     [marked] = [line["marked"] for line in lines(page) if any(line["marked"])]
     assert [quoted(word) for word in marked] == words_there
-
-
-def quoted(token: str) -> str:
-    return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
 
 
 @pytest.mark.parametrize(

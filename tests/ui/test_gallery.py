@@ -54,7 +54,7 @@ def test_every_shipped_trace_is_a_recording_with_words_in_every_language():
 
 def test_a_measured_speedup_and_an_opened_files_name_are_shown_with_their_run_until_another_comes(alone, tmp_path):
     machine, name = "<b>Xeon</b> ${window.hit = 1}", "<i>3b</i> ${window.hit = 1}.json"
-    run = replace(BY_NAME["sampled"].load(), measured=Speedup(1.5, machine))
+    run = replace(BY_NAME["sampled"].load(), measured=Speedup(1.5, machine, 1.42, 1.58))
     run.save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json") == run
     page = alone("run")
@@ -62,6 +62,7 @@ def test_a_measured_speedup_and_an_opened_files_name_are_shown_with_their_run_un
     meta, source = page.locator("specviz-run [part=meta]"), page.locator("specviz-run [part=recorded]")
     give(page, "run", [show(run, BY_NAME["sampled"]).message])
     expect(figure).to_contain_text("1.50×")
+    expect(page.locator("specviz-run [part=speedup-interval-long]")).to_have_text("1.42 to 1.58, 90 %")
     expect(meta).to_contain_text(f"speedup measured on {machine}")
     expect(source).to_have_text("Recorded run: Guess, check, correct")
     # Of a run that was not measured none is told.

@@ -68,24 +68,20 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     assert len(loads) == 1 and state(page, "text")
 
 
-@pytest.mark.parametrize("tab", ["race", "lossless"])
-def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_pair_has(held, new_page, tab):
+def test_a_race_that_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_pair_has(held, new_page):
     url, store, go_on, _ = held
     page = new_page()
     page.goto(url)
     page.wait_for_function(f"() => {VIEW}?.recorded")
     set_control(page, "New tokens", 8)
-    page.get_by_role("tab", name=SAY(f"{tab}.tab"), exact=True).click()
-    if tab == "lossless":
-        page.get_by_label("number input for Runs").fill("500")
-    start(page, f"#start-{tab}")
-    expect(page.locator(f"specviz-{tab}")).to_contain_text(SAY("common.starting"))
+    start(page, "#start-race")
+    view = page.locator("specviz-race")
+    expect(view).to_contain_text(SAY("common.starting"))
     go_on.set()
     settle(page)
-    view = page.locator(f"specviz-{tab}")
     expect(view).to_contain_text(SAY(f"ways.{usual(store.starting_pair, preparing=False)}"))
     expect(view).not_to_contain_text("has no")
-    assert page.evaluate(f"{element(tab)}.state") in ("race", "finished")
+    assert page.evaluate(f"{element('race')}.state") == "race"
 
 
 def test_a_server_of_tools_without_the_package_for_it_is_refused(monkeypatch, capsys):

@@ -9,6 +9,7 @@ from on_page import (
     assert_no_sideways_scrolling,
     control,
     expect_drafter,
+    quoted,
     set_control,
     settle,
     state,
@@ -64,10 +65,6 @@ def shown_figures(page: Page) -> dict[str, str]:
 def finished(page: Page) -> dict:
     """The run on the page."""
     return page.evaluate(f"{VIEW}.finished")
-
-
-def quoted(token: str) -> str:
-    return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
 
 
 def headline(page: Page) -> dict[str, str]:

@@ -218,12 +218,13 @@ DROP = f"""([name, bytes]) => {{
 }}"""
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-def test_a_file_is_read_in_every_encoding_that_programs_write(page, encoding):
-    data = list(json.dumps({"id": "é😀", **EXACT}, ensure_ascii=False).encode(encoding))
-    page.evaluate(DROP, ["windows.json", data])
-    page.wait_for_function("() => window.asked")
-    assert json.loads(page.evaluate("() => window.asked.text").lstrip("\ufeff"))["id"] == "é😀"
+def test_a_file_is_read_in_every_encoding_that_programs_write(page):
+    for encoding in ("utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
+        data = list(json.dumps({"id": f"{encoding} é😀", **EXACT}, ensure_ascii=False).encode(encoding))
+        page.evaluate(DROP, ["windows.json", data])
+        page.wait_for_function("() => window.asked")
+        text = page.evaluate("() => { const { text } = window.asked; window.asked = null; return text; }")
+        assert json.loads(text.lstrip("\ufeff"))["id"] == f"{encoding} é😀"
 
 
 def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_into_the_field(page, alone):
