@@ -85,7 +85,8 @@ class LayerCode:
     described: str = field(repr=False)  # all that its program depends on, apart from torch
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
-        inputs, (where, keys, values), weights = _parted(arguments, len(self.sizes))
+        count = len(self.sizes)
+        inputs, (where, keys, values), weights = arguments[:count], arguments[count : count + 3], arguments[count + 3 :]
         cache = Cache(layers=[*[DummyLayer()] * self.place, StaticLayer(keys, values, where)])
         positional, named = self.call.filled(inputs, cache)
         by_name = dict(zip(self.names, weights, strict=True))
@@ -133,10 +134,6 @@ class _Traced(nn.Module):
 
     def forward(self, *arguments: Tensor) -> list[Tensor]:
         return self.code(*arguments)
-
-
-def _parted(arguments: Sequence[Tensor], inputs: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    return arguments[:inputs], arguments[inputs : inputs + 3], arguments[inputs + 3 :]
 
 
 def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> LayerCode:
@@ -263,9 +260,8 @@ def build(program: LayerProgram, path: pathlib.Path) -> None:
     for node in graph.graph.output_node().args[0]:
         node.meta["example_value"] = node.meta["val"]  # where Inductor looks for sizes that are left open
     with torch.no_grad():
-        artifact = torch._inductor.standalone_compile(
-            graph, inputs, options={"config_patches": _OPTIONS[program.one_token]}
-        )
+        options = {"config_patches": _OPTIONS[program.one_token]}
+        artifact = torch._inductor.standalone_compile(graph, inputs, options=options)
     artifact.save(path=str(path), format="binary")
     del artifact
     run = loaded(path)

@@ -200,16 +200,14 @@ def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
 
 def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
     """The same of several layers, one after the other in `layers`."""
-    descriptions, outs = (_Layer * (len(layers) // 4))(), []
-    for place in range(len(descriptions)):
+    structs, outs = (_Layer * (len(layers) // 4))(), []
+    for place in range(len(structs)):
         *tensors, outputs = layers[4 * place : 4 * place + 4]
         # Loading a model changes the default of all threads.
         outs.append(torch.empty(x.shape[0], outputs, dtype=torch.float32))
         pointers = (None if tensor is None else _pointer(tensor) for tensor in tensors)
-        descriptions[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
-    _loaded[0].few_rows_linear(
-        descriptions, ctypes.c_int32(len(descriptions)), _pointer(x), *map(ctypes.c_int64, x.shape)
-    )
+        structs[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
+    _loaded[0].few_rows_linear(structs, ctypes.c_int32(len(structs)), _pointer(x), *map(ctypes.c_int64, x.shape))
     return tuple(outs)
 
 
