@@ -265,7 +265,7 @@ def test_graphs_are_there_at_once_and_those_of_compiled_layers_together_later(co
     assert compiled_roles(pair) == set(roles) and not done.reasons
     fast = pair.passes.fast
     assert all(isinstance(passes, GraphedPasses) and passes.graphs for passes in fast.values())
-    assert fast[Role.exit(1)].kept is fast[TARGET].kept
+    assert fast[Role.exit(1)].kept_buffers is fast[TARGET].kept_buffers
     assert {job.role for job in code_for_programs[:4]} == {TARGET, DRAFT}
 
 

@@ -120,7 +120,7 @@ def test_padding_leaves_the_text_and_its_rows_alone(model):
 @torch.inference_mode()
 def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(model):
     target, short = graphed(model), exit_after(model, 1)
-    exits = GraphedPasses(target.static.first_layers(1), Recorder(), target.kept)
+    exits = GraphedPasses(target.static.first_layers(1), Recorder(), target.kept_buffers)
     cached, prompt = reader(model, Stopwatch(CPU), target), IDS * 40
     cached.prefill(prompt)
     twin = cached.sharing_first_layers(short, 1, exits)
@@ -146,7 +146,7 @@ def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
         logits_of(cached, [prompt, [1], [2], [3]], passes)
         passes.between_rounds()
         del cached
-    assert set(passes.kept.by_room) == {LEAST_ROOM}
+    assert set(passes.kept_buffers.by_room) == {LEAST_ROOM}
     assert set(passes.graphs) == {Shape(1, LEAST_ROOM)}
     # The same room once more has other buffers than those recorded earlier.
     again = reader(model, Stopwatch(CPU), passes)
