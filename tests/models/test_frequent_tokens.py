@@ -92,7 +92,7 @@ def test_a_pair_is_loaded_with_it_and_says_so(tmp_path):
 @pytest.mark.parametrize("count", [LEAST_FREQUENT - 1, 128, 0, -3, True, "70", 70.5])
 def test_a_number_out_of_range_is_named(tmp_path, count):
     target, draft = save_pair(tmp_path)
-    with refused("draft_vocabulary", f"{LEAST_FREQUENT} to 127"):
+    with refused("draft_vocabulary", f"between {LEAST_FREQUENT} and 127 tokens"):
         load_pair(target, draft, draft_vocabulary=count, dtype="float32")
 
 
