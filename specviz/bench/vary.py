@@ -16,11 +16,14 @@ OF_TASKS = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed")
 Values = Mapping[str, Sequence[Any]]
 
 
-def read_vary(text: str, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) -> dict[str, list[Any]]:
+def read_vary(text: object, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS)) -> dict[str, list[Any]]:
     """The values of each setting that a text names, ``NAME=A,B; NAME=A,B``, in its order and each once.
 
-    Raises SpecvizError (field ``vary``) for a name that is not one of `names`, or a value that it cannot have.
+    Raises SpecvizError (field ``vary``) for what is not a text, a name that is not one of `names`, or a value that it
+    cannot have.
     """
+    if not isinstance(text, str):
+        raise SpecvizError("Enter a text such as confidence=0,0.3, not {value}.", "vary", value=quoted(text))
     settings = {}
     for part in filter(str.strip, text.split(";")):
         name, _, values = part.partition("=")

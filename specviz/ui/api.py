@@ -169,7 +169,7 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         _list_of("widths", values["widths"], _is_width),
         _list_of("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
-        vary=str(values["vary"]),
+        vary=values["vary"],
     )
     comparison = comparison_of(runner, pair, order, choice)
 

@@ -198,7 +198,7 @@ def test_a_program_reads_the_very_weights_of_its_model(compiled):
 
 def test_a_program_of_another_kind_of_pass_is_refused(compiled):
     static = compiled.passes.fast[TARGET].static
-    with pytest.raises(SpecvizError, match=r"asks for .*panels"):
+    with pytest.raises(SpecvizError, match=r"needs .*panels"):
         compiler.Program(static.plain(), compiler.file(StaticPass, static.described()))
 
 

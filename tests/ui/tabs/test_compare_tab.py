@@ -443,7 +443,9 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
     assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [
         *(("Plain decoding", None, 2), ("Draft model", 2, 2), ("Prompt lookup", 2, 2))
     ]
-    assert page.locator("specviz-compare [part=table] tbody tr").count() == len(rows)
+    if (folded := page.locator("specviz-compare .fold")).count():  # where both are slower than plain decoding
+        folded.click()
+    assert page.locator("specviz-compare [part=table] tbody tr:has(th)").count() == len(rows)
     texts = compared(page, "texts")
     assert texts["of"] == 2
     sentence = "All 2 lossless runs reproduced plain decoding's text" if not texts["partings"] else "diverges at token"
