@@ -57,13 +57,13 @@ def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int
     """
     if most == 1:
         return most
-    taken, threads = {}, most
+    timings, threads = {}, most
     while threads:
         torch.set_num_threads(threads)
-        taken[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
+        timings[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
         threads //= 2
-    best = {width: min(times[width] for times in taken.values()) for width in taken[most]}
-    enough = (n for n, times in taken.items() if all(times[width] <= _HARDLY * best[width] for width in best))
+    best = {width: min(times[width] for times in timings.values()) for width in timings[most]}
+    enough = (n for n, times in timings.items() if all(times[width] <= _HARDLY * best[width] for width in best))
     torch.set_num_threads(fewest := min(enough, default=most))
     return fewest
 
