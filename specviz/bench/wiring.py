@@ -24,7 +24,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import TopChoices
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import TrainedPart
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
@@ -95,7 +95,7 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
     layers = sorted({layer for reading in readings for layer in reading.part.feature_layers})
     # By the reader that a run has: a running state wants a reader of its own.
-    target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
+    target_of = partial(new_cached_model, pair.target, Stopwatch(pair.device), None)
     plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
     probs = plain_target.forward(read, rows_wanted=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, agreed, home_of, synchronise
 from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
@@ -83,7 +83,7 @@ class PassTimer:
         positions = position_limit(model)
         self.widths = sorted({width for width in widths if positions is None or width < positions})
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
-        self.reader = reader(model, Stopwatch(home_of(model)), passes)
+        self.reader = new_cached_model(model, Stopwatch(home_of(model)), passes)
         self._pass(self.context, rows_wanted=1)
         # Fast passes are met as often as a run's are before they are recorded; then it is the recorded ones that count.
         downwards = self.widths[::-1]  # so that what is timed first follows the narrowest
