@@ -72,15 +72,16 @@ def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, la
     expect(page.locator('[part="presentation"]')).not_to_be_visible()
 
 
-def test_the_probability_that_a_pass_gives_is_not_covered_by_its_bars(presented):
+def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_box(presented):
     page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
-    cells = page.locator(".overview .passed:has(> .m:not(:empty))").all()
+    cells = page.locator(".overview .drafted").all()
     for cell in cells:
-        box, number = cell.bounding_box(), cell.locator("> .m").bounding_box()
-        bars = [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
-        assert number["y"] + number["height"] <= bars[0]["y"] + 1
-        assert bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
+        word, numbers = (cell.locator(name).bounding_box() for name in ("> .w", "> .m"))
+        assert word["x"] + word["width"] <= numbers["x"] + 1
     assert len(cells) == 3
+    for cell in page.locator(".overview .passed").all():
+        box, bars = cell.bounding_box(), [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
+        assert box["y"] <= bars[0]["y"] and bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
 
 
 def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):
@@ -228,7 +229,7 @@ def test_a_temperature_makes_ranges_that_hold_the_truth(alone):
 
 def test_a_colder_round_is_judged_as_far_as_its_record_goes(presented):
     page = presented(RUNS["token"])
-    share = page.locator('.overview .passed[data-index="0"] .m')
+    share = page.locator('.overview .drafted[data-index="0"] .m .p')
     expect(share).to_have_text("p .25")
     # At half the temperature shares are squared: of .5 and .25 the second becomes .0625 / .3125.
     move(page, "suppose-temperature", 0.5)
