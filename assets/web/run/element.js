@@ -13,16 +13,18 @@
 // Its getters show what it holds.
 
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { chartsAfter } from "./charted.js";
 import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSomething } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback/playback.js";
+import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, present, step, togglePlay, togglePredict } from "./playback/playback.js";
 import { drawPicture, pictureCard } from "./picture/picture.js";
-import { buildPresentation, openPresentation } from "./playback/present.js";
+import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./record/records.js";
+import { roundsOver } from "./place.js";
 import { knownAt } from "./record/stages.js";
 import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
@@ -42,6 +44,10 @@ const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css
 
 export class SpecvizRun extends SpecvizElement {
   static sheets = sheets;
+
+  connected() {
+    this.listen(document, "keydown", (event) => this.view && this.actions && onPlaybackKey(this.view, event, this.actions));
+  }
 
   build() {
     this.view = new View(this, this.shadow, this.say);
@@ -64,7 +70,7 @@ export class SpecvizRun extends SpecvizElement {
       goToEnd: () => goToEnd(view),
       goToRound: (/** @type {number} */ count) => goToRound(view, count),
       togglePlay: () => togglePlay(view),
-      openPresentation: () => openPresentation(view),
+      openPresentation: () => present(view),
       togglePredict: () => togglePredict(view),
       guess: (/** @type {string | null} */ value) => guess(view, value),
     };
@@ -79,7 +85,7 @@ export class SpecvizRun extends SpecvizElement {
     ui.rounds.addEventListener("focusin", (/** @type {any} */ event) => onFocus(view, event));
     ui.rounds.addEventListener("keydown", (/** @type {any} */ event) => onKey(view, event));
     for (const box of [ui.text, ui.rounds]) box.addEventListener("pointermove", (/** @type {any} */ event) => onPointer(view, event));
-    this.shadow.addEventListener("keydown", (event) => onPlaybackKey(view, /** @type {KeyboardEvent} */ (event), actions));
+    this.actions = actions;
     new ResizeObserver(([entry]) => this.fit(view, entry.contentRect.width)).observe(ui.view);
   }
 
@@ -105,7 +111,7 @@ export class SpecvizRun extends SpecvizElement {
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
     if (message.kind === "pair") return schedule(this.view);
     Object.assign(this.told.charts, message.charts);
-    if (message.charts) this.tell("specviz-charts", message.charts);
+    if (message.charts) this.tellCharts(Object.keys(message.charts));
     if (message.share) {
       this.view.run.pair = message.share.pair ?? "";
       this.tell("specviz-share", (this.told.share = message.share));
@@ -113,6 +119,12 @@ export class SpecvizRun extends SpecvizElement {
     // Again for the same run when its speedup was measured, or when rounds that were missing have come.
     if (this.finished) this.tell("specviz-finished", this.finished);
     schedule(this.view);
+  }
+
+  /** Of another place, or of what has come. @param {string[]} [places] */
+  tellCharts(places) {
+    const { charts } = this;
+    this.tell("specviz-charts", Object.fromEntries((places ?? Object.keys(charts)).map((place) => [place, charts[place]])));
   }
 
   /** @param {Gap} gap */
@@ -137,7 +149,11 @@ export class SpecvizRun extends SpecvizElement {
   get note() { return this.view?.run.note ?? ""; }
   get recorded() { return Boolean(this.view?.run.start.recorded); }
   get share() { return this.told?.share ?? null; }
-  get charts() { return this.told?.charts ?? {}; }
+  /** As far as the reader's place. */
+  get charts() {
+    const charts = this.told?.charts ?? {};
+    return this.view?.playback.at ? chartsAfter(charts, this.rounds.slice(0, roundsOver(this.view))) : charts;
+  }
   get chosen() { return this.view?.chosen ?? null; }
   get pinned() { return this.view?.pinned ? this.view.chosen : null; }
   get missing() { return this.view?.run.missing ?? []; }

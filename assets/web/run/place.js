@@ -79,6 +79,12 @@ export function frontier(view) {
   return { round: at.round, count: committedIn(view.run, at.round, knownAt(view.run, at.round, at.stage)) };
 }
 
+/** How many rounds are over at the reader's place. @param {View} view */
+export function roundsOver({ playback: { at }, run }) {
+  if (!at) return run.rounds.length;
+  return run.rounds[at.round] && at.stage === endOf(run, at.round).stage ? at.round + 1 : at.round;
+}
+
 /** For each new round of the text: the counts up to its end. @param {View} view @param {number} index */
 export function noteRound(view, index) {
   const round = view.run.rounds[index];
@@ -104,7 +110,7 @@ export function forgetDrawn(view) {
 export function figuresHere(view) {
   const { at } = view.playback;
   if (!at) return view.run.figures;
-  const over = at.stage === endOf(view.run, at.round).stage ? at.round + 1 : at.round;
+  const over = roundsOver(view);
   const { accepted, judged, holes } = view.playback.sums[over] ?? view.playback.sums.at(-1);
   const known = holes === 0;
   return {

@@ -27,8 +27,8 @@ export function textCard(view) {
   return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text, legend(view.run));
 }
 
-/** @param {Run} run */
-function legend(run) {
+/** What the text's tints say. @param {Run} run */
+export function legend(run) {
   const entry = (kind, rest) =>
     make("span", {}, `${SYMBOL[kind]} `, make("b", { class: kind, text: run.say(`rounds.${kind}`) }), rest ? ` ${run.say(rest)}` : "");
   return make("div", { class: "legend", part: "legend" },

@@ -9,6 +9,7 @@ import { letCoinsMove } from "./moving.js";
 import { frontier, lastPlace, spotHere } from "../place.js";
 import { roundShown } from "./suppose.js";
 import { drawSuppose, supposePanel } from "./supposing.js";
+import { legend } from "../list/text.js";
 
 /** @typedef {import("../view.js").View} View */
 /** @typedef {import("../types.js").Index} Index */
@@ -81,7 +82,7 @@ function drawWhole(view) {
     return;
   }
   const { open } = view.presentation;
-  const said = !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
+  const said = view.playback.predicting ? "playback.predict_how" : !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
   ui.whole.replaceChildren(...(open ? overview(view, { round: 0, index: "next" }, null) : []), make("p", { class: "say", part: "invitation", text: view.say(said) }));
 }
 
@@ -93,7 +94,7 @@ function pageOf(view, { round }) {
   const end = view.playback.at ? frontier(view) : { round, count: view.run.at(round).emitted.length };
   const count = view.picture.piece === "text" ? 0 : end.round === round ? end.count : view.run.at(round).emitted.length;
   const name = view.picture.piece === "text" ? "piece_text" : "piece_new";
-  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity))];
+  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity)), legend(view.run)];
 }
 
 /** The token that is looked at, and the piece that Tab leads to. @param {View} view @param {Spot} spot @param {Place} stop */
@@ -236,7 +237,8 @@ function fitPicture({ ui, presentation }) {
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
   if (presentation.open && caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
-  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, 1, LEAST);
+  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
+  if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
 }
 
 const STEP = 0.05;
