@@ -7,6 +7,8 @@
 //   specviz-share        the link to the run; detail: as the message has it
 //   specviz-ask-missing  rounds were lost on the way; detail: { run, first, count, answer }: answer([message, …]) fills
 //                        them in, as long as the run is on the screen
+//   specviz-ask-supposed what would have been, with the models that made the run; detail: { settings, pair, what, answer }:
+//                        answer(message) brings that round, null none
 //   specviz-branch       somebody has set a coin of the run on the screen by hand; detail: where, { round, index }
 //   specviz-press        and wants the run that follows from it (gradio/remote.js)
 //   specviz-kept         the page was loaded again; detail: { run }, the one that was on its screen

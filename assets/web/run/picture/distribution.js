@@ -54,12 +54,13 @@ export function distribution(run, round, index, refused, drawn, most = SHOWN, po
 }
 
 /**
- * The residual's likeliest tokens, for the overview; nothing where the record does not list them.
+ * The residual's likeliest tokens and, once it is drawn, the next one, for the overview; nothing where the record lists none.
  *
  * @param {Run} run @param {Round} round @param {boolean} drawn @param {number} most
  */
 export function residualBars(run, round, drawn, most) {
   const pairs = (isRefusal(run, round, "next") && rowOf(round, "next").residual || []).filter(([, share]) => share > 0.0005).slice(0, most);
+  if (drawn && pairs.length && !pairs.some(([id]) => id === round.next.id)) pairs.splice(most - 1, 1, [round.next.id, round.next.prob ?? 0]);
   const label = pairs.map(([id, share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
   const rows = pairs.flatMap(([id, share]) => {
     const stripe = make("i", { class: "left" });
