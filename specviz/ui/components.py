@@ -44,6 +44,11 @@ def text_of(name: str) -> str:
     return FILES[name].decode()
 
 
+#: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
+#: languages.
+NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
+
+
 def preloads() -> str:
     """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
     kinds = {".js": 'rel="modulepreload"', ".css": 'rel="preload" as="fetch" crossorigin'}

@@ -173,7 +173,7 @@ def _load(store: PairStore) -> None:
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
     served = {"routes": components.ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
-    look = {"css": components.page_css(), "head": components.preloads(), "footer_links": ["api"]}
+    look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     options |= {"show_error": True, "state_session_capacity": REMEMBERED}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)

@@ -16,13 +16,13 @@
 
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { chartsAfter } from "./charted.js";
-import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSomething } from "./choosing.js";
+import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, present, step, togglePlay, togglePredict } from "./playback/playback.js";
-import { drawPicture, pictureCard } from "./picture/picture.js";
+import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
+import { pictureCard } from "./picture/picture.js";
 import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./record/records.js";
@@ -38,7 +38,6 @@ import { View } from "./view.js";
 /** @typedef {import("./types.js").Gap} Gap */
 /** @typedef {import("./types.js").Index} Index */
 
-const WIDE = 790; // px of width from which the picture stands beside the rounds
 const SMALL = 520; // px below which it is a phone
 
 const styles = ["run", "picture/picture", "playback/playback", "playback/present"];
@@ -70,6 +69,7 @@ export class SpecvizRun extends SpecvizElement {
       step: (/** @type {number} */ direction) => step(view, direction),
       goToStart: () => goToStart(view),
       goToEnd: () => goToEnd(view),
+      watchAgain: () => watchAgain(view),
       goToRound: (/** @type {number} */ count) => goToRound(view, count),
       togglePlay: () => togglePlay(view),
       openPresentation: () => present(view),
@@ -77,9 +77,8 @@ export class SpecvizRun extends SpecvizElement {
       guess: (/** @type {string | null} */ value) => guess(view, value),
     };
     const { ui } = view;
-    ui.frames = make("div", { class: "frame" },
-      make("div", { class: "main" }, textCard(view), transportCard(view, actions), roundsCard(view)), pictureCard(view, { choose, letGo }));
-    ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figuresBar(view), ui.frames);
+    ui.frames = make("div", { class: "frame" }, textCard(view), pictureCard(view, { choose, letGo }), transportCard(view, actions), roundsCard(view));
+    ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, figuresBar(view), ui.frames);
     this.shadow.append(ui.view);
     buildPresentation(view);
     ui.text.addEventListener("click", (/** @type {any} */ event) => onTextClick(view, event));
@@ -88,19 +87,9 @@ export class SpecvizRun extends SpecvizElement {
     ui.rounds.addEventListener("keydown", (/** @type {any} */ event) => onKey(view, event));
     for (const box of [ui.text, ui.rounds]) box.addEventListener("pointermove", (/** @type {any} */ event) => onPointer(view, event));
     this.actions = actions;
-    new ResizeObserver(([entry]) => this.fit(view, entry.contentRect.width)).observe(ui.view);
-  }
-
-  /** @param {View} view @param {number} width */
-  fit(view, width) {
-    if (!width) return; // hidden tab
-    const layout = width >= WIDE ? "wide" : "narrow";
-    if (view.ui.view.dataset.layout !== layout) {
-      view.ui.view.dataset.layout = layout;
-      drawPicture(view);
-      showSomething(view); // a run may have been drawn before its width was known
-    }
-    view.ui.view.toggleAttribute("data-small", width < SMALL);
+    const fit = (/** @type {number} */ width) => width && ui.view.toggleAttribute("data-small", width < SMALL); // 0: a hidden tab
+    new ResizeObserver(([entry]) => fit(entry.contentRect.width)).observe(ui.view);
+    fit(ui.view.clientWidth); // before it is painted: nothing moves
   }
 
   get handlers() {

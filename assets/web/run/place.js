@@ -80,10 +80,7 @@ export function frontier(view) {
 }
 
 /** How many rounds are over at the reader's place. @param {View} view */
-export function roundsOver({ playback: { at }, run }) {
-  if (!at) return run.rounds.length;
-  return run.rounds[at.round] && at.stage === endOf(run, at.round).stage ? at.round + 1 : at.round;
-}
+export const roundsOver = ({ playback: { at }, run, drawn }) => (!at ? drawn : at.stage === endOf(run, at.round).stage ? at.round + 1 : at.round);
 
 /** For each new round of the text: the counts up to its end. @param {View} view @param {number} index */
 export function noteRound(view, index) {

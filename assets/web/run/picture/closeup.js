@@ -33,6 +33,6 @@ export function closeup(view, spot) {
   if (reach != null && index !== "next") notes.push(make("p", { class: "raw", part: "reach", text: sayReach(view.run, reach) }));
   if (round.read_again) notes.push(make("p", { class: "raw", part: "read_again", text: sayReadAgain(view.run, round) }));
   if (isLossy(round)) notes.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
-  if (view.pinned && !view.presentation.open && view.ui.view.dataset.layout === "wide") notes.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
+  if (view.pinned && !view.presentation.open) notes.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   return [make("div", { class: "said" }, title(name), say, ...coin, ...whatIf(view, spot), ...tables), pictures, make("div", { class: "notes" }, ...notes)];
 }

@@ -53,7 +53,7 @@ function piece(view, name, index, label, kind, children, stage) {
 /** A chain: a column a token, a row a stage, and the target's own token last. @param {View} view @param {number} number @param {Round} round */
 function columns(view, number, round) {
   const table = make("div", { class: round.drafted.length ? "table" : "table alone" });
-  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage top", text: view.say(`playback.stage_${name}`) })));
+  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage heading", text: view.say(`playback.stage_${name}`) })));
   table.style.setProperty("--n", String(round.drafted.length));
   round.drafted.forEach((_, index) => table.append(...draftPieces(view, number, round, index)));
   table.append(...nextPieces(view, number, round));
@@ -82,9 +82,8 @@ function draftPieces(view, number, round, index) {
   const verdict = pending ? "" : `${SYMBOL[token.outcome]} ${run.say(isGreedy(run, token) && token.outcome === "accepted" ? "rounds.match" : `rounds.${token.outcome}`)}${dropped}`;
   return [
     piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w" }), token.text),
-      make("span", { class: "m" }, ...knownNumbers(run, token, "drafted"))]),
-    piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, [
-      make("span", { class: "m" }, ...(bars.length ? knownNumbers(run, token, "passed").slice(-1) : [])), ...small(bars)]),
+      make("span", { class: "m" }, ...knownNumbers(run, token, bars.length ? "passed" : "drafted"))]),
+    piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, small(bars)),
     piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),
   ];
 }

@@ -9,6 +9,7 @@ import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
 import { drawPresentation, openPresentation } from "./present.js";
 import { stageAt } from "../record/stages.js";
 import { scrollFor, showText } from "../list/text.js";
+import { isTold, noteSkipped, playsByItself, shownAfter, staysFor, wantsToWatch } from "./showing.js";
 import { drawTransport } from "./transport.js";
 import { showInTree } from "../list/tree_box.js";
 import { isTree } from "../record/trees.js";
@@ -23,11 +24,23 @@ const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 }
 
 const DWELL_ROUND = 2000; // ms, where a step is a whole round
 
-/** A new run: the reader follows it, or waits at its start to predict it. @param {View} view */
-export function resetPlayback(view) {
-  pause(view);
-  Object.assign(view.playback, { at: view.playback.predicting ? START : null, asking: null, guesses: new Map(), unfolded: null });
+/** A new run: it is shown from its beginning, or followed; who predicts waits at its start. @param {View} view @param {boolean} shown */
+export function resetPlayback(view, shown) {
+  view.pause();
+  const showing = shown && !view.playback.predicting && wantsToWatch();
+  Object.assign(view.playback, { at: showing || view.playback.predicting ? START : null, showing, asking: null, guesses: new Map(), unfolded: null });
   forgetDrawn(view);
+  if (showing && playsByItself()) playFrom(view);
+}
+
+/** Shows the run once more, from its beginning. @param {View} view */
+export function watchAgain(view) {
+  if (!view.drawn) return;
+  view.pause();
+  noteSkipped(false);
+  view.playback.showing = true;
+  moveTo(view, START);
+  if (playsByItself()) playFrom(view);
 }
 
 /** @param {View} view @param {Stage} stage */
@@ -80,7 +93,7 @@ function moveTo(view, at, asking = null) {
 export function step(view, direction) {
   const { at, asking, unit, predicting } = view.playback;
   if (!view.drawn || (asking && direction > 0)) return; // it takes a guess, or "show it"
-  pause(view);
+  leaveShow(view);
   view.playback.telling = unit !== "round" || predicting;
   if (direction < 0) moveTo(view, asking ? at : placeBefore(view, at ?? lastPlace(view)));
   else if (at) goOn(view, at);
@@ -96,7 +109,7 @@ function goOn(view, at) {
 
 /** Predicting begins where nothing is told yet. @param {View} view */
 export function togglePredict(view) {
-  pause(view);
+  leaveShow(view);
   view.playback.predicting = !view.playback.predicting;
   const { predicting, at } = view.playback;
   moveTo(view, predicting && !at && view.drawn ? (view.run.phase === "running" ? lastPlace(view) : START) : at);
@@ -113,13 +126,14 @@ export function guess(view, value) {
 /** @param {View} view */
 export function goToStart(view) {
   if (!view.drawn) return;
-  pause(view);
+  leaveShow(view);
   moveTo(view, START);
 }
 
 /** @param {View} view */
 export function goToEnd(view) {
-  pause(view);
+  if (view.playback.showing) noteSkipped(true);
+  leaveShow(view);
   moveTo(view, null);
 }
 
@@ -129,7 +143,7 @@ export function goToEnd(view) {
  * @param {View} view @param {number} count
  */
 export function goToRound(view, count) {
-  pause(view);
+  leaveShow(view);
   view.playback.telling = false;
   if (count >= view.drawn && view.run.phase === "running") moveTo(view, null);
   else moveTo(view, count < 1 ? START : endOf(view.run, Math.min(count, view.drawn) - 1));
@@ -139,7 +153,7 @@ export function goToRound(view, count) {
 export function present(view) {
   const { chosen, pinned, drawn } = view;
   if (pinned && chosen && chosen.round < drawn && chosen.round !== (view.playback.at ?? lastPlace(view)).round) {
-    pause(view);
+    leaveShow(view);
     Object.assign(view.playback, { at: endOf(view.run, chosen.round), asking: null });
     showPlace(view);
     choose(view, chosen, { pin: true });
@@ -150,28 +164,45 @@ export function present(view) {
 /** Plays, from the start if nothing is left; of a run that is followed live, it holds the place. @param {View} view */
 export function togglePlay(view) {
   if (!view.drawn || view.playback.asking) return;
-  if (view.playback.playing) pause(view);
+  if (view.playback.playing) view.pause();
   else if (view.playback.at === null && view.run.phase === "running") moveTo(view, lastPlace(view));
   else {
     if (atEnd(view) && view.run.phase !== "running") moveTo(view, START);
-    view.playback.playing = true;
-    view.playback.telling = view.playback.unit !== "round" || view.playback.predicting;
-    awaitNext(view);
+    playFrom(view);
   }
   drawTransport(view);
 }
 
 /** @param {View} view */
-function pause(view) {
-  clearTimeout(view.playback.timer);
-  view.playback.playing = false;
+function playFrom(view) {
+  view.playback.playing = true;
+  const { showing, unit, predicting, at } = view.playback;
+  view.playback.telling = showing ? isTold(view, at?.round ?? 0) : unit !== "round" || predicting;
+  awaitNext(view);
+}
+
+/** Who moves by hand is not shown the rest by itself. @param {View} view */
+function leaveShow(view) {
+  view.pause();
+  view.playback.showing = false;
 }
 
 /** @param {View} view */
 function awaitNext(view) {
   const at = view.playback.at ?? lastPlace(view);
-  const kind = at.stage ? stageAt(view.run, at).kind : "draft";
-  view.playback.timer = setTimeout(() => playOn(view), (view.playback.unit === "round" ? DWELL_ROUND : DWELL[kind]) / view.playback.speed);
+  const { showing, unit, speed } = view.playback;
+  const stay = showing ? staysFor(view, at) : unit === "round" ? DWELL_ROUND : DWELL[at.stage ? stageAt(view.run, at).kind : "draft"];
+  view.playback.timer = setTimeout(() => (showing ? showOn(view, at) : playOn(view)), stay / speed);
+}
+
+/** Whoever has seen the first rounds, and caught up with a run that goes on, follows it live. @param {View} view @param {Place} at */
+function showOn(view, at) {
+  const next = shownAfter(view, at);
+  if (!next && view.run.phase === "running" && isTold(view, view.drawn)) return awaitNext(view);
+  if (next) view.playback.telling = isTold(view, next.round);
+  else leaveShow(view);
+  moveTo(view, next);
+  if (next) awaitNext(view);
 }
 
 /** @param {View} view */
@@ -180,7 +211,7 @@ function playOn(view) {
   // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
   const stop = atEnd(view) && view.run.phase !== "running" ? null : goOn(view, at);
   if (stop && !stop.asking) return awaitNext(view);
-  pause(view);
+  view.pause();
   drawTransport(view);
 }
 
@@ -197,7 +228,7 @@ function showPlace(view) {
   if (at) {
     follow(view);
     const spot = spotHere(view, at);
-    if (spot) choose(view, spot, { pin: view.pinned && view.ui.view.dataset.layout === "narrow" });
+    if (spot) choose(view, spot, { pin: view.pinned });
     else letChoiceGo(view);
   } else {
     view.ui.followText.jump();
