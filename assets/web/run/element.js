@@ -38,6 +38,7 @@ import { View } from "./view.js";
 /** @typedef {import("./types.js").Gap} Gap */
 /** @typedef {import("./types.js").Index} Index */
 
+const DRAW_EVERY = 150; // ms between two drawings of the charts
 const SMALL = 520; // px below which it is a phone
 
 const styles = ["run", "picture/picture", "playback/playback", "playback/present"];
@@ -102,7 +103,8 @@ export class SpecvizRun extends SpecvizElement {
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
     if (message.kind === "pair") return schedule(this.view);
     Object.assign(this.told.charts, message.charts);
-    if (message.charts) this.tellCharts(Object.keys(message.charts));
+    if (message.charts && !this.view.playback.at) this.tell("specviz-charts", message.charts);
+    else if (message.charts) this.tellCharts(true);
     if (message.share) {
       this.view.run.pair = message.share.pair ?? "";
       this.tell("specviz-share", (this.told.share = message.share));
@@ -112,10 +114,15 @@ export class SpecvizRun extends SpecvizElement {
     schedule(this.view);
   }
 
-  /** Of another place, or of what has come. @param {string[]} [places] */
-  tellCharts(places) {
-    const { charts } = this;
-    this.tell("specviz-charts", Object.fromEntries((places ?? Object.keys(charts)).map((place) => [place, charts[place]])));
+  /** Charts follow the reader's place, a few times a second: plotly takes longer than a frame. @param {boolean} [anew] */
+  tellCharts(anew = false) {
+    const over = this.view && roundsOver(this.view);
+    if (over === this.charted && !anew) return;
+    this.charted = over;
+    this.charting ||= setTimeout(() => {
+      this.charting = 0;
+      this.tell("specviz-charts", this.charts);
+    }, DRAW_EVERY);
   }
 
   /** @param {Gap} gap */

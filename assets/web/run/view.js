@@ -48,8 +48,6 @@ export class View {
     unit: "token", // or "decision", "round": how far a step goes
     timer: 0,
     frame: 0,
-    charted: -1, // rounds that the charts show
-    charting: 0,
     sums: [{ accepted: 0, judged: 0, holes: 0 }], // counts up to each round
     shown: /** @type {{ round: number, count: number } | null} */ (null), // how far the text was shown last
     unfolded: /** @type {number | null} */ (null), // the tree that playback unfolded

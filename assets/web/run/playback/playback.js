@@ -3,7 +3,7 @@
 import { choose, letChoiceGo } from "../choosing.js";
 import { drawFigures } from "../figures.js";
 import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js";
-import { START, atEnd, endOf, forgetDrawn, lastPlace, roundsOver, spotHere } from "../place.js";
+import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
 import { drawPicture } from "../picture/picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
 import { drawPresentation, openPresentation } from "./present.js";
@@ -237,21 +237,10 @@ function showPlace(view) {
     drawPicture(view);
   }
   drawFigures(view);
-  tellCharts(view);
+  /** @type {import("../element.js").SpecvizRun} */ (view.host).tellCharts();
   drawTransport(view);
   drawPredictions(view);
   drawPresentation(view);
-}
-
-const REST = 60; // ms at a place before the charts follow: plotly would take more than the frames of a scrub
-
-/** @param {View} view */
-function tellCharts(view) {
-  const over = roundsOver(view);
-  if (view.playback.charted === over) return;
-  view.playback.charted = over;
-  clearTimeout(view.playback.charting);
-  view.playback.charting = setTimeout(() => /** @type {import("../element.js").SpecvizRun} */ (view.host).tellCharts(), REST);
 }
 
 /**
