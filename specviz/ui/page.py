@@ -16,7 +16,7 @@ from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
-from specviz.ui.desk import Desk, Head, Tab, wire_tabs
+from specviz.ui.desk import Desk, PageHead, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
 from specviz.ui.runner import Runner
@@ -105,7 +105,7 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
                     components.served_view(say)
 
 
-def _head(runner: Runner, say: Words) -> Head:
+def _head(runner: Runner, say: Words) -> PageHead:
     """Lays out the head; the line about the pair comes once the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
         components.brand(say, lambda: runner.line.now(say))
@@ -114,7 +114,7 @@ def _head(runner: Runner, say: Words) -> Head:
         components.quiz_view(say)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
-        return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
+        return PageHead(line, chip, gr.Timer(LOOK_EVERY, active=False))
 
 
 def _languages_and_line(line: str, say: Words) -> gr.Markdown:

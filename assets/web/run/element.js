@@ -16,7 +16,7 @@
 
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { chartsAfter } from "./charted.js";
-import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick } from "./choosing.js";
+import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, pin } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
@@ -181,7 +181,7 @@ export class SpecvizRun extends SpecvizElement {
   choose(round, index) {
     if (!this.view) return;
     draw(this.view); // the list may lag behind the messages
-    choose(this.view, { round, index }, { pin: true, reveal: true });
+    pin(this.view, { round, index }, true);
   }
 
   release() {

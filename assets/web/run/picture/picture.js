@@ -109,14 +109,20 @@ function pageOf(view, { round }) {
 }
 
 /** The token that is looked at, and the piece that Tab leads to. @param {View} view @param {Spot} spot @param {Place} stop */
-function mark({ ui, presentation }, spot, stop) {
+function mark({ ui }, spot, stop) {
   for (const node of pieces(ui.whole)) {
     node.classList.toggle("chosen", !isText(pieceOf(node).piece) && node.dataset.index === String(spot.index));
     node.tabIndex = -1;
   }
   const first = nodeOf(ui.whole, stop);
   if (first) first.tabIndex = 0;
-  if (presentation.open) first?.scrollIntoView({ block: "nearest", inline: "nearest" }); // a long draft, upright
+}
+
+/** Scrolls a box, and nothing around it, until it shows what lies in it. @param {Element} box @param {Element} node */
+function bringIn(box, node) {
+  const [area, at] = [box.getBoundingClientRect(), node.getBoundingClientRect()];
+  box.scrollLeft += Math.max(0, at.right - area.right) + Math.min(0, at.left - area.left);
+  box.scrollTop += Math.max(0, at.bottom - area.bottom) + Math.min(0, at.top - area.top);
 }
 
 /** @typedef {{ piece: Piece, index: Index }} Place */
@@ -249,6 +255,7 @@ function fitPicture({ ui, presentation }) {
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
   if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
+  for (const node of ui.whole.querySelectorAll(".table .chosen")) bringIn(node.parentElement, node); // of a long draft
   if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
   if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
 }
