@@ -122,14 +122,21 @@ def element_view(
     return _component(join, constants, template=template, elem_id=f"{name}-view", **options)
 
 
-def run_view(say: Words, missing_rounds: Callable[[dict[str, Any]], list[str]], **options: Any) -> gr.HTML:
+def run_view(
+    say: Words,
+    missing_rounds: Callable[[dict[str, Any]], list[str]],
+    supposed_round: Callable[[dict[str, Any]], str | None] | None = None,
+    **options: Any,
+) -> gr.HTML:
     """The live view of a run. Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
+    supposed_round: asked what a round would have been, see `supposing.supposed_round`; None without models.
     """
-    ask = _server_function("missing_rounds", missing_rounds)
-    return element_view("run", say, submits="specviz-kept", server_functions=[ask], **options)
+    functions = {"missing_rounds": missing_rounds, "supposed_round": supposed_round}
+    asked = [_server_function(name, function) for name, function in functions.items() if function]
+    return element_view("run", say, submits="specviz-kept", server_functions=asked, **options)
 
 
 def served_view(say: Words) -> gr.HTML:

@@ -98,7 +98,7 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
         for name, create in TABS.items():
             with gr.Tab(say(f"{name}.tab"), id=name):
                 if create is create_generate_tab:
-                    create_viewer(visitors.runs, False, say)
+                    create_viewer(visitors.runs, None, say)
                 else:
                     gr.Markdown(say("traces.no_model_here"))
                 if create is create_why_tab:

@@ -3,6 +3,7 @@
 import { bringIntoSight, scrolling } from "../shared/dom.js";
 import { keep } from "../shared/kept.js";
 import { redraw } from "./drawing.js";
+import { whenAtRest } from "./picture/supposing.js";
 import { resetPlayback } from "./playback/playback.js";
 import { playsByItself } from "./playback/showing.js";
 
@@ -60,6 +61,7 @@ export function handlersOf(view, ask) {
     },
     pair(message) {
       view.pair = message.pair;
+      whenAtRest(view); // what is supposed may be worked out now
     },
     trace(message) {
       const { key } = view.run;

@@ -93,7 +93,7 @@ function drawWhole(view) {
     return;
   }
   const { open } = view.presentation;
-  const said = !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
+  const said = view.playback.predicting ? "playback.predict_how" : !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
   ui.whole.replaceChildren(...(open ? overview(view, { round: 0, index: "next" }, null) : []), make("p", { class: "say", part: "invitation", text: view.say(said) }));
 }
 
@@ -105,7 +105,7 @@ function pageOf(view, { round }) {
   const end = view.playback.at ? frontier(view) : { round, count: view.run.at(round).emitted.length };
   const count = view.picture.piece === "text" ? 0 : end.round === round ? end.count : view.run.at(round).emitted.length;
   const name = view.picture.piece === "text" ? "piece_text" : "piece_new";
-  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity))];
+  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity)), legend(view)];
 }
 
 /** The token that is looked at, and the piece that Tab leads to. @param {View} view @param {Spot} spot @param {Place} stop */
@@ -256,7 +256,8 @@ function fitPicture({ ui, presentation }) {
   const caption = ui.whole.querySelector(".caption");
   if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
   for (const node of ui.whole.querySelectorAll(".table .chosen")) bringIn(node.parentElement, node); // of a long draft
-  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, 1, LEAST);
+  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
+  if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
 }
 
 const STEP = 0.05;

@@ -6,7 +6,7 @@ import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js"
 import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
 import { drawPicture } from "../picture/picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
-import { drawPresentation } from "./present.js";
+import { drawPresentation, openPresentation } from "./present.js";
 import { stageAt } from "../record/stages.js";
 import { scrollFor, showText } from "../list/text.js";
 import { isTold, noteSkipped, playsByItself, shownAfter, staysFor, wantsToWatch } from "./showing.js";
@@ -149,6 +149,18 @@ export function goToRound(view, count) {
   else moveTo(view, count < 1 ? START : endOf(view.run, Math.min(count, view.drawn) - 1));
 }
 
+/** Shows the round large: that of a pinned token, which stays looked at, else the one at the reader's place. @param {View} view */
+export function present(view) {
+  const { chosen, pinned, drawn } = view;
+  if (pinned && chosen && chosen.round < drawn && chosen.round !== (view.playback.at ?? lastPlace(view)).round) {
+    leaveShow(view);
+    Object.assign(view.playback, { at: endOf(view.run, chosen.round), asking: null });
+    showPlace(view);
+    choose(view, chosen, { pin: true });
+  }
+  openPresentation(view);
+}
+
 /** Plays, from the start if nothing is left; of a run that is followed live, it holds the place. @param {View} view */
 export function togglePlay(view) {
   if (!view.drawn || view.playback.asking) return;
@@ -225,6 +237,7 @@ function showPlace(view) {
     drawPicture(view);
   }
   drawFigures(view);
+  /** @type {import("../element.js").SpecvizRun} */ (view.host).tellCharts();
   drawTransport(view);
   drawPredictions(view);
   drawPresentation(view);
@@ -292,7 +305,7 @@ export function drawPlayback(view) {
   drawPresentation(view);
 }
 
-/** What a key does, wherever focus is in the view. @type {Record<string, (actions: Actions) => void>} */
+/** What a key does, wherever the focus is on the page. @type {Record<string, (actions: Actions) => void>} */
 const KEYS = {
   ArrowLeft: (actions) => actions.step(-1),
   ArrowRight: (actions) => actions.step(1),
@@ -302,24 +315,30 @@ const KEYS = {
   p: (actions) => actions.openPresentation(),
 };
 
+/** What takes all keys, what takes arrows, and what Space presses. */
+const [FIELDS, ROWS, PRESSED] = ["input, textarea, select, [contenteditable]:not([contenteditable=false]), [role=textbox], [role=combobox]",
+  "[role=tab], [role=radio], [role=option], [role=menuitem], [role=slider]", "button, summary, a[href], [role=button]"];
+
 /**
- * Keys act wherever focus is in the view, except where they already mean something: in a field, a button, the list.
+ * Keys act wherever the focus is, as long as the view is seen, except where they already mean something: in a field, a
+ * row of tabs, a button, the list, another dialog.
  *
  * @param {View} view @param {KeyboardEvent} event @param {Actions} actions
  */
 export function onPlaybackKey(view, event, actions) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  const node = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !view.ui.view.checkVisibility()) return;
+  const node = /** @type {HTMLElement} */ (event.composedPath()[0]);
+  const slides = node.matches("[type=range]") && view.shadow.contains(node);
+  if ((node.matches(FIELDS) && !slides) || (node.closest("dialog") ?? view.ui.dialog) !== view.ui.dialog) return;
   const { asking } = view.playback;
-  const answer = asking && !node.matches("select") && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
+  const answer = asking && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
   if (answer) {
     event.preventDefault();
     return actions.guess(answer.value);
   }
-  if (!Object.hasOwn(KEYS, event.key)) return;
-  if (node.matches("select") || (node.matches("[type=range]") && ![" ", "p"].includes(event.key))) return;
-  if (node.matches("button") && event.key === " ") return; // presses it
-  if (view.ui.rounds.contains(node) && node.matches("button") && event.key !== "p") return;
+  if (!Object.hasOwn(KEYS, event.key) || (slides && ![" ", "p"].includes(event.key))) return;
+  if (event.key === " " && node.matches(PRESSED)) return;
+  if ((node.matches(ROWS) || (view.ui.rounds.contains(node) && node.matches("button"))) && event.key !== "p") return;
   event.preventDefault();
   KEYS[event.key](actions);
 }

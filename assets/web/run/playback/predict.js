@@ -85,7 +85,9 @@ export function drawPredictions(view) {
   const made = [...guesses.values()].filter((right) => right !== null);
   const said = question ? { text: question.text, right: null } : outcome(view);
   const panel = view.ui.prediction;
+  const opens = predicting && panel.box.classList.contains("hidden");
   panel.box.classList.toggle("hidden", !predicting);
+  if (opens) view.ui.transport.scrollIntoView({ block: "nearest" }); // a window may end above it
   panel.toggle.setAttribute("aria-pressed", String(predicting));
   setText(panel.said, said.text);
   panel.said.dataset.right = String(said.right);

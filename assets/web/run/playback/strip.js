@@ -2,7 +2,7 @@
 // was drafted in vain. The bar's slider lies over it, so a column is also the way to its round.
 
 import { make, svg } from "../../shared/dom.js";
-import { endOf } from "../place.js";
+import { roundsOver } from "../place.js";
 import { acceptedIndexes, nextKind } from "../record/records.js";
 import { depthOf } from "../record/trees.js";
 
@@ -28,7 +28,7 @@ function column(round) {
 
 /** Draws the columns where there are new ones, and shows those whose rounds are over at the reader's place. @param {View} view */
 export function drawStrip(view) {
-  const { run, drawn, ui, playback: { at, showing, predicting } } = view;
+  const { run, drawn, ui, playback: { showing, predicting } } = view;
   const drawing = `${run.key} ${drawn} ${run.missing.length}`;
   if (ui.strip.dataset.drawn !== drawing) {
     ui.strip.dataset.drawn = drawing;
@@ -38,7 +38,6 @@ export function drawStrip(view) {
     KINDS.forEach((kind, i) => ui.strip.children[i].setAttribute("d", columns.map((parts, x) =>
       parts.map((part, y) => (part === kind ? `M${x + 0.08} ${height - y - 0.92}h.84v.84h-.84z` : "")).join("")).join("")));
   }
-  const over = !at ? drawn : at.stage === endOf(run, at.round).stage ? at.round + 1 : at.round;
-  ui.strip.style.setProperty("--over", `${drawn ? (100 * over) / drawn : 0}%`);
+  ui.strip.style.setProperty("--over", `${drawn ? (100 * roundsOver(view)) / drawn : 0}%`);
   ui.strip.toggleAttribute("data-sealed", showing || predicting); // what is still to be seen is not given away
 }

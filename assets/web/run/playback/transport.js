@@ -33,8 +33,10 @@ export function transportCard(view, actions) {
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
   const prediction = predictionPanel(view, actions, view.ui.forward);
   view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view));
-  view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
+  view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", tabindex: "-1", "aria-label": view.say("playback.bar") },
     stripBox(view), make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.toEnd, view.ui.place, view.ui.choices, view.ui.present, prediction.box);
+  // A button that was clicked gives the focus away: then Space plays, and does not press it once more.
+  view.ui.transport.addEventListener("click", (/** @type {any} */ event) => event.detail && event.target.closest("button") && view.ui.transport.focus({ preventScroll: true }), true);
   return view.ui.transport;
 }
 
