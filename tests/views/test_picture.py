@@ -74,16 +74,6 @@ def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, la
     expect(page.locator('[part="presentation"]')).not_to_be_visible()
 
 
-def test_a_tokens_probabilities_stand_beside_it(presented):
-    page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
-    cells = page.locator(".overview .drafted").all()
-    for cell in cells:
-        box, word, numbers = (place.bounding_box() for place in (cell, cell.locator(".w"), cell.locator(".m")))
-        assert word["x"] + word["width"] <= numbers["x"] + 1
-        assert numbers["y"] + numbers["height"] <= box["y"] + box["height"]
-    assert len(cells) == len(page.locator(".overview .passed:not(.next)").all()) > 0
-
-
 def test_the_presentation_shows_whose_p_and_q_are_and_opens_where_a_token_is_pinned(show):
     page = show(RUNS["token"], viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     page.evaluate(f"{VIEW}.choose(0, 1)")
@@ -133,6 +123,18 @@ def test_the_residual_lists_what_it_has_and_not_what_the_target_likes_best(prese
     page.keyboard.press("p")
     names = page.locator(".overview .passed.next .name")
     expect(names).to_have_text([run.vocabulary[id].replace(" ", "·").replace("\n", "⏎") for id, _ in likeliest])
+
+
+def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_box(presented):
+    page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
+    cells = page.locator(".overview .drafted").all()
+    for cell in cells:
+        word, numbers = (cell.locator(name).bounding_box() for name in ("> .w", "> .m"))
+        assert word["x"] + word["width"] <= numbers["x"] + 1
+    assert len(cells) == 3
+    for cell in page.locator(".overview .passed").all():
+        box, bars = cell.bounding_box(), [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
+        assert box["y"] <= bars[0]["y"] and bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
 
 
 def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):

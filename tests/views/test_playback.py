@@ -143,6 +143,7 @@ def test_each_step_shows_only_what_is_known_then_and_no_verdict_moves_a_chip(sho
             "nodes => nodes.map(node => [node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"
         )
 
+    page.locator('.list .chip[data-round="1"][data-index="1"]').click()  # near: the close-up follows the place
     press(page, "Home", *["ArrowRight"] * 4)
     assert page.evaluate(SEEN)["place"]["kind"] == "pass"
     before = places()

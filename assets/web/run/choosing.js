@@ -41,7 +41,7 @@ export function choose(view, spot, { pin = false, reveal = false } = {}) {
 /** By a reader's hand: what plays stops, and the picture stays in the window, beside the chip it speaks about. @param {View} view @param {Spot} spot @param {boolean} [reveal] */
 export function pin(view, spot, reveal = false) {
   view.pause();
-  view.picture.piece ??= "draft";
+  if (!view.presentation.open) view.picture.piece ??= "draft";
   choose(view, spot, { pin: true, reveal });
   drawTransport(view);
   const button = chipAt(view, spot.round, spot.index);
