@@ -242,6 +242,7 @@ def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, ru
         "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
     )
     page.keyboard.press("p")
+    expect(page.locator('[part="presentation"] .overview')).to_be_visible()
     assert move_coin(page, index, way) == "0.999"
     there = sampled(rule, f"{one.index + 1}.{index + 1}=0.999").rounds[one.index]
     assert outcomes(page, len(one.drafted)) == [token.outcome for token in there.drafted]
