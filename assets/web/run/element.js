@@ -28,6 +28,7 @@ import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
 import { kept } from "../shared/kept.js";
+import { momentStyle } from "../shared/moment.js";
 import { View } from "./view.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
@@ -41,7 +42,7 @@ const styles = ["run", "picture/picture", "playback/playback", "playback/present
 const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
 
 export class SpecvizRun extends SpecvizElement {
-  static sheets = sheets;
+  static sheets = [...sheets, momentStyle];
 
   build() {
     this.view = new View(this, this.shadow, this.say);

@@ -1,8 +1,10 @@
 // The bar below the text: buttons, slider, and where the reader is.
 
 import { make, setText } from "../../shared/dom.js";
+import { momentParts } from "../../shared/moment.js";
 import { written } from "../../shared/numbers.js";
 import { markFigures } from "../figures.js";
+import { roundScene } from "../picture/still.js";
 import { placeLabel, placeRounds } from "../place.js";
 import { predictionPanel } from "./predict.js";
 
@@ -29,10 +31,11 @@ export function transportCard(view, actions) {
     "aria-label": view.say("playback.scrub"), on: { input: () => actions.goToRound(Number(view.ui.scrub.value)) } });
   view.ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
+  const moment = momentParts(view.say, view.host, (sheet) => roundScene(view, sheet), "go");
   const prediction = predictionPanel(view, actions, view.ui.forward);
   view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view));
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
-    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, view.ui.choices, prediction.box);
+    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, ...moment, view.ui.place, view.ui.choices, prediction.box);
   return view.ui.transport;
 }
 
