@@ -285,12 +285,16 @@ def page_css() -> str:
 def page_names(say: Words) -> str:
     """A script that names the page's language and title: Gradio gives all pages those of the first one.
 
-    And whether it is embedded, with ``?embed=1``: then it shows the run alone (page.css).
+    And whether it is embedded, with ``?embed=1``: then, and on paper, it shows the tab alone (page.css).
     """
     language, title = json.dumps(say.language), json.dumps(say("page.title"))
     return f"""document.documentElement.lang = {language};
 document.title = {title};
-document.documentElement.classList.toggle("sv-embedded", new URLSearchParams(location.search).get("embed") === "1");"""
+const embedded = new URLSearchParams(location.search).get("embed") === "1";
+const alone = (yes) => document.documentElement.classList.toggle("sv-embedded", yes);
+alone(embedded);
+addEventListener("beforeprint", () => alone(true));
+addEventListener("afterprint", () => alone(embedded));"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
-from specviz.records.assets import ASSETS, EMBEDDED, WEB
+from specviz.records.assets import ASSETS, EMBEDDED, PREVIEW, WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.links import share
 from specviz.records.prompts import PRESETS
@@ -60,6 +60,7 @@ def _write(folder: pathlib.Path) -> int:
     for role in ("target", "draft"):
         shutil.copytree(EMBEDDED / role, folder / "models" / role, dirs_exist_ok=True)
     shutil.copy(ASSETS.parent / "LICENSE", folder)
+    shutil.copy(PREVIEW, folder / "preview.png")
     (folder / "README.md").write_text(README, encoding="utf-8")
     (folder / "runs").mkdir(exist_ok=True)
     recorded = {recording.name: _recorded(recording) for recording in RECORDINGS}

@@ -133,7 +133,7 @@ class SpecvizRace extends SpecvizElement {
     lane.bar = make("i");
     lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
-    lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
+    lane.text = make("div", { class: "text", part: "text", translate: "no", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
     lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },
       make("div", { class: "top" }, make("h3", { text: name }), lane.subtitle, lane.crown), counters,
       make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);

@@ -18,7 +18,7 @@ import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback/playback.js";
+import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, step, togglePlay, togglePredict } from "./playback/playback.js";
 import { drawPicture, pictureCard } from "./picture/picture.js";
 import { buildPresentation, openPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
@@ -55,6 +55,10 @@ export class SpecvizRun extends SpecvizElement {
     const run = kept("run");
     // A link asks for a run of its own.
     if (run && location.search.length < 2) this.tell("specviz-kept", { run });
+  }
+
+  connected() {
+    this.listen(window, "beforeprint", () => this.view && layOutForPaper(this.view));
   }
 
   /** @param {View} view */

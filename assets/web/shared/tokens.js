@@ -44,6 +44,7 @@ function visibleParts(say, text) {
 export function showToken(say, node, text) {
   node.replaceChildren(...visibleParts(say, text).map(([part, mark]) => (mark ? make("i", { text: part }) : part)));
   node.setAttribute("dir", "auto");
+  node.setAttribute("translate", "no");
   return node;
 }
 

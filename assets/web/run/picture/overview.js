@@ -138,5 +138,5 @@ export function tail(view, round, count, most = TAIL) {
   for (let index = round - 1; index >= 0 && spans.length < most; index -= 1) spans.unshift(...(view.spans[index] ?? []));
   const copies = spans.slice(-most).map((span) => make("span", { class: `t ${span.dataset.kind ?? "missing"}${Number(span.dataset.round) === round ? " fresh" : ""}`, text: span.textContent }));
   const prompt = spans.length < most ? [make("span", { class: "prompt", text: view.run.start.prompt ?? "" })] : [];
-  return [make("span", { class: "tail", dir: "auto" }, make("span", {}, ...prompt, ...copies))];
+  return [make("span", { class: "tail", dir: "auto", translate: "no" }, make("span", {}, ...prompt, ...copies))];
 }
