@@ -74,7 +74,9 @@ def run_frame(run: Run) -> str:
     """The page in a frame, for a notebook: its styles and scripts do not reach the rest of the notebook."""
     page = html.escape(run_page(run))
     look = "width: 100%; height: 820px; border: 0; resize: vertical"
-    return f'<iframe sandbox="allow-scripts allow-downloads" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
+    )
 
 
 # Records lie below the views and cannot import them, so they are handed the functions that show them.
