@@ -1,7 +1,7 @@
 """What other sites show of a link to the page: a title, a sentence and a picture.
 
-They read the page without running its scripts, and Gradio's own page speaks of Gradio there, with no say in it; so these
-lines of the page are replaced on their way out. The picture needs a whole address, which only a request tells.
+They read the page without running its scripts, and Gradio's own page speaks of Gradio there, with no say in it; so
+these lines of the page are replaced on their way out. The picture needs a whole address, which only a request tells.
 """
 
 import re

@@ -107,7 +107,8 @@ def test_on_paper_stands_the_whole_run_and_the_page_is_as_it_was_afterwards(show
     place = state(page, "place")
     page.evaluate(f"""() => addEventListener("beforeprint", () => {{
         const shadow = {VIEW}.shadowRoot;
-        window.paper = {{ rows: shadow.querySelectorAll(".round").length, later: shadow.querySelectorAll(".later").length,
+        const count = (kind) => shadow.querySelectorAll(kind).length;
+        window.paper = {{ rows: count(".round"), later: count(".later"),
           dark: document.querySelector(".dark") !== null }};
       }})""")
     sheets = len(re.findall(rb"/Type\s*/Page\b", page.pdf()))
