@@ -22,6 +22,7 @@ from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui.lessons import Lessons, lesson_routes
+from specviz.ui.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
@@ -50,9 +51,9 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/ and static/ are
-        # for pages without a server.
-        if "/" in name and not name.startswith(("words/", "file/", "static/"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/
+        # and wall/ are for other pages.
+        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/"))
     )
 
 
@@ -84,6 +85,7 @@ ROUTES = [
     Route(f"/{ADDRESS}/{{name:path}}", _web_file),
     Route("/gradio_api/specviz/qr", _qr_code),
     *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
+    *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), _VERSION),
 ]
 
 
