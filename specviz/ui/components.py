@@ -21,8 +21,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui.lessons import Lessons, lesson_routes
-from specviz.ui.wall import Wall, wall_routes
+from specviz.ui.routes.lessons import Lessons, lesson_routes
+from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer

@@ -20,7 +20,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, Head, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
-from specviz.ui.preview import ROUTE, LinkPreview
+from specviz.ui.routes.preview import ROUTE, LinkPreview
 from specviz.ui.runner import Runner
 from specviz.ui.tabs.compare import create_compare_tab
 from specviz.ui.tabs.generate import create_generate_tab, create_viewer

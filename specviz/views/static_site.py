@@ -19,7 +19,7 @@ from specviz.views.charts import Trail
 from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
 
 #: The folders of assets/web that the page imports.
-FOLDERS = ("static", "shared", "run", "charts", "gallery")
+FOLDERS = ("static", "shared", "moment", "run", "charts", "gallery")
 #: With it the folder is a static Space as it stands.
 README = """---
 title: specviz

@@ -6,8 +6,8 @@ from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from specviz.ui.lessons import Lessons
-from specviz.ui.wall import MOST_BYTES, Wall, wall_routes
+from specviz.ui.routes.lessons import Lessons
+from specviz.ui.routes.wall import MOST_BYTES, Wall, wall_routes
 
 HOSTILE = "<img src=x onerror='window.hit = 1'>"
 QUESTION = {"number": 1, "text": HOSTILE, "options": ["accepted", "rejected"]}

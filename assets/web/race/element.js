@@ -6,7 +6,7 @@
 
 import { bringIntoSight, make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
-import { momentParts, momentStyle } from "../shared/moment.js";
+import { momentParts, momentStyle } from "../moment/moment.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { raceScene } from "./still.js";

@@ -1,19 +1,19 @@
 // A race on a sheet, for a picture or a clip of it: both lanes at one time of the recorded clock.
 
-import { EDGE, WIDTH } from "../shared/canvas.js";
+import { EDGE, WIDTH } from "../moment/canvas.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { onOneLine } from "../shared/tokens.js";
 
 const FULL = WIDTH - 2 * EDGE;
 const PLAY = 8; // seconds from the start to the end
 
-/** @param {any} race the element @param {import("../shared/canvas.js").Sheet} sheet @returns {import("../shared/moment.js").Scene | null} */
+/** @param {any} race the element @param {import("../moment/canvas.js").Sheet} sheet @returns {import("../moment/moment.js").Scene | null} */
 export function raceScene(race, sheet) {
   const draw = (/** @type {number} */ time) => drawRace(race, sheet, time);
   return { name: "specviz-race", label: race.say("race.tab"), seconds: PLAY, still: () => draw(race.clock), at: (second) => draw(race.end * second / PLAY) };
 }
 
-/** @param {any} race @param {import("../shared/canvas.js").Sheet} sheet @param {number} time */
+/** @param {any} race @param {import("../moment/canvas.js").Sheet} sheet @param {number} time */
 function drawRace(race, sheet, time) {
   const { say, held: { lanes } } = race;
   sheet.clear(lanes[1].label ?? "");
@@ -31,5 +31,5 @@ function drawRace(race, sheet, time) {
     const text = onOneLine(say, lane.pieces.slice(0, tokens).join("").slice(-400));
     sheet.lines(text, FULL, type).slice(-3).forEach(([from, to], line) => sheet.text(text.slice(from, to).trimEnd(), EDGE, top + 142 + 34 * line, type));
   });
-  if (time >= race.end) sheet.paragraph(race.verdictLines(...lanes)[0], 642, { size: 19 });
+  if (time >= race.end) sheet.paragraph(race.verdictLines(...lanes)[0], 630);
 }

@@ -28,7 +28,7 @@ import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
 import { kept } from "../shared/kept.js";
-import { momentStyle } from "../shared/moment.js";
+import { momentStyle } from "../moment/moment.js";
 import { View } from "./view.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */

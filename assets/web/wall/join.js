@@ -1,4 +1,4 @@
-// The page by which a phone joins a class (specviz/ui/wall.py): the question on the wall, and one vote. Nothing is kept.
+// The page by which a phone joins a class (specviz/ui/routes/wall.py): the question on the wall, and one vote. Nothing is kept.
 
 import { make, setText } from "../shared/dom.js";
 import { speaker } from "../shared/words.js";

@@ -1,6 +1,6 @@
 // A round on a sheet, for a picture or a clip of it: the same record as the picture on the page, in less detail.
 
-import { EDGE, WIDTH } from "../../shared/canvas.js";
+import { EDGE, WIDTH } from "../../moment/canvas.js";
 import { brief, compared, plainNumber } from "../../shared/numbers.js";
 import { SYMBOL, onOneLine, tokenLabel } from "../../shared/tokens.js";
 import { endOf, lastPlace, placeLabel, sentenceHere, spotOf } from "../place.js";
@@ -10,10 +10,10 @@ import { isTree, pathOf, refusedHere } from "../record/trees.js";
 
 /** @typedef {import("../view.js").View} View */
 /** @typedef {import("../types.js").Known} Known */
-/** @typedef {{ sheet: import("../../shared/canvas.js").Sheet, view: View, index: number, round: import("../types.js").Round, at: number }} Scene `at`: stages that have happened; between two, the next is coming in */
+/** @typedef {{ sheet: import("../../moment/canvas.js").Sheet, view: View, index: number, round: import("../types.js").Round, at: number }} Scene `at`: stages that have happened; between two, the next is coming in */
 
 const FULL = WIDTH - 2 * EDGE;
-const GUTTER = 112; // px, the names of the rows
+const GUTTER = 128; // px, the names of the rows
 const NEXT = 250; // px, the target's own column
 const MOST = 8; // draft tokens that have room
 const ROWS = { draft: 196, pass: 296, coin: 500 }; // px from the top
@@ -25,7 +25,7 @@ const INK = { accepted: "ok", rejected: "no", discarded: "off", recovered: "fix"
 /**
  * The round that is looked at, as it stands at the reader's place, and how it came about.
  *
- * @param {View} view @param {Scene["sheet"]} sheet @returns {import("../../shared/moment.js").Scene | null}
+ * @param {View} view @param {Scene["sheet"]} sheet @returns {import("../../moment/moment.js").Scene | null}
  */
 export function roundScene(view, sheet) {
   const place = view.playback.at ?? (view.chosen ? endOf(view.run, view.chosen.round) : lastPlace(view));
@@ -69,7 +69,7 @@ function drawRound(scene) {
   shown.forEach((token, i) => drawDraft(scene, token, EDGE + GUTTER + i * wide, wide - 14));
   drawNext(scene, shown.length ? EDGE + GUTTER + shown.length * wide + 10 : EDGE);
   const spot = spotOf(run, { round: index, stage });
-  sheet.paragraph(spot ? sentenceHere(reader, spot) : say("playback.say_start"), 614, { size: 19 });
+  sheet.paragraph(spot ? sentenceHere(reader, spot) : say("playback.say_start"), 608);
 }
 
 /** The end of the text. What is to come in has its place: nothing moves. @param {Scene} scene */

@@ -11,9 +11,8 @@ import { qrParts } from "./qr.js";
 /** @param {View} view */
 export function buildPresentation(view) {
   const { ui } = view;
-  const { wall } = ui.prediction;
   ui.dialog = make("dialog", { class: "presentation", part: "presentation", "aria-label": view.say("playback.presentation"), on: { close: () => onPresentationClosed(view), keydown: (/** @type {KeyboardEvent} */ event) => onEscape(view, event) } },
-    make("div", { class: "head" }, ...qrParts(view), wall.button, wall.panel,
+    make("div", { class: "head" }, ...qrParts(view),
       make("button", { type: "button", class: "go", part: "present-close", text: view.say("playback.close"), on: { click: () => ui.dialog.close() } })));
   ui.view.append(ui.dialog);
   // Escape leads out of a full screen before any page hears of it: of a close-up first, as everywhere.

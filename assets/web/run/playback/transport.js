@@ -1,7 +1,7 @@
 // The bar below the text: buttons, slider, and where the reader is.
 
 import { make, setText } from "../../shared/dom.js";
-import { momentParts } from "../../shared/moment.js";
+import { momentParts } from "../../moment/moment.js";
 import { written } from "../../shared/numbers.js";
 import { markFigures } from "../figures.js";
 import { roundScene } from "../picture/still.js";
@@ -33,7 +33,8 @@ export function transportCard(view, actions) {
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
   const moment = momentParts(view.say, view.host, (sheet) => roundScene(view, sheet), "go");
   const prediction = predictionPanel(view, actions, view.ui.forward);
-  view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view));
+  const { wall } = view.ui.prediction;
+  view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view), wall.button, wall.panel);
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
     make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, ...moment, view.ui.place, view.ui.choices, prediction.box);
   return view.ui.transport;

@@ -1,5 +1,5 @@
 // Asking the class: each question of Predict goes to the phones that have joined, and the answers' buttons show how many
-// chose them before anything is revealed. The page's server keeps the count (specviz/ui/wall.py).
+// chose them before anything is revealed. The page's server keeps the count (specviz/ui/routes/wall.py).
 
 import { make, setText } from "../../shared/dom.js";
 import { isOwnName } from "../../shared/spot.js";
@@ -31,9 +31,9 @@ export function wallParts({ say, ui, playback }, answers) {
   const mine = () => `/${room?.code}?key=${room?.key}`;
   const button = make("button", { type: "button", class: "go", part: "wall-open", text: say("wall.open") });
   const told = make("p", { part: "wall-told", role: "status" });
-  const picture = make("img", { class: "hidden", alt: say("wall.picture") });
+  const picture = make("img", { alt: say("wall.picture") });
   const link = make("a", { part: "wall-link", target: "_blank" });
-  const panel = make("div", { class: "qr", part: "wall", popover: "auto" }, picture, told, make("p", {}, link), make("button", { type: "button", class: "go", text: say("wall.end"), on: { click: () => { end(); panel.hidePopover(); } } }));
+  const panel = make("div", { class: "qr", part: "wall", popover: "auto" }, told, make("p", {}, link), make("button", { type: "button", class: "go", text: say("wall.end"), on: { click: () => { end(); panel.hidePopover(); } } }));
   button.popoverTargetElement = panel;
   panel.addEventListener("beforetoggle", (/** @type {ToggleEvent} */ event) => event.newState === "open" && open());
   window.addEventListener("pagehide", () => end());
@@ -50,7 +50,8 @@ export function wallParts({ say, ui, playback }, answers) {
     setText(link, link.href);
     picture.src = `${HOME}/../qr?${new URLSearchParams({ text: link.href })}`;
     const own = isOwnName(location.hostname); // no phone could follow the code
-    picture.classList.toggle("hidden", own);
+    if (own) picture.remove();
+    else panel.prepend(picture);
     setText(told, own ? say("wall.own", { host: location.host }) : say("wall.told"));
     ask(asked);
     look();

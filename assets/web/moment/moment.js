@@ -2,8 +2,8 @@
 // A clip is filmed while it plays, so a ten-second clip takes ten seconds.
 
 import { HEIGHT, Sheet, WIDTH } from "./canvas.js";
-import { make, setText } from "./dom.js";
-import { sheet } from "./element.js";
+import { make, setText } from "../shared/dom.js";
+import { sheet } from "../shared/element.js";
 
 /**
  * Something to be shared: the file's name without its ending, what it shows in words, the moment itself, and how long its
@@ -23,7 +23,7 @@ const CLIP = ["video/webm", "video/mp4"].find((type) => window.MediaRecorder?.is
 /**
  * The button, and the panel that it opens: a preview, and what can be saved.
  *
- * @param {import("./words.js").Say} say @param {HTMLElement} host  lends its colours
+ * @param {import("../shared/words.js").Say} say @param {HTMLElement} host  lends its colours
  * @param {(sheet: Sheet) => Scene | null} take  what there is to share now; null: nothing
  * @param {string} [look]  the button's class
  */

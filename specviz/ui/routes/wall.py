@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from specviz.records.words import LANGUAGES, words
-from specviz.ui.lessons import Lesson, Lessons, body_of
+from specviz.ui.routes.lessons import Lesson, Lessons, body_of
 
 #: Bytes of a question that are read.
 MOST_BYTES = 8192

@@ -59,10 +59,10 @@ export class Sheet {
     return lines;
   }
 
-  /** Two lines at most, across the sheet. @param {string} text @param {number} y @param {Type} type */
-  paragraph(text, y, type) {
-    const width = WIDTH - 2 * EDGE;
-    this.lines(text, width, type).slice(0, 2).forEach(([from, to], i) => this.text(text.slice(from, i ? undefined : to).trimEnd(), EDGE, y + 26 * i, { ...type, width }));
+  /** Three lines at most, across the sheet. @param {string} text @param {number} y */
+  paragraph(text, y) {
+    const type = { size: 18, width: WIDTH - 2 * EDGE };
+    this.lines(text, type.width, type).slice(0, 3).forEach(([from, to], i) => this.text(text.slice(from, i < 2 ? to : undefined).trimEnd(), EDGE, y + 24 * i, type));
   }
 
   /** @param {number} x @param {number} y @param {number} width @param {number} height @param {{ fill: string, edge?: string, dashed?: boolean, radius?: number }} look */
