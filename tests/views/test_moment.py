@@ -54,6 +54,13 @@ def test_the_picture_shows_the_round_as_far_as_the_reader_is_and_models_words_as
     assert any(text.startswith("u = ") for text in late) and any("γ = 3" in text for text in late)
 
 
+def test_of_a_long_draft_the_picture_shows_where_it_ended_and_how_many_it_leaves_out(show: Callable[..., Page]):
+    page = show(a_run(rounds_of(14 * "a" + "rd")))
+    page.evaluate(NOTE_WRITING)
+    written = moment(page)
+    assert {"8 / 16", "·w15", "✗", "·w16", "·w17"} <= set(written) and "·w8" not in written
+
+
 def test_the_clip_is_a_film_of_the_round_and_the_picture_a_file(show: Callable[..., Page], tmp_path):
     page = show(a_run(rounds_of("ar")), accept_downloads=True)
     page.locator("[part=moment-open]").click()

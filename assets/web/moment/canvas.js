@@ -51,7 +51,7 @@ export class Sheet {
   /** Where each line of a text begins and ends. @param {string} text @param {number} width @param {Type} type @returns {[number, number][]} */
   lines(text, width, type) {
     const lines = /** @type {[number, number][]} */ ([[0, 0]]);
-    for (const word of text.match(/\S{1,24}\s*|\s+/gu) ?? []) {
+    for (const word of text.match(/[^ ]{1,24} *| +/gu) ?? []) {
       const line = lines[lines.length - 1];
       if (this.measure(text.slice(line[0], line[1]) + word.trimEnd(), type) <= width) line[1] += word.length;
       else lines.push([line[1], line[1] + word.length]);

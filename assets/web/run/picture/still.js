@@ -63,7 +63,11 @@ function drawRound(scene) {
   drawText(scene);
   // Of a tree: the kept path, and what was refused at its end.
   const refused = isTree(round) ? refusedHere(round).map((token) => round.drafted.indexOf(token)) : [];
-  const shown = [...pathOf(round).slice(0, -1), ...refused].slice(0, MOST).map(Number);
+  const path = [...pathOf(round).slice(0, -1), ...refused].map(Number);
+  const end = path.findIndex((i) => round.drafted[i].outcome === "rejected");
+  const first = Math.max(0, Math.min(end < 0 ? path.length : end - MOST + 2, path.length - MOST));
+  const shown = path.slice(first, first + MOST);
+  if (shown.length < round.drafted.length) sheet.text(`${shown.length} / ${round.drafted.length}`, EDGE, ROWS.draft + 50, { size: 16, colour: "soft" });
   const wide = Math.min(190, (FULL - GUTTER - NEXT) / shown.length);
   for (const [name, top] of shown.length ? Object.entries(ROWS) : []) sheet.text(say(`playback.stage_${name}`), EDGE, top + 26, { size: 17, colour: "soft", width: GUTTER - 10 });
   shown.forEach((token, i) => drawDraft(scene, token, EDGE + GUTTER + i * wide, wide - 14));
@@ -115,7 +119,7 @@ function drawDraft(scene, i, x, wide) {
   sheet.fading(judged, () => {
     const thrown = token.outcome === "discarded";
     chip(sheet, name, x, ROWS.draft, wide, thrown ? "bg" : `${ink}-bg`, ink, ink, thrown);
-    sheet.text(`${SYMBOL[token.outcome]} ${view.say(`rounds.${raw && ink === "ok" ? "match" : token.outcome}`)}`, middle, ROWS.coin + 76, { size: 18, bold: true, colour: ink, align: "center", width: wide });
+    sheet.text(`${SYMBOL[token.outcome]} ${wide < 110 ? "" : view.say(`rounds.${raw && ink === "ok" ? "match" : token.outcome}`)}`.trim(), middle, ROWS.coin + 76, { size: 18, bold: true, colour: ink, align: "center", width: wide });
     const flipped = flippedAt(round, i);
     if (!flipped) return;
     const [u, threshold] = compared(flipped.u, flipped.accept_prob);
