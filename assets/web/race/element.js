@@ -60,7 +60,7 @@ class SpecvizRace extends SpecvizElement {
       race: (message) => {
         this.held.comparison = message.comparison;
         this.held.over = false;
-        this.held.passes = message.passes;
+        Object.assign(this.held, { passes: message.passes, made: message.made ?? "" });
         this.held.lanes = message.lanes.map((lane) => ({ ...lane, starts: sums(lane.counts), shown: 0, passes: 0, done: false }));
         this.held.end = Math.max(...this.held.lanes.map((lane) => lane.times.at(-1) ?? 0));
         this.ui.lanes.forEach((lane, i) => {

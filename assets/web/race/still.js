@@ -15,8 +15,8 @@ export function raceScene(race, sheet) {
 
 /** @param {any} race @param {import("../moment/canvas.js").Sheet} sheet @param {number} time */
 function drawRace(race, sheet, time) {
-  const { say, held: { lanes } } = race;
-  sheet.clear(lanes[1].label ?? "");
+  const { say, held: { lanes, made } } = race;
+  sheet.clear([lanes[1].label, made].filter(Boolean).join(", "));
   sheet.text(`${fixed(time, 2)}\u202fs ${say("race.seconds")}`, EDGE + FULL, 58, { size: 26, bold: true, align: "right" });
   lanes.forEach((/** @type {any} */ lane, /** @type {number} */ i) => {
     const top = 72 + 280 * i;
