@@ -25,7 +25,7 @@ OUTSIDE = f"""() => {{
   return nodes.filter((node) => {{
     const box = node.closest('.screen')?.getBoundingClientRect() ?? {{ top: 0, bottom: innerHeight }};
     return !within(node.getBoundingClientRect(), box.top, Math.min(box.bottom, innerHeight));
-  }}).map((node) => [node.className || node.id, ...Object.values(node.getBoundingClientRect().toJSON()), node.textContent.slice(0, 200)].join(" "));
+  }}).map((node) => `${{node.className || node.id}} ${{node.getBoundingClientRect().bottom}}`);
 }}"""
 
 

@@ -22,7 +22,7 @@ import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
 import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
-import { drawPicture, pictureCard } from "./picture/picture.js";
+import { pictureCard } from "./picture/picture.js";
 import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./record/records.js";
@@ -50,6 +50,7 @@ export class SpecvizRun extends SpecvizElement {
 
   connected() {
     this.listen(document, "keydown", (event) => this.view && this.actions && onPlaybackKey(this.view, event, this.actions));
+    this.listen(window, "beforeprint", () => this.view && layOutForPaper(this.view));
   }
 
   build() {
@@ -63,10 +64,6 @@ export class SpecvizRun extends SpecvizElement {
     const run = kept("run");
     // A link asks for a run of its own.
     if (run && location.search.length < 2) this.tell("specviz-kept", { run });
-  }
-
-  connected() {
-    this.listen(window, "beforeprint", () => this.view && layOutForPaper(this.view));
   }
 
   /** @param {View} view */
