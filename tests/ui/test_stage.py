@@ -10,13 +10,13 @@ from specviz.records.settings import RunSettings
 PROJECTOR = {"width": 1280, "height": 720}
 
 #: How far things that nobody touched have jumped: https://web.dev/articles/cls.
-SHIFTS = """window.shifts = [];
-new PerformanceObserver((list) => {
+SHIFTS = """if (!window.shifts) new PerformanceObserver((list) => {
   for (const { value, startTime, hadRecentInput, sources } of list.getEntries()) {
     const moved = sources.map(({ node }) => node?.className ?? node?.nodeName);
     if (!hadRecentInput) window.shifts.push({ value, startTime, moved });
   }
-}).observe({ type: 'layout-shift', buffered: true });"""
+}).observe({ type: 'layout-shift', buffered: true });
+window.shifts ??= [];"""
 
 #: What of the stage is not wholly inside the window, or cut inside its own box.
 OUTSIDE = f"""() => {{
