@@ -11,7 +11,7 @@ import { quoted } from "../shared/tokens.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
-const SMALL = 640; // px of width below which lanes stand one above the other
+const SMALL = 640; // px of width below which lanes are narrow
 /** @type {Record<string, string>} */
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
@@ -71,7 +71,7 @@ class SpecvizRace extends SpecvizElement {
         this.show("race");
         this.setSpeed(SPEEDS.find((slow) => this.held.end * slow >= COMFORTABLE * 0.6) ?? SPEEDS.at(-1));
         this.seek(wantsStillness() ? this.held.end : 0);
-        if (this.ui.view.hasAttribute("data-small")) this.ui.stage.scrollIntoView({ block: "start", behavior: scrolling() });
+        this.ui.view.scrollIntoView({ block: this.ui.view.hasAttribute("data-small") ? "start" : "nearest", behavior: scrolling() });
         if (wantsStillness()) this.pause();
         else this.play();
       },
@@ -89,9 +89,9 @@ class SpecvizRace extends SpecvizElement {
     this.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
     this.ui.stage = make("div", { class: "lanes hidden" });
     this.ui.lanes = LANES.map((key) => this.laneCard(key));
-    this.ui.stage.append(...this.ui.lanes.map((lane) => lane.card));
+    this.ui.stage.append(...this.ui.lanes.map((lane) => lane.card), this.legend());
     this.ui.controls = this.controlsCard();
-    this.ui.summary = make("div", { class: "card summary hidden", part: "summary", role: "region", "aria-label": this.say("race.result") });
+    this.ui.summary = make("div", { class: "card summary unseen", part: "summary", role: "region", "aria-label": this.say("race.result") });
     this.ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, this.ui.empty, this.ui.note, this.ui.phase, this.ui.controls, this.ui.stage, this.ui.summary);
     this.shadow.append(this.ui.view);
     new ResizeObserver(([entry]) => this.fit(entry.contentRect.width)).observe(this.ui.view);
@@ -100,43 +100,38 @@ class SpecvizRace extends SpecvizElement {
 
   fit(width) {
     if (width) this.ui.view.toggleAttribute("data-small", width < SMALL);
+    this.ui.lanes.forEach(({ title }, i) => setText(title, this.say(`race.${LANES[i]}${width < SMALL ? "_short" : ""}`)));
   }
 
   controlsCard() {
     this.ui.play = make("button", { class: "play", type: "button", part: "play", on: { click: () => this.toggle() } });
-    const restart = make("button", { type: "button", part: "restart", text: this.say("race.restart"), on: { click: () => { this.seek(0); this.play(); } } });
-    this.ui.speeds = SPEEDS.map((slow) => make("button", { type: "button", "data-slow": slow, text: slow === 1 ? this.say("race.real_speed") : this.say("race.slower", { times: slow }),
-      on: { click: () => this.setSpeed(slow) } }));
+    this.ui.speed = make("select", { part: "speed", "aria-label": this.say("race.speed"), on: { change: () => this.setSpeed(Number(this.ui.speed.value)) } },
+      ...SPEEDS.map((slow) => make("option", { value: slow, text: slow === 1 ? this.say("race.real_speed") : this.say("race.slower", { times: slow }) })));
     this.ui.clock = make("b", { part: "clock", text: seconds(0) });
     this.ui.of = make("span", { class: "quiet" });
     this.ui.seek = make("input", { class: "seek", type: "range", min: "0", max: "1000", step: "1", value: "0", part: "seek",
       "aria-label": this.say("race.position"), on: { input: () => { this.pause(); this.seek((this.held.end * this.ui.seek.value) / 1000); } } });
-    return make("div", { class: "card hidden", part: "controls" },
-      make("div", { class: "controls" }, this.ui.play, restart,
-        make("div", { class: "speeds", role: "group", "aria-label": this.say("race.speed") }, ...this.ui.speeds),
-        make("span", { class: "clock" }, this.ui.clock, this.ui.of)),
-      this.ui.seek);
+    return make("div", { class: "card controls hidden", part: "controls" }, this.ui.play, this.ui.seek,
+      make("span", { class: "clock" }, this.ui.clock, this.ui.of), this.ui.speed);
   }
 
   laneCard(key) {
-    const name = this.say(`race.${key}`);
     const lane = { counts: {} };
     const counters = make("div", { class: "counters" });
     for (const count of ["tokens", "target_passes", "seconds", "tokens_per_second"]) {
       lane.counts[count] = make("b", { "data-count": count, text: "0" });
       counters.append(make("div", {}, lane.counts[count], make("span", { text: this.say(`race.${count}`) })));
     }
+    lane.title = make("h3");
     lane.crown = make("span", { class: "crown", part: "winner", text: this.say("race.faster") });
     lane.subtitle = make("span", { class: "quiet" });
     lane.bar = make("i");
     lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
     lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
-    lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },
-      make("div", { class: "top" }, make("h3", { text: name }), lane.subtitle, lane.crown), counters,
+    lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": this.say(`race.${key}`) },
+      make("div", { class: "top" }, lane.title, lane.subtitle, lane.crown), counters,
       make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);
-    if (key === "speculative") lane.card.append(this.legend());
-    else lane.card.append(make("div", { class: "legend" }, make("span", { text: this.say("race.plain_legend") })));
     return lane;
   }
 
@@ -155,10 +150,11 @@ class SpecvizRace extends SpecvizElement {
     this.showResult();
   }
 
-  /** Nobody learns who won before both lanes have been home once. */
+  /** Nobody learns who won before both lanes have been home once; its place is there before. */
   showResult() {
     this.held.over ||= this.held.lanes.length > 0 && this.held.lanes.every((lane) => lane.done);
-    this.ui.summary.classList.toggle("hidden", this.held.phase !== "race" || !this.held.over);
+    this.ui.summary.classList.toggle("hidden", this.held.phase !== "race");
+    this.ui.summary.classList.toggle("unseen", !this.held.over);
   }
 
   play() {
@@ -192,7 +188,7 @@ class SpecvizRace extends SpecvizElement {
 
   setSpeed(slow) {
     this.held.slow = slow;
-    for (const button of this.ui.speeds) button.setAttribute("aria-pressed", String(Number(button.dataset.slow) === slow));
+    this.ui.speed.value = String(slow);
   }
 
   /** Stands still where another, with the same race, stands. */
@@ -258,14 +254,15 @@ class SpecvizRace extends SpecvizElement {
     return speedup >= 1 ? "paid" : "did_not_pay";
   }
 
+  /** Words first: a figure that names no winner is no headline. */
   renderSummary() {
-    const [plain, speculative] = this.held.lanes;
-    const { speedup } = this.held.comparison;
-    const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
+    const { speedup, parting } = this.held.comparison;
+    const [verdict, ...further] = this.verdictLines();
+    const figure = make("p", { class: "figure", "data-decided": WINNERS.includes(this.verdict()) },
+      make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
       make("span", { class: "quiet", text: this.say("race.speedup") }), make("span", { class: "quiet", "data-figure": "interval", text: this.interval("race.interval") }));
-    const verdicts = make("div", { class: "verdicts" }, ...this.verdictLines(plain, speculative).map((text) => make("p", { text })));
-    if (this.held.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
-    this.ui.summary.replaceChildren(big, verdicts, this.resultTable());
+    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: verdict }), figure, make("p", { class: "further", text: further.join(" ") }));
+    if (parting) this.ui.summary.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
   }
 
   /** The ends of the speedup's interval in a sentence; nothing for files of earlier versions, which have none. */
@@ -274,21 +271,18 @@ class SpecvizRace extends SpecvizElement {
     return typeof low === "number" && typeof high === "number" ? this.say(key, { low: fixed(low, 2), high: fixed(high, 2) }) : "";
   }
 
-  verdictLines(plain, speculative) {
+  verdictLines() {
     const { speedup, busy } = this.held.comparison;
-    const lines = [];
-    if (this.verdict() === "unknown") {
-      lines.push(this.interval("race.unknown") || this.say("race.too_short"));
-    } else {
-      const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
-      lines.push(this.say(`race.${this.verdict()}`, figures));
-      if (busy) lines.push(this.say("common.busy"));
-    }
-    lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
-      plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
-    lines.push(this.say("race.both_took", { passes: this.say(`passes.${this.held.passes}`) }));
-    lines.push(this.sameness());
-    return lines;
+    const [plain, speculative] = this.held.lanes;
+    const verdict = this.verdict();
+    return [
+      verdict === "unknown" ? this.interval("race.unknown") || this.say("race.too_short") : this.say(`race.${verdict}`, { speedup: fixed(speedup, 2) }),
+      this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
+        plain_passes: plain.target_passes, plain_tokens: plain.tokens }),
+      this.say("race.both_took", { passes: this.say(`passes.${this.held.passes}`) }),
+      ...(busy && verdict !== "unknown" ? [this.say("common.busy")] : []),
+      this.sameness(),
+    ];
   }
 
   sameness() {
@@ -311,15 +305,6 @@ class SpecvizRace extends SpecvizElement {
       if (token) lane.text.scrollTop += token.getBoundingClientRect().top - lane.text.getBoundingClientRect().top - lane.text.clientHeight / 2;
     }
     this.ui.stage.scrollIntoView({ block: "nearest", behavior: scrolling() });
-  }
-
-  resultTable() {
-    const row = (tag, ...cells) => make("tr", {}, ...cells.map((text) => make(tag, { text, scope: tag === "th" ? "col" : null })));
-    const line = (name, lane) => row("td", name, String(lane.tokens), String(lane.target_passes), lane.target_passes ? fixed(lane.tokens / lane.target_passes, 2) : "—",
-      seconds(lane.times.at(-1) ?? 0), lane.tokens_per_second === null ? "—" : rate(lane.tokens_per_second));
-    return make("table", { part: "table" },
-      make("thead", {}, row("th", "", ...["tokens", "target_passes", "per_pass", "time", "tokens_per_second"].map((key) => this.say(`race.${key}`)))),
-      make("tbody", {}, ...this.held.lanes.map((lane, i) => line(this.say(`race.${LANES[i]}_short`), lane))));
   }
 }
 
