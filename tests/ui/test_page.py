@@ -240,8 +240,8 @@ def test_a_race_shows_the_runs_of_its_order_and_their_ratio(page, page_url):
 
     lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
     assert comparison["low"] < comparison["high"]
-    speedup = page.locator("specviz-race [data-figure=speedup]").inner_text()
-    assert speedup == (DASH if comparison["speedup"] is None else f"{comparison['speedup']:.2f}×")
+    low, high = (f"{comparison[end]:.2f}" for end in ("low", "high"))
+    expect(page.locator("specviz-race [part=summary]")).to_contain_text(f"{low} to {high}")
     assert comparison["greedy"] is False and comparison["identical"] is None
     assert [lane["tokens"] for lane in lanes] == [32, 32]
     assert lanes[0]["passes"] == 32 > lanes[1]["passes"]
@@ -276,6 +276,26 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     assert chip["y"] < brand["y"] + brand["height"]
     page.set_viewport_size({"width": 1280, "height": 640})
     assert_buttons_lie_over_no_control(page)
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+@pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
+def test_a_race_is_in_one_window_with_its_button_and_its_result(visit, language, width, height):
+    page = visit(language, viewport={"width": width, "height": height}, has_touch=width < 400)
+    page.get_by_role("tab", name=words(language or "en")("race.tab")).click()
+    page.wait_for_function(f"() => {RACE}?.built")
+    long = [a_run(rounds_of(*rounds), prompt="Once upon a time") for rounds in ([""] * 128, ["aard"] * 40)]
+    comparison = {"speedup": 1.5, "low": 1.4, "high": 1.6, "busy": True, "greedy": False, "identical": None}
+    page.evaluate(f"race => {RACE}.receive(JSON.parse(race))", messages.race_message(*long, comparison))
+    for lane in page.locator("specviz-race .lane").all():
+        expect(lane).to_be_in_viewport(ratio=1)
+    page.evaluate(f"{RACE}.pause(), {RACE}.seek({RACE}.end)")
+    for part in ("play", "clock", "verdict", "speedup"):
+        expect(page.locator(f"specviz-race [part={part}]")).to_be_in_viewport(ratio=1)
+    if width > 400:
+        for whole in ("#start-race", "specviz-race [part=summary]"):
+            expect(page.locator(whole)).to_be_in_viewport(ratio=1)
+    assert_no_sideways_scrolling(page)
 
 
 #: Whether the buttons cover a point of a field inside the box that scrolls it.

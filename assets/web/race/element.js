@@ -8,6 +8,7 @@ import { bringIntoSight, make, scrolling, setText, wantsStillness } from "../sha
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
+import { speedupVerdict } from "../shared/verdict.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
@@ -15,7 +16,6 @@ const SMALL = 640; // px of width below which lanes are narrow
 /** @type {Record<string, string>} */
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
-const WINNERS = ["did_not_pay", "paid"]; // the verdicts that name them, lane by lane
 
 const sheets = [await sheet(new URL("race.css", import.meta.url))];
 
@@ -197,13 +197,13 @@ class SpecvizRace extends SpecvizElement {
     this.setSpeed(other.slow);
     this.held.over = other.held.over;
     this.seek(other.clock);
-    this.pause();
   }
 
   /** Shows the race as it stood `time` seconds after the start. */
   seek(time) {
     this.held.clock = Math.min(Math.max(time, 0), this.held.end);
     setText(this.ui.clock, seconds(this.held.clock));
+    if (!this.held.playing) this.pause();
     if (this.shadow.activeElement !== this.ui.seek) this.ui.seek.value = String(this.held.end ? (1000 * this.held.clock) / this.held.end : 0);
     this.ui.seek.setAttribute("aria-valuetext", seconds(this.held.clock));
     this.held.lanes.forEach((lane, i) => this.drawLane(lane, this.ui.lanes[i]));
@@ -239,50 +239,32 @@ class SpecvizRace extends SpecvizElement {
     view.text.scrollTop = view.text.scrollHeight;
   }
 
-  /** The mark goes by the measured speedup, if that tells; it shows once that lane is home. */
+  /** The mark goes by the interval of the measured speedup, which files of earlier versions lack; it shows once that lane is home. */
   drawWinner() {
-    if (!this.held.lanes.length) return;
-    const best = WINNERS.indexOf(this.verdict());
-    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === best && this.held.lanes[i].done));
-  }
-
-  /** Whether speculation paid off, as far as its interval tells; files of earlier versions have none. */
-  verdict() {
     const { speedup, low = speedup, high = speedup } = this.held.comparison;
-    if (typeof speedup !== "number") return "unknown";
-    if (low < 1 && high > 1) return "too_close";
-    return speedup >= 1 ? "paid" : "did_not_pay";
+    const faster = [high < 1, low > 1];
+    this.held.lanes.forEach((lane, i) => this.ui.lanes[i].crown.toggleAttribute("data-on", faster[i] && lane.done));
   }
 
-  /** Words first: a figure that names no winner is no headline. */
+  /** Words first, and a figure only where it is decided. */
   renderSummary() {
-    const { speedup, parting } = this.held.comparison;
-    const [verdict, ...further] = this.verdictLines();
-    const figure = make("p", { class: "figure", "data-decided": WINNERS.includes(this.verdict()) },
-      make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
-      make("span", { class: "quiet", text: this.say("race.speedup") }), make("span", { class: "quiet", "data-figure": "interval", text: this.interval("race.interval") }));
-    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: verdict }), figure, make("p", { class: "further", text: further.join(" ") }));
-    if (parting) this.ui.summary.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
-  }
-
-  /** The ends of the speedup's interval in a sentence; nothing for files of earlier versions, which have none. */
-  interval(key) {
-    const { low, high } = this.held.comparison;
-    return typeof low === "number" && typeof high === "number" ? this.say(key, { low: fixed(low, 2), high: fixed(high, 2) }) : "";
-  }
-
-  verdictLines() {
-    const { speedup, busy } = this.held.comparison;
+    const { speedup, low, high, parting, busy } = this.held.comparison;
     const [plain, speculative] = this.held.lanes;
-    const verdict = this.verdict();
-    return [
-      verdict === "unknown" ? this.interval("race.unknown") || this.say("race.too_short") : this.say(`race.${verdict}`, { speedup: fixed(speedup, 2) }),
+    const { decided, text } = speedupVerdict(this.say, speedup, low, high);
+    const verdict = decided ? this.say(speedup > 1 ? "race.paid" : "race.did_not_pay") : typeof low === "number" ? text : this.say("race.too_short");
+    const further = [
       this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
         plain_passes: plain.target_passes, plain_tokens: plain.tokens }),
       this.say("race.both_took", { passes: this.say(`passes.${this.held.passes}`) }),
-      ...(busy && verdict !== "unknown" ? [this.say("common.busy")] : []),
+      ...(busy ? [this.say("common.busy")] : []),
       this.sameness(),
     ];
+    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: verdict }));
+    if (decided) this.ui.summary.append(make("p", { class: "figure" }, make("b", { part: "speedup", "data-figure": "speedup", text }),
+      make("span", { class: "quiet", text: this.say("race.speedup") }),
+      make("span", { class: "quiet", "data-figure": "interval", text: typeof low === "number" ? this.say("race.interval", { low, high }) : "" })));
+    this.ui.summary.append(make("p", { class: "further", text: further.join(" ") }));
+    if (parting) this.ui.summary.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
   }
 
   sameness() {
