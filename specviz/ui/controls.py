@@ -47,7 +47,7 @@ Changes = dict[gr.components.Component, Any]
 
 
 class Controls:
-    """The column's components: what is changed from run to run, the buttons that start one, and below them the rest.
+    """The column's components: what is changed from run to run, the rest, and below them the buttons that start one.
 
     In a narrow window the run comes first, and all but the buttons is folded away until it is asked for. Laid out for a
     pair with all parts and its first drafter, the draft model: the starting pair itself may come later.
@@ -62,13 +62,6 @@ class Controls:
             self._lay_out_prompt()
             with gr.Group(elem_classes=["sv-drafting"]):
                 self._lay_out_drafting()
-        with gr.Column(elem_classes=["sv-go"]):
-            components.refused()
-            components.corrected(say)
-            self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
-            self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
-            self.race = gr.Button(say("page.start_race"), elem_id="start-race")
-            self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
         with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
             # There only while something is set: a part of the page, or a link, sets it.
             self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
@@ -77,8 +70,16 @@ class Controls:
                 self._lay_out_more()
             #: Whether a run's speedup is measured after it.
             self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
-        # At the end, so that it moves nothing, and is seen while the rule is folded away.
+        # Beside the buttons, so that it is seen while the rule is folded away.
         self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+        # Last, and at the column's lower edge however much is unfolded.
+        with gr.Column(elem_classes=["sv-go"]):
+            components.refused()
+            components.corrected(say)
+            self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
+            self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
+            self.race = gr.Button(say("page.start_race"), elem_id="start-race")
+            self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
         #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with
         #: State keeps a connection open for as long as it is open.
         self.pair = gr.JSON({}, visible=False)

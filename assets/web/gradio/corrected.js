@@ -11,13 +11,22 @@ export function join(_component, { words }) {
   const say = speaker(words);
   // While it is on its way to the field: what was typed is still there.
   document.addEventListener("blur", ({ target }) => {
-    if (!(target instanceof HTMLInputElement) || !target.matches('.block input[data-testid="number-input"]')) return;
+    if (!isNumber(target)) return;
     const asked = target.value;
     setTimeout(() => target.value !== asked && tell(target, sentence(say, target, asked)));
   }, true);
+  // Enter takes a value as leaving does: Gradio's server refuses a run with one that is out of range.
+  document.addEventListener("keydown", ({ key, target }) => {
+    if (key !== "Enter" || !isNumber(target)) return;
+    target.blur();
+    target.focus();
+  });
   document.addEventListener("input", ({ target }) => /** @type {Element} */ (target).closest(".block")?.querySelector(":scope > .sv-corrected")?.remove());
   return () => {};
 }
+
+/** @param {EventTarget | null} target @returns {target is HTMLInputElement} */
+const isNumber = (target) => target instanceof HTMLInputElement && target.matches('.block input[data-testid="number-input"]');
 
 /** @param {import("../shared/words.js").Say} say @param {HTMLInputElement} field @param {string} asked */
 function sentence(say, { value }, asked) {
