@@ -57,22 +57,23 @@ class Controls:
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
-        with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
-            self._lay_out_prompt()
-            with gr.Group(elem_classes=["sv-drafting"]):
-                self._lay_out_drafting()
-        with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
-            # There only while something is set: a part of the page, or a link, sets it.
-            self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
-            components.fold_switch(say("controls.more"), "more-controls")
-            with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
-                self._lay_out_more()
-            #: Whether a run's speedup is measured after it.
-            self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
-        # Beside the buttons, so that it is seen while the rule is folded away.
-        self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
-        # Last, and at the column's lower edge however much is unfolded.
+        with gr.Column(elem_classes=["sv-settings"]):
+            components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
+            with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
+                self._lay_out_prompt()
+                with gr.Group(elem_classes=["sv-drafting"]):
+                    self._lay_out_drafting()
+            with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
+                # There only while something is set: a part of the page, or a link, sets it.
+                self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
+                components.fold_switch(say("controls.more"), "more-controls")
+                with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
+                    self._lay_out_more()
+                #: Whether a run's speedup is measured after it.
+                self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
+            # Beside the buttons, so that it is seen while the rule is folded away.
+            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+        # Below what scrolls: however much is unfolded, they stay in sight.
         with gr.Column(elem_classes=["sv-go"]):
             components.refused()
             components.corrected(say)
