@@ -57,8 +57,8 @@ class Controls:
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        with gr.Column(elem_classes=["sv-settings"]):
-            components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
+        components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
+        with gr.Column(elem_classes=["sv-form"]):
             with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
                 self._lay_out_prompt()
                 with gr.Group(elem_classes=["sv-drafting"]):
@@ -71,9 +71,6 @@ class Controls:
                     self._lay_out_more()
                 #: Whether a run's speedup is measured after it.
                 self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
-            # Beside the buttons, so that it is seen while the rule is folded away.
-            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
-        # Below what scrolls: however much is unfolded, they stay in sight.
         with gr.Column(elem_classes=["sv-go"]):
             components.refused()
             components.corrected(say)
@@ -81,6 +78,8 @@ class Controls:
             self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
             self.race = gr.Button(say("page.start_race"), elem_id="start-race")
             self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
+        # At the end, so that it moves nothing, and is seen while the rule is folded away.
+        self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
         #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with
         #: State keeps a connection open for as long as it is open.
         self.pair = gr.JSON({}, visible=False)

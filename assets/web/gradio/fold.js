@@ -14,6 +14,7 @@ export function join({ element }, { byRun }) {
   };
   button.addEventListener("click", () => {
     set(!isOpen());
+    // In a low window what has unfolded would begin at its lower edge.
     if (isOpen() && !byRun) document.getElementById(blocks[0])?.scrollIntoView({ block: "nearest", behavior: scrolling() });
   });
   let idle = true;
