@@ -300,12 +300,13 @@ def test_a_race_is_in_one_window_with_its_button_and_its_result(visit, language,
     assert_no_sideways_scrolling(page)
 
 
-#: Whether the buttons cover anything of the box in which the fields scroll.
+#: Whether the buttons cover a point of a field inside the box that scrolls it.
 COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
   const go = document.querySelector('.sv-go').getBoundingClientRect();
   const form = document.querySelector('.sv-form').getBoundingClientRect();
-  if (getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto') return inside(form, go) ? ['form'] : [];
+  const scrolls = getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto';
+  if (scrolls) return inside(form, go) ? ['form'] : [];
   const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
   const seen = [...fields].filter(one => one.checkVisibility());
   return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
@@ -451,15 +452,6 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
         expect(page.locator("#go")).to_be_visible()
         field.fill(before)
     assert_shows(page, run)
-    # What is unfolded comes into sight in a projector's window, and covers the buttons with nothing.
-    page.set_viewport_size({"width": 1280, "height": 720})
-    fold = page.locator("[aria-controls=more-controls]")
-    for _ in range(2):
-        fold.click()
-    expect(page.locator("#more-controls").get_by_label("Acceptance rule", exact=True)).to_be_in_viewport(ratio=1)
-    for button in ("#go", "#start-race"):
-        expect(page.locator(button)).to_be_in_viewport(ratio=1)
-        page.locator(button).click(trial=True)
     # A slider that does not take a number says what it made of it.
     field, said = control(page, "New tokens"), page.locator(".block:has([aria-label$='New tokens']) .sv-corrected")
     for asked, held, sentence in (
@@ -470,7 +462,7 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
     ):
         field.fill(asked)
         expect(said).to_have_count(0)
-        field.press("Enter" if asked == "5000" else "Tab")
+        field.press("Tab")
         expect(field).to_have_value(held)
         expect(said).to_have_text([sentence] if sentence else [])
     # On a phone a wrong value that is folded away is gone to, and named once.

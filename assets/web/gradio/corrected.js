@@ -26,9 +26,6 @@ export function join(_component, { words }) {
   return () => {};
 }
 
-/** @param {EventTarget | null} target @returns {target is HTMLInputElement} */
-const isNumber = (target) => target instanceof HTMLInputElement && target.matches('.block input[data-testid="number-input"]');
-
 /** @param {import("../shared/words.js").Say} say @param {HTMLInputElement} field @param {string} asked */
 function sentence(say, { value }, asked) {
   if (asked === "") return say("controls.no_number", { value });
