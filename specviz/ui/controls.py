@@ -47,7 +47,7 @@ Changes = dict[gr.components.Component, Any]
 
 
 class Controls:
-    """The column's components: what is changed from run to run, the buttons that start one, and below them the rest.
+    """The column's components: what is changed from run to run, the rest, and below them the buttons that start one.
 
     In a narrow window the run comes first, and all but the buttons is folded away until it is asked for. Laid out for a
     pair with all parts and its first drafter, the draft model: the starting pair itself may come later.
@@ -58,10 +58,19 @@ class Controls:
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
         components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
-        with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
-            self._lay_out_prompt()
-            with gr.Group(elem_classes=["sv-drafting"]):
-                self._lay_out_drafting()
+        with gr.Column(elem_classes=["sv-form"]):
+            with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
+                self._lay_out_prompt()
+                with gr.Group(elem_classes=["sv-drafting"]):
+                    self._lay_out_drafting()
+            with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
+                # There only while something is set: a part of the page, or a link, sets it.
+                self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
+                components.fold_switch(say("controls.more"), "more-controls")
+                with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
+                    self._lay_out_more()
+                #: Whether a run's speedup is measured after it.
+                self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
         with gr.Column(elem_classes=["sv-go"]):
             components.refused()
             components.corrected(say)
@@ -69,14 +78,6 @@ class Controls:
             self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
             self.race = gr.Button(say("page.start_race"), elem_id="start-race")
             self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
-        with gr.Column(elem_id="rest", elem_classes=["sv-fields"]):
-            # There only while something is set: a part of the page, or a link, sets it.
-            self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
-            components.fold_switch(say("controls.more"), "more-controls")
-            with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
-                self._lay_out_more()
-            #: Whether a run's speedup is measured after it.
-            self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
         # At the end, so that it moves nothing, and is seen while the rule is folded away.
         self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
         #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with

@@ -74,11 +74,13 @@ class Desk:
     pair_updates: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
     def result_button(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
-        """A download button for the page of a result, hidden until there is one; and the `offer` of its action."""
+        """A download button for the page of a result, hidden until there is one, and again once another pair is in use;
+        and the `offer` of its action."""
         with gr.Row(elem_classes=["sv-traces"]):
             button = gr.DownloadButton(
                 self.say("traces.page"), size="sm", visible=False, elem_id=f"download-{kind}-page"
             )
+        self.pair_updates.append((button, lambda pair: gr.update(visible=False)))
 
         def offer(visit: Visit) -> list[Any]:
             page = self.visitors.results.get((visit.session, kind))

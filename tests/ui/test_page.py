@@ -242,8 +242,8 @@ def test_a_race_shows_the_runs_of_its_order_and_their_ratio(page, page_url):
 
     lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
     assert comparison["low"] < comparison["high"]
-    speedup = page.locator("specviz-race [data-figure=speedup]").inner_text()
-    assert speedup == (DASH if comparison["speedup"] is None else f"{comparison['speedup']:.2f}×")
+    low, high = (f"{comparison[end]:.2f}" for end in ("low", "high"))
+    expect(page.locator("specviz-race [part=summary]")).to_contain_text(f"{low} to {high}")
     assert comparison["greedy"] is False and comparison["identical"] is None
     assert [lane["tokens"] for lane in lanes] == [32, 32]
     assert lanes[0]["passes"] == 32 > lanes[1]["passes"]
@@ -280,10 +280,33 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     assert_buttons_lie_over_no_control(page)
 
 
+@pytest.mark.parametrize("language", ["", "de"])
+@pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
+def test_a_race_is_in_one_window_with_its_button_and_its_result(visit, language, width, height):
+    page = visit(language, viewport={"width": width, "height": height}, has_touch=width < 400)
+    page.get_by_role("tab", name=words(language or "en")("race.tab")).click()
+    page.wait_for_function(f"() => {RACE}?.built")
+    long = [a_run(rounds_of(*rounds), prompt="Once upon a time") for rounds in ([""] * 128, ["aard"] * 40)]
+    comparison = {"speedup": 1.5, "low": 1.4, "high": 1.6, "busy": True, "greedy": False, "identical": None}
+    page.evaluate(f"race => {RACE}.receive(JSON.parse(race))", messages.race_message(*long, comparison))
+    for lane in page.locator("specviz-race .lane").all():
+        expect(lane).to_be_in_viewport(ratio=1)
+    page.evaluate(f"{RACE}.pause(), {RACE}.seek({RACE}.end)")
+    for part in ("play", "clock", "verdict", "speedup"):
+        expect(page.locator(f"specviz-race [part={part}]")).to_be_in_viewport(ratio=1)
+    if width > 400:
+        for whole in ("#start-race", "specviz-race [part=summary]"):
+            expect(page.locator(whole)).to_be_in_viewport(ratio=1)
+    assert_no_sideways_scrolling(page)
+
+
 #: Whether the buttons cover a point of a field inside the box that scrolls it.
 COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
   const go = document.querySelector('.sv-go').getBoundingClientRect();
+  const form = document.querySelector('.sv-form').getBoundingClientRect();
+  const scrolls = getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto';
+  if (scrolls) return inside(form, go) ? ['form'] : [];
   const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
   const seen = [...fields].filter(one => one.checkVisibility());
   return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
@@ -297,9 +320,11 @@ def assert_buttons_lie_over_no_control(page: Page) -> None:
         if page.locator(fold).is_visible():
             page.locator(fold).click()
         for at in (0, 300, 10_000):
-            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-controls').scrollTop = at; }", at)
+            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-form').scrollTop = at; }", at)
             assert page.evaluate(COVERED) == []
-        page.evaluate("() => { scrollTo(0, 0); document.querySelector('.sv-controls').scrollTop = 0; }")
+            if page.viewport_size["width"] > 900:
+                expect(page.locator("#go")).to_be_in_viewport(ratio=1)
+        page.evaluate("() => { scrollTo(0, 0); document.querySelector('.sv-form').scrollTop = 0; }")
     assert_no_sideways_scrolling(page)
 
 

@@ -3,6 +3,8 @@
 
 import { speaker } from "../shared/words.js";
 
+const NUMBER = '.block input[data-testid="number-input"]';
+
 /**
  * @param {import("./view.js").Component} _component
  * @param {{ words: Record<string, import("../shared/words.js").Text> }} given
@@ -11,9 +13,14 @@ export function join(_component, { words }) {
   const say = speaker(words);
   // While it is on its way to the field: what was typed is still there.
   document.addEventListener("blur", ({ target }) => {
-    if (!(target instanceof HTMLInputElement) || !target.matches('.block input[data-testid="number-input"]')) return;
+    if (!(target instanceof HTMLInputElement) || !target.matches(NUMBER)) return;
     const asked = target.value;
     setTimeout(() => target.value !== asked && tell(target, sentence(say, target, asked)));
+  }, true);
+  // Voice control and the like press a button while the field keeps the focus: the server would get what was typed.
+  document.addEventListener("click", ({ target }) => {
+    const field = /** @type {HTMLElement | null} */ (document.activeElement);
+    if (field !== target && field?.matches(NUMBER)) field.blur();
   }, true);
   document.addEventListener("input", ({ target }) => /** @type {Element} */ (target).closest(".block")?.querySelector(":scope > .sv-corrected")?.remove());
   return () => {};

@@ -1,5 +1,6 @@
 // Shows and hides blocks of controls: the button in the component names them.
 
+import { scrolling } from "../shared/dom.js";
 import { isIdle, watchButtons } from "./tabs.js";
 
 /** @param {import("./view.js").Component} component @param {{ byRun: boolean }} given byRun: a run that begins hides them */
@@ -11,7 +12,11 @@ export function join({ element }, { byRun }) {
     button.setAttribute("aria-expanded", String(open));
     for (const id of blocks) document.getElementById(id)?.classList.toggle("sv-open", open);
   };
-  button.addEventListener("click", () => set(!isOpen()));
+  button.addEventListener("click", () => {
+    set(!isOpen());
+    // In a low window what has unfolded would begin at its lower edge.
+    if (isOpen() && !byRun) document.getElementById(blocks[0])?.scrollIntoView({ block: "nearest", behavior: scrolling() });
+  });
   let idle = true;
   if (byRun) watchButtons(() => {
     const begun = idle && !isIdle();

@@ -9,15 +9,15 @@ import { SpecvizElement, sheet } from "../shared/element.js";
 import { momentParts, momentStyle } from "../moment/moment.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
+import { speedupVerdict } from "../shared/verdict.js";
 import { raceScene } from "./still.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
-const SMALL = 640; // px of width below which lanes stand one above the other
+const SMALL = 640; // px of width below which lanes are narrow
 /** @type {Record<string, string>} */
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
-const WINNERS = ["did_not_pay", "paid"]; // the verdicts that name them, lane by lane
 
 const sheets = [await sheet(new URL("race.css", import.meta.url)), momentStyle];
 
@@ -73,7 +73,7 @@ class SpecvizRace extends SpecvizElement {
         this.show("race");
         this.setSpeed(SPEEDS.find((slow) => this.held.end * slow >= COMFORTABLE * 0.6) ?? SPEEDS.at(-1));
         this.seek(wantsStillness() ? this.held.end : 0);
-        if (this.ui.view.hasAttribute("data-small")) this.ui.stage.scrollIntoView({ block: "start", behavior: scrolling() });
+        this.ui.view.scrollIntoView({ block: this.ui.view.hasAttribute("data-small") ? "start" : "nearest", behavior: scrolling() });
         if (wantsStillness()) this.pause();
         else this.play();
       },
@@ -91,9 +91,9 @@ class SpecvizRace extends SpecvizElement {
     this.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
     this.ui.stage = make("div", { class: "lanes hidden" });
     this.ui.lanes = LANES.map((key) => this.laneCard(key));
-    this.ui.stage.append(...this.ui.lanes.map((lane) => lane.card));
+    this.ui.stage.append(...this.ui.lanes.map((lane) => lane.card), this.legend());
     this.ui.controls = this.controlsCard();
-    this.ui.summary = make("div", { class: "card summary hidden", part: "summary", role: "region", "aria-label": this.say("race.result") });
+    this.ui.summary = make("div", { class: "card summary unseen", part: "summary", role: "region", "aria-label": this.say("race.result") });
     this.ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, this.ui.empty, this.ui.note, this.ui.phase, this.ui.controls, this.ui.stage, this.ui.summary);
     this.shadow.append(this.ui.view);
     new ResizeObserver(([entry]) => this.fit(entry.contentRect.width)).observe(this.ui.view);
@@ -102,43 +102,38 @@ class SpecvizRace extends SpecvizElement {
 
   fit(width) {
     if (width) this.ui.view.toggleAttribute("data-small", width < SMALL);
+    this.ui.lanes.forEach(({ title }, i) => setText(title, this.say(`race.${LANES[i]}${width < SMALL ? "_short" : ""}`)));
   }
 
   controlsCard() {
     this.ui.play = make("button", { class: "play", type: "button", part: "play", on: { click: () => this.toggle() } });
-    const restart = make("button", { type: "button", part: "restart", text: this.say("race.restart"), on: { click: () => { this.seek(0); this.play(); } } });
-    this.ui.speeds = SPEEDS.map((slow) => make("button", { type: "button", "data-slow": slow, text: slow === 1 ? this.say("race.real_speed") : this.say("race.slower", { times: slow }),
-      on: { click: () => this.setSpeed(slow) } }));
+    this.ui.speed = make("select", { part: "speed", "aria-label": this.say("race.speed"), on: { change: () => this.setSpeed(Number(this.ui.speed.value)) } },
+      ...SPEEDS.map((slow) => make("option", { value: slow, text: slow === 1 ? this.say("race.real_speed") : this.say("race.slower", { times: slow }) })));
     this.ui.clock = make("b", { part: "clock", text: seconds(0) });
     this.ui.of = make("span", { class: "quiet" });
     this.ui.seek = make("input", { class: "seek", type: "range", min: "0", max: "1000", step: "1", value: "0", part: "seek",
       "aria-label": this.say("race.position"), on: { input: () => { this.pause(); this.seek((this.held.end * this.ui.seek.value) / 1000); } } });
-    return make("div", { class: "card hidden", part: "controls" },
-      make("div", { class: "controls" }, this.ui.play, restart,
-        make("div", { class: "speeds", role: "group", "aria-label": this.say("race.speed") }, ...this.ui.speeds),
-        make("span", { class: "clock" }, this.ui.clock, this.ui.of)),
-      make("div", { class: "along" }, this.ui.seek, ...momentParts(this.say, this, (sheet) => raceScene(this, sheet))));
+    return make("div", { class: "card controls hidden", part: "controls" }, this.ui.play, this.ui.seek,
+      make("span", { class: "clock" }, this.ui.clock, this.ui.of), this.ui.speed, ...momentParts(this.say, this, (sheet) => raceScene(this, sheet)));
   }
 
   laneCard(key) {
-    const name = this.say(`race.${key}`);
     const lane = { counts: {} };
     const counters = make("div", { class: "counters" });
     for (const count of ["tokens", "target_passes", "seconds", "tokens_per_second"]) {
       lane.counts[count] = make("b", { "data-count": count, text: "0" });
       counters.append(make("div", {}, lane.counts[count], make("span", { text: this.say(`race.${count}`) })));
     }
+    lane.title = make("h3");
     lane.crown = make("span", { class: "crown", part: "winner", text: this.say("race.faster") });
     lane.subtitle = make("span", { class: "quiet" });
     lane.bar = make("i");
     lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
     lane.text = make("div", { class: "text", part: "text", translate: "no", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
-    lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },
-      make("div", { class: "top" }, make("h3", { text: name }), lane.subtitle, lane.crown), counters,
+    lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": this.say(`race.${key}`) },
+      make("div", { class: "top" }, lane.title, lane.subtitle, lane.crown), counters,
       make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);
-    if (key === "speculative") lane.card.append(this.legend());
-    else lane.card.append(make("div", { class: "legend" }, make("span", { text: this.say("race.plain_legend") })));
     return lane;
   }
 
@@ -157,10 +152,11 @@ class SpecvizRace extends SpecvizElement {
     this.showResult();
   }
 
-  /** Nobody learns who won before both lanes have been home once. */
+  /** Nobody learns who won before both lanes have been home once; its place is there before. */
   showResult() {
     this.held.over ||= this.held.lanes.length > 0 && this.held.lanes.every((lane) => lane.done);
-    this.ui.summary.classList.toggle("hidden", this.held.phase !== "race" || !this.held.over);
+    this.ui.summary.classList.toggle("hidden", this.held.phase !== "race");
+    this.ui.summary.classList.toggle("unseen", !this.held.over);
   }
 
   play() {
@@ -194,7 +190,7 @@ class SpecvizRace extends SpecvizElement {
 
   setSpeed(slow) {
     this.held.slow = slow;
-    for (const button of this.ui.speeds) button.setAttribute("aria-pressed", String(Number(button.dataset.slow) === slow));
+    this.ui.speed.value = String(slow);
   }
 
   /** Stands still where another, with the same race, stands. */
@@ -203,13 +199,13 @@ class SpecvizRace extends SpecvizElement {
     this.setSpeed(other.slow);
     this.held.over = other.held.over;
     this.seek(other.clock);
-    this.pause();
   }
 
   /** Shows the race as it stood `time` seconds after the start. */
   seek(time) {
     this.held.clock = Math.min(Math.max(time, 0), this.held.end);
     setText(this.ui.clock, seconds(this.held.clock));
+    if (!this.held.playing) this.pause();
     if (this.shadow.activeElement !== this.ui.seek) this.ui.seek.value = String(this.held.end ? (1000 * this.held.clock) / this.held.end : 0);
     this.ui.seek.setAttribute("aria-valuetext", seconds(this.held.clock));
     this.held.lanes.forEach((lane, i) => this.drawLane(lane, this.ui.lanes[i]));
@@ -249,54 +245,43 @@ class SpecvizRace extends SpecvizElement {
     view.text.scrollTop = view.text.scrollHeight;
   }
 
-  /** The mark goes by the measured speedup, if that tells; it shows once that lane is home. */
+  /** The mark goes by the interval of the measured speedup, which files of earlier versions lack; it shows once that lane is home. */
   drawWinner() {
-    if (!this.held.lanes.length) return;
-    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === this.winner && this.held.lanes[i].done));
+    this.held.lanes.forEach((lane, i) => this.ui.lanes[i].crown.toggleAttribute("data-on", i === this.winner && lane.done));
   }
 
   /** The faster lane, -1 where none was. */
-  get winner() { return WINNERS.indexOf(this.verdict()); }
-
-  /** Whether speculation paid off, as far as its interval tells; files of earlier versions have none. */
-  verdict() {
+  get winner() {
     const { speedup, low = speedup, high = speedup } = this.held.comparison;
-    if (typeof speedup !== "number") return "unknown";
-    if (low < 1 && high > 1) return "too_close";
-    return speedup >= 1 ? "paid" : "did_not_pay";
+    return [high < 1, low > 1].indexOf(true);
   }
 
+  /** Who was faster, in words; the figure is for a result that is decided. */
+  verdict() {
+    const { speedup, low, high } = this.held.comparison;
+    const { decided, text } = speedupVerdict(this.say, speedup, low, high);
+    const words = decided ? this.say(speedup > 1 ? "race.paid" : "race.did_not_pay") : typeof low === "number" ? text : this.say("race.too_short");
+    return { decided, figure: decided ? text : "", words };
+  }
+
+  /** Words first, and a figure only where it is decided. */
   renderSummary() {
+    const { low, high, parting, busy } = this.held.comparison;
     const [plain, speculative] = this.held.lanes;
-    const { speedup } = this.held.comparison;
-    const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
-      make("span", { class: "quiet", text: this.say("race.speedup") }), make("span", { class: "quiet", "data-figure": "interval", text: this.interval("race.interval") }));
-    const verdicts = make("div", { class: "verdicts" }, ...this.verdictLines(plain, speculative).map((text) => make("p", { text })));
-    if (this.held.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
-    this.ui.summary.replaceChildren(big, verdicts, this.resultTable());
-  }
-
-  /** The ends of the speedup's interval in a sentence; nothing for files of earlier versions, which have none. */
-  interval(key) {
-    const { low, high } = this.held.comparison;
-    return typeof low === "number" && typeof high === "number" ? this.say(key, { low: fixed(low, 2), high: fixed(high, 2) }) : "";
-  }
-
-  verdictLines(plain, speculative) {
-    const { speedup, busy } = this.held.comparison;
-    const lines = [];
-    if (this.verdict() === "unknown") {
-      lines.push(this.interval("race.unknown") || this.say("race.too_short"));
-    } else {
-      const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
-      lines.push(this.say(`race.${this.verdict()}`, figures));
-      if (busy) lines.push(this.say("common.busy"));
-    }
-    lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
-      plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
-    lines.push(this.say("race.both_took", { passes: this.say(`passes.${this.held.passes}`) }));
-    lines.push(this.sameness());
-    return lines;
+    const { decided, figure, words } = this.verdict();
+    const further = [
+      this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
+        plain_passes: plain.target_passes, plain_tokens: plain.tokens }),
+      this.say("race.both_took", { passes: this.say(`passes.${this.held.passes}`) }),
+      ...(busy ? [this.say("common.busy")] : []),
+      this.sameness(),
+    ];
+    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: words }));
+    if (decided) this.ui.summary.append(make("p", { class: "figure" }, make("b", { part: "speedup", "data-figure": "speedup", text: figure }),
+      make("span", { class: "quiet", text: this.say("race.speedup") }),
+      make("span", { class: "quiet", "data-figure": "interval", text: typeof low === "number" ? this.say("race.interval", { low, high }) : "" })));
+    this.ui.summary.append(make("p", { class: "further", text: further.join(" ") }));
+    if (parting) this.ui.summary.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
   }
 
   sameness() {
@@ -319,15 +304,6 @@ class SpecvizRace extends SpecvizElement {
       if (token) lane.text.scrollTop += token.getBoundingClientRect().top - lane.text.getBoundingClientRect().top - lane.text.clientHeight / 2;
     }
     this.ui.stage.scrollIntoView({ block: "nearest", behavior: scrolling() });
-  }
-
-  resultTable() {
-    const row = (tag, ...cells) => make("tr", {}, ...cells.map((text) => make(tag, { text, scope: tag === "th" ? "col" : null })));
-    const line = (name, lane) => row("td", name, String(lane.tokens), String(lane.target_passes), lane.target_passes ? fixed(lane.tokens / lane.target_passes, 2) : "—",
-      seconds(lane.times.at(-1) ?? 0), lane.tokens_per_second === null ? "—" : rate(lane.tokens_per_second));
-    return make("table", { part: "table" },
-      make("thead", {}, row("th", "", ...["tokens", "target_passes", "per_pass", "time", "tokens_per_second"].map((key) => this.say(`race.${key}`)))),
-      make("tbody", {}, ...this.held.lanes.map((lane, i) => line(this.say(`race.${LANES[i]}_short`), lane))));
   }
 }
 

@@ -31,5 +31,5 @@ function drawRace(race, sheet, time) {
     const text = onOneLine(say, lane.pieces.slice(0, tokens).join("").slice(-400));
     sheet.lines(text, FULL, type).slice(-3).forEach(([from, to], line) => sheet.text(text.slice(from, to).trimEnd(), EDGE, top + 142 + 34 * line, type));
   });
-  if (time >= race.end) sheet.paragraph(race.verdictLines(...lanes)[0], 630);
+  if (time >= race.end) sheet.paragraph(`${race.verdict().words} ${race.verdict().figure}`, 630);
 }

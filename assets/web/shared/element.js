@@ -28,9 +28,10 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
-/** In a narrow window whatever is tapped is 44 px high. Where the system forces its colours, what is drawn as a background keeps ours. */
+/** Whatever is pressed is 24 px high at least, 44 in a narrow window. Where the system forces its colours, what is drawn as a background keeps ours. */
 const COMMON = new CSSStyleSheet();
-COMMON.replaceSync(`@media (max-width: 900px) {
+COMMON.replaceSync(`button, select { min-height: 24px; }
+@media (max-width: 900px) {
   button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
   label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
 }
