@@ -176,7 +176,7 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     assert len(run.rounds) >= 3 and len(run.token_ids) < 1024
     assert_figures_and_text(page, run)
     assert len(state(page, "rounds")) == len(run.rounds)
-    expect(page.locator('specviz-run [part="status"]')).to_contain_text("You stopped the run")
+    expect(page.locator('specviz-run [part="status"]')).to_contain_text("The run was stopped")
     assert errors == []
 
 
@@ -271,7 +271,7 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     for field in (page.locator(".sv-prompt textarea"), page.locator("#temperature")):
         box = field.bounding_box()
         assert box["y"] + box["height"] <= go["y"]
-    for part in ('[part="figures"]', '[part="text"]', '.chip[data-round="0"][data-index="0"]'):
+    for part in ('[part="figures"]', '[part="text"]', '.overview [data-index="0"]', '[part="transport"]'):
         expect(page.locator(f"specviz-run {part}").first).to_be_in_viewport(ratio=1)
     # The head is one line: no language's words push the page down.
     brand, chip = (page.locator(one).first.bounding_box() for one in (".sv-brand", ".sv-passes"))
@@ -359,12 +359,14 @@ def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visi
     expect(prompt).to_be_hidden()
     expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
     open_run(page, a_run(rounds_of("aaa", "ard")))
-    page.locator('specviz-run button[data-outcome="rejected"]').tap()
-    inspector = page.get_by_role("complementary", name="Picture of the round")
-    expect(inspector).to_be_in_viewport()
-    expect(inspector).to_contain_text("w2")
+    page.locator('specviz-run .list button[data-outcome="rejected"]').tap()
+    picture = page.get_by_role("region", name="Picture of the round")
+    for seen in (picture.locator(".closeup h3"), page.locator('specviz-run .list button[data-outcome="rejected"]')):
+        expect(seen).to_be_in_viewport(ratio=1)
+    expect(picture.locator(".closeup h3")).to_contain_text("w2")
     assert_no_sideways_scrolling(page)
-    page.get_by_role("button", name="Close the picture").tap()
+    page.get_by_role("button", name="Whole round").tap()
+    expect(picture.locator(".closeup")).to_be_hidden()
     run_race(page, 8)
     settle(page)
     assert_no_sideways_scrolling(page)

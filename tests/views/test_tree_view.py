@@ -48,7 +48,8 @@ def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_o
             assert (boxes[other]["y"] < boxes[one_index]["y"]) == above
     # No column is higher than the widest depth needs.
     assert len({box["y"] for box in boxes.values()}) <= max(depth.count(level) for level in set(depth))
-    lines = page.locator(".list .tree .branches path").evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
+    paths = page.locator(".list .tree .branches path")
+    lines = paths.evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
     assert sorted(lines) == sorted([token.outcome for token in one.drafted] + [one.next.kind])
 
 
