@@ -28,9 +28,21 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
-/** In a narrow window whatever is tapped is 44 px high. Where the system forces its colours, what is drawn as a background keeps ours. */
+/** In a narrow window whatever is tapped is 44 px high. A wide table scrolls in its box, which fades where it is cut. Where the system forces its colours, what is drawn as a background keeps ours. */
 const COMMON = new CSSStyleSheet();
-COMMON.replaceSync(`@media (max-width: 900px) {
+COMMON.replaceSync(`button { min-height: 24px; }
+.scroll { overflow-x: auto; scrollbar-width: thin; }
+.scroll, .tree {
+  mask: linear-gradient(to left, transparent, #000 32px) 0 0, linear-gradient(to right, transparent, #000 32px) 100% 0;
+  mask-size: calc(100% + 32px) 100%; mask-repeat: no-repeat; mask-composite: intersect;
+  animation: cut linear both; animation-timeline: scroll(self inline);
+}
+@keyframes cut {
+  from { mask-position: 100% 0, 100% 0; }
+  10%, 90% { mask-position: 100% 0, 0 0; }
+  to { mask-position: 0 0, 0 0; }
+}
+@media (max-width: 900px) {
   button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
   label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
 }
