@@ -303,7 +303,7 @@ COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
   const go = document.querySelector('.sv-go').getBoundingClientRect();
   const form = document.querySelector('.sv-form').getBoundingClientRect();
-  if (getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto') return inside(form, go) ? ['form'] : [];
+  if (innerWidth > 900) return inside(form, go) ? ['form'] : [];  // which scrolls within
   const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
   const seen = [...fields].filter(one => one.checkVisibility());
   return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
