@@ -305,8 +305,7 @@ COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
   const go = document.querySelector('.sv-go').getBoundingClientRect();
   const form = document.querySelector('.sv-form').getBoundingClientRect();
-  const scrolls = getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto';
-  if (scrolls) return inside(form, go) ? ['form'] : [];
+  if (innerWidth > 900) return inside(form, go) ? ['form'] : [];  // which scrolls within
   const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
   const seen = [...fields].filter(one => one.checkVisibility());
   return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
@@ -326,6 +325,19 @@ def assert_buttons_lie_over_no_control(page: Page) -> None:
                 expect(page.locator("#go")).to_be_in_viewport(ratio=1)
         page.evaluate("() => { scrollTo(0, 0); document.querySelector('.sv-form').scrollTop = 0; }")
     assert_no_sideways_scrolling(page)
+
+
+def test_a_low_window_shows_what_unfolds_its_buttons_and_the_words_of_the_tour(visit):
+    page = visit(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    page.locator("[aria-controls=more-controls]").click()
+    for part in ("Seed", "Min-p (0 is off)"):
+        expect(page.get_by_label(part, exact=True)).to_be_in_viewport(ratio=1)
+    for button in ("#go", "#start-race"):
+        expect(page.locator(button)).to_be_in_viewport(ratio=1)
+    page.set_viewport_size({"width": 640, "height": 360})  # what 1280x720 is at 200 %
+    page.locator("specviz-tour .opener").click()
+    for part in ("h2", ".text", "[part=next]"):
+        expect(page.locator(f"specviz-tour {part}")).to_be_in_viewport(ratio=0.9)
 
 
 #: What is tapped and too low for a finger, in all of the page that is shown: its tag and its words.
@@ -429,6 +441,16 @@ BAD_INPUT = [
 ]
 
 
+#: Whether a refusal is shown in full within the card of its control, and the control with it.
+INSIDE = """refusal => {
+  const card = (refusal.closest('.form') ?? refusal.closest('.block')).getBoundingClientRect();
+  const parts = [refusal, refusal.closest('.block').querySelector('input, textarea')];
+  const boxes = parts.map(one => one.getBoundingClientRect());
+  return boxes.every(one => one.left >= card.left && one.right <= card.right && one.bottom <= card.bottom)
+    && refusal.scrollWidth <= refusal.clientWidth && getComputedStyle(refusal).whiteSpace !== 'nowrap';
+}"""
+
+
 def press_until_shown(button, sign):
     """A press that falls into the end of the event before it is ignored, as a double click should be: press again."""
     for _ in range(5):
@@ -451,7 +473,8 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
         refusal = block.locator(".validation-error").first
         press_until_shown(page.locator("#go"), refusal)
         expect(refusal).to_contain_text(sentence)
-        expect(page.locator("#go")).to_be_visible()
+        assert refusal.evaluate(INSIDE), "in full, within its card"
+        expect(page.locator("#go")).to_be_in_viewport(ratio=1)
         field.fill(before)
     assert_shows(page, run)
     # A slider that does not take a number says what it made of it.
@@ -467,6 +490,12 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
         field.press("Tab")
         expect(field).to_have_value(held)
         expect(said).to_have_text([sentence] if sentence else [])
+    # Also for a press that leaves the focus where it was.
+    field.fill("5000")
+    page.evaluate("document.querySelector('#go').click()")
+    expect(said).to_have_text("Maximum 1024 (you entered 5000).")
+    settle(page)
+    open_run(page, run)
     # On a phone a wrong value that is folded away is gone to, and named once.
     page.set_viewport_size({"width": 390, "height": 720})
     top_p = control(page, "Top-p (1 is off)")
@@ -476,7 +505,9 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
     expect(top_p).to_be_hidden()
     for _ in range(2):
         page.evaluate("window.scrollTo(0, 0)")
-        press_until_shown(page.locator("#go"), page.locator(".sv-more div.validation-error"))
+        refusal = page.locator(".sv-more div.validation-error")
+        press_until_shown(page.locator("#go"), refusal)
+        assert refusal.evaluate(INSIDE)
         expect(top_p).to_be_focused()
         expect(top_p).to_be_in_viewport()
         expect(page.get_by_text("Top-p must be above 0")).to_have_count(1)

@@ -28,9 +28,20 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
-/** Whatever is pressed is 24 px high at least, 44 in a narrow window. Where the system forces its colours, what is drawn as a background keeps ours. */
+/** Whatever is pressed is 24 px high at least, 44 in a narrow window. A wide table scrolls in its box, which fades where it is cut. Where the system forces its colours, what is drawn as a background keeps ours. */
 const COMMON = new CSSStyleSheet();
 COMMON.replaceSync(`button, select { min-height: 24px; }
+.scroll { overflow-x: auto; scrollbar-width: thin; }
+.scroll, .tree {
+  mask: linear-gradient(to left, transparent, #000 32px) 0 0, linear-gradient(to right, transparent, #000 32px) 100% 0;
+  mask-size: calc(100% + 32px) 100%; mask-repeat: no-repeat; mask-composite: intersect;
+  animation: cut linear both; animation-timeline: scroll(self inline);
+}
+@keyframes cut {
+  from { mask-position: 100% 0, 100% 0; }
+  10%, 90% { mask-position: 100% 0, 0 0; }
+  to { mask-position: 0 0, 0 0; }
+}
 @media (max-width: 900px) {
   button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
   label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
