@@ -174,7 +174,7 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     assert len(run.rounds) >= 3 and len(run.token_ids) < 1024
     assert_figures_and_text(page, run)
     assert len(state(page, "rounds")) == len(run.rounds)
-    expect(page.locator('specviz-run [part="status"]')).to_contain_text("You stopped the run")
+    expect(page.locator('specviz-run [part="status"]')).to_contain_text("The run was stopped")
     assert errors == []
 
 

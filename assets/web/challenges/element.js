@@ -75,10 +75,8 @@ class SpecvizChallenges extends SpecvizElement {
     const { ui, say, solved } = this;
     const n = CHALLENGES.filter(({ name }) => solved[name]).length;
     const count = CHALLENGES.length;
-    // A sign for the eye, for the head is full; the name for whoever asks.
-    ui.opener.textContent = `⚑ ${n}/${count}`;
-    ui.opener.title = say("challenges.title");
-    ui.opener.setAttribute("aria-label", say("challenges.open", { n, count }));
+    ui.opener.textContent = `⚑ ${say("challenges.title")} ${n}/${count}`;
+    ui.opener.title = say("challenges.open", { n, count });
     ui.list.replaceChildren(...CHALLENGES.map(({ name }) => make("li", { "data-challenge": name, "data-solved": Boolean(solved[name]) },
       make("h3", {}, ...(solved[name] ? ["✓ "] : []), say(`challenges.${name}_title`)), make("p", { text: say(`challenges.${name}_text`) }),
       ...(solved[name] ? [make("p", { class: "how", text: say(`challenges.${name}_solved`, solved[name]) })]
