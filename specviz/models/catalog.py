@@ -58,14 +58,19 @@ PUBLISHED = _published()
 
 def drafts_at_hand(target: str) -> list[HubPair]:
     """The pairs of this target whose draft model was downloaded before. Uses no network."""
+    return [pair for pair in CATALOG if pair.target == target and _is_at_hand(pair.draft)]
+
+
+def is_downloaded(pair: HubPair) -> bool:
+    """True if both of its repositories' weights were downloaded before. Uses no network."""
+    return _is_at_hand(pair.target) and _is_at_hand(pair.draft)
+
+
+def _is_at_hand(repository: str) -> bool:
     from huggingface_hub import try_to_load_from_cache  # the page reads this file at once
 
     weights = ("model.safetensors", "model.safetensors.index.json")
-    return [
-        pair
-        for pair in CATALOG
-        if pair.target == target and any(isinstance(try_to_load_from_cache(pair.draft, name), str) for name in weights)
-    ]
+    return any(isinstance(try_to_load_from_cache(repository, name), str) for name in weights)
 
 
 def size_bytes(pair: HubPair) -> int:

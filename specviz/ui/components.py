@@ -50,15 +50,24 @@ def text_of(name: str) -> str:
 NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
 
 
+#: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
+LATER = ("compare/", "lossless/", "race/", "served/", "why/")
+
+
 def preloads() -> str:
     """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
-    kinds = {".js": 'rel="modulepreload"', ".css": 'rel="preload" as="fetch" crossorigin'}
+
+    def kind(name: str) -> str:
+        if name.endswith(".js"):
+            return 'rel="modulepreload"'
+        return 'rel="prefetch"' if name.startswith(LATER) else 'rel="preload" as="fetch" crossorigin'
+
     return "".join(
-        f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
+        f'<link {kind(name)} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/
-        # and wall/ are for other pages.
-        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/ and
+        # wall/, and the frame of theirs, are for other pages.
+        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/", "shared/page.css"))
     )
 
 

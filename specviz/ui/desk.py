@@ -86,6 +86,7 @@ class Desk:
             page = self.visitors.results.get((visit.session, kind))
             return page.offers() if page else [gr.skip()]
 
+        self.pair_updates.append((button, lambda pair: gr.update(visible=False)))  # what it holds has left the page
         return button, offer
 
     def action(

@@ -142,15 +142,29 @@ def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_p
 
 
 def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_draws_itself(page):
-    page.locator('specviz-run [part="present"]').click()
-    page.locator('specviz-run [part="qr-button"]').click()
-    picture = page.locator('specviz-run [part="qr-picture"]')
+    def open_code() -> None:
+        page.locator('specviz-run [part="present"]').click()
+        page.locator('specviz-run [part="qr-button"]').click()
+
+    picture, told = (page.locator(f'specviz-run [part="qr-{part}"]') for part in ("picture", "told"))
+    open_code()
+    expect(told).to_contain_text("works only on this computer")  # so no phone could follow the code
+    assert not picture.get_attribute("src")
+
+    def in_a_network(route) -> None:
+        """As if the page stood under a name that phones know."""
+        route.fulfill(response=(sent := route.fetch()), body=sent.text().replace('"127.0.0.1"', '"nowhere"'))
+
+    page.route("**/shared/spot.js", in_a_network)
+    page.reload()
+    page.wait_for_function(f"() => {VIEW}?.share?.query")
+    open_code()
     expect(picture).to_be_visible()
     assert picture.evaluate("picture => picture.naturalWidth > 0")
     asked = dict(parse_qsl(urlsplit(picture.get_attribute("src")).query))["text"]
     query = page.evaluate(f"() => {VIEW}.share.query")
     assert asked == f"{page.url}?{query}&round={len(state(page, 'rounds'))}"
-    expect(page.locator('specviz-run [part="qr-told"]')).to_contain_text("works only on this computer")
+    expect(told).to_contain_text("repeated on the phone")
     page.keyboard.press("Escape")
     expect(picture).to_be_hidden()
     page.keyboard.press("Escape")

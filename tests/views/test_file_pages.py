@@ -80,9 +80,9 @@ def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file
     told = [f"round {one.index + 1}: {len(one.emitted)} tokens" for one in run.rounds]
     assert bars.all_text_contents() == told
     counted = tally(run.rounds)
-    by_position = [f"{kept / seen:.0%}" for kept, seen in zip(counted.accepted_at, counted.judged_at)]
+    by_position = [f"{100 * kept / seen:.0f}\u202f%" for kept, seen in zip(counted.accepted_at, counted.judged_at)]
     assert page.locator("[data-chart='2'] .value").all_text_contents() == by_position
-    latest = f"after round {len(run.rounds)}: {counted.acceptance_rate:.1%}"
+    latest = f"after round {len(run.rounds)}: {100 * counted.acceptance_rate:.1f}\u202f%"
     assert page.locator("[data-chart='0'] circle title").last.text_content() == latest
     assert page.locator("[data-chart='3'] rect").count() == 3
 
@@ -116,7 +116,7 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
     each, share = counted.draft_seconds / counted.rounds, counted.draft_seconds / counted.seconds
-    told = german(f"{each * 1000:.1f} ms · {share:.0%}")
+    told = german(f"{each * 1000:.1f} ms · {100 * share:.0f}\u202f%")
     assert page.locator("[data-chart='3'] .value").first.text_content() == told
     assert violations(page) == []
     page.emulate_media(color_scheme="light")

@@ -20,9 +20,9 @@ export const FIGURES = [acceptance, tokensPerPass, positions, times];
 /** The running acceptance rate. @param {{ rounds: number[], rates: (number | null)[] }} values @param {Say} say */
 function acceptance({ rounds: x, rates: y }, say) {
   const trace = { type: "scatter", mode: x.length > 1 ? "lines" : "markers", x, y, line: { color: GREEN, width: 2 },
-    hovertemplate: hover(say("charts.acceptance_hover")) };
+    customdata: y.map((rate) => (rate === null ? "" : formatted(rate, ".1%"))), hovertemplate: hover(say("charts.acceptance_hover")) };
   return figure([trace], say("charts.acceptance"),
-    { title: say("charts.round") }, { title: say("charts.acceptance_axis"), range: [0, 1.02], tickformat: ".0%" });
+    { title: say("charts.round") }, { title: say("charts.acceptance_axis"), range: [0, 1.02], ...percents(0, 0.25, 0.5, 0.75, 1) });
 }
 
 /**
@@ -58,14 +58,14 @@ function positions({ accepted, judged, trees }, say) {
   return figure([trace], say("charts.position"),
     { title: say(trees ? "charts.position_axis_in_trees" : "charts.position_axis"), range: [0.4, Math.max(1, last) + 0.6], tick0: 1,
       dtick: Math.max(1, Math.ceil(last / 8)) },
-    { title: "", range: [0, 1.16], tickformat: ".0%", tickvals: [0, 0.5, 1] });
+    { title: "", range: [0, 1.16], ...percents(0, 0.5, 1) });
 }
 
 /** Milliseconds of a mean round: drafting, verifying, the rest. @param {{ rounds: number, milliseconds: number[] }} values @param {Say} say */
 function times({ rounds, milliseconds: x }, say) {
   const total = x.reduce((sum, each) => sum + each, 0);
   const shares = x.map((each) => (total ? each / total : 0));
-  const trace = { type: "bar", orientation: "h", y: ["drafting", "verifying", "rest"].map((part) => say(`charts.${part}`)), x, customdata: shares, ...OUTSIDE,
+  const trace = { type: "bar", orientation: "h", y: ["drafting", "verifying", "rest"].map((part) => say(`charts.${part}`)), x, customdata: shares.map((share) => formatted(share, ".1%")), ...OUTSIDE,
     text: rounds ? x.map((each, i) => `${fixed(each, 1)} ms · ${formatted(shares[i], ".0%")}`) : [], marker: { color: [AMBER, BLUE, GREY] },
     hovertemplate: hover(say("charts.time_hover")) };
   // Room for the longest bar's own label.
@@ -75,6 +75,9 @@ function times({ rounds, milliseconds: x }, say) {
   drawn.layout.margin.l = 62;
   return drawn;
 }
+
+/** Ticks of an axis of shares, written as everywhere on the page. @param {...number} ticks */
+const percents = (...ticks) => ({ tickvals: ticks, ticktext: ticks.map((tick) => formatted(tick, ".0%")), tickformat: ".0%" });
 
 /** Without plotly's second box, which names the trace. @param {string} text */
 const hover = (text) => `${text}<extra></extra>`;

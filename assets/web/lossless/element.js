@@ -6,7 +6,7 @@
 
 import { bringIntoSight, make, setText, svg } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
-import { fixed, written } from "../shared/numbers.js";
+import { fixed, formatted, written } from "../shared/numbers.js";
 
 const CHART = { height: 330, left: 46, right: 24, top: 28, bottom: 38 };
 const NARROW = 760; // px: below this the chart stands above the bars
@@ -287,6 +287,6 @@ function emptyRow() {
 /** A dash where there is no such figure, as at temperature 0. */
 const figure = (value, format) => (typeof value === "number" ? format(value) : "–");
 
-const pText = (p) => (p < 1e-300 ? "< 1e-300" : p >= 0.1 ? fixed(p, 2) : p.toExponential(0).replace("e-", "e−"));
+const pText = (p) => (p < 1e-300 ? "< 1e-300" : formatted(p, p >= 0.1 ? ".2f" : ".1g")); // as in the sentences
 
 customElements.define("specviz-lossless", SpecvizLossless);

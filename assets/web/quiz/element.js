@@ -46,7 +46,7 @@ class SpecvizQuiz extends SpecvizElement {
   build() {
     const { ui, say } = this;
     ui.opener = make("button", { class: "opener", type: "button", part: "opener", "aria-haspopup": "dialog",
-      "aria-label": say("quiz.title"), title: say("quiz.title"), on: { click: () => this.press() } }, "? ", make("span", { text: say("quiz.title") }));
+      title: say("quiz.title"), text: `? ${say("quiz.open")}`, on: { click: () => this.press() } });
     ui.body = make("div", { part: "body" });
     ui.note = make("p", { class: "note", role: "status", part: "note" });
     ui.dialog = make("dialog", { part: "dialog", "aria-labelledby": "title" },
@@ -144,18 +144,18 @@ class SpecvizQuiz extends SpecvizElement {
     const [number, ...rest] = left;
     const question = this.forms[form][number];
     const n = this.forms[form].length;
-    // A press chooses, a second one elsewhere goes on: until then the answer can be changed.
-    const onward = this.button("onward", () => this.next(phase, form, rest, chosen));
-    onward.disabled = true;
+    const next = this.button(rest.length ? "next" : "done", () => this.next(phase, form, rest, chosen));
+    next.disabled = true;
+    // An answer can be changed until the next question, which then does not stand under the same finger.
     const options = shuffled([...question.options.keys()]).map((index) =>
-      make("button", { type: "button", class: "option", "data-option": index, "aria-pressed": "false", on: { click: () => {
+      make("button", { type: "button", class: "option", "aria-pressed": "false", "data-option": index, on: { click: () => {
         chosen[number] = index;
-        onward.disabled = false;
-        for (const option of options) option.setAttribute("aria-pressed", String(Number(option.dataset.option) === index));
+        next.disabled = false;
+        for (const one of options) one.setAttribute("aria-pressed", String(Number(one.dataset.option) === index));
       } } }, this.option(question, index)));
     this.draw(make("p", { class: "count", text: this.say("quiz.count", { i: n - rest.length, n }) }),
       make("p", { class: "question", part: "question", "data-question": question.name, text: this.said(question, "ask") }),
-      make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options), make("div", { class: "buttons" }, onward));
+      make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options), make("div", { class: "buttons end" }, next));
   }
 
   /** A sentence of a question, with its values; a model's own text is quoted. @param {Question} question @param {string} key @param {Record<string, any>} [values] */
@@ -178,7 +178,7 @@ class SpecvizQuiz extends SpecvizElement {
     const rows = this.forms[0].map(({ name }, i) => make("li", { part: "answered" },
       make("b", { text: this.say(`quiz.${name}_title`) }),
       make("span", { text: this.say("quiz.marks", { before: mark(before[i]), after: mark(after[i]) }) }),
-      ...PHASES.map((phase) => this.explained(phase, i))));
+      ...PHASES.map((phase, which) => this.explained(phase, i, ![before, after][which][i]))));
     const total = this.say("quiz.total", { before: before.filter(Boolean).length, after: after.filter(Boolean).length, n: rows.length });
     return [make("p", { class: "total", part: "total", text: total }), make("ol", {}, ...rows),
       make("div", { class: "buttons" }, this.button("forget", () => this.restart(), "plain"))];
@@ -190,13 +190,12 @@ class SpecvizQuiz extends SpecvizElement {
     return this.forms[form].map(({ truth }, i) => chosen[i] === truth);
   }
 
-  /** @param {Phase} phase @param {number} i */
-  explained(phase, i) {
+  /** @param {Phase} phase @param {number} i @param {boolean} open as it is where the answer was wrong */
+  explained(phase, i, open) {
     const { form } = /** @type {Answers} */ (this.state[phase]);
     const question = this.forms[form][i];
     const why = question.values.why ? `why_${question.values.why}` : "why";
-    const wrong = !this.right(phase)[i];
-    return make("details", { open: wrong }, make("summary", { text: this.said(question, "ask") }),
+    return make("details", { open }, make("summary", { text: this.said(question, "ask") }),
       make("p", {}, this.option(question, question.truth)), make("p", { text: this.said(question, why) }));
   }
 
@@ -237,9 +236,9 @@ class SpecvizQuiz extends SpecvizElement {
     const link = linkToLesson(/** @type {import("./lesson.js").Taught} */ (taught).code);
     this.ui.seats = make("p", { class: "count", part: "seats" });
     this.ui.counts = make("ol", { part: "counts" });
-    const own = isOwnName(location.hostname) ? [this.line("own_name", { host: location.host })] : [];
-    return [make("div", { class: "class" }, make("img", { part: "qr", src: pictureOf(link), alt: this.say("quiz.qr") }),
-      make("div", {}, this.line("lead_teacher"), make("p", {}, make("a", { href: link, text: link })), ...own, this.ui.seats)),
+    const own = isOwnName(location.hostname); // no phone could follow it
+    return [make("div", { class: "class" }, ...(own ? [] : [make("img", { part: "qr", src: pictureOf(link), alt: this.say("quiz.qr") })]),
+      make("div", {}, this.line(own ? "own_name" : "lead_teacher", { host: location.host }), make("p", {}, make("a", { href: link, text: link })), this.ui.seats)),
     this.ui.counts, make("div", { class: "buttons" }, this.button("end", () => this.end(), "plain"))];
   }
 

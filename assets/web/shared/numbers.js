@@ -19,7 +19,7 @@ export const written = (plain) => plain.replace(".", decimalMark);
 export function formatted(x, format) {
   const [, digits, kind] = /** @type {string[]} */ (/^(?:\.(\d+))?(.)$/.exec(format));
   if (kind === ",") return x.toLocaleString("en").replaceAll(",", "\u202f");
-  if (kind === "%") return `${fixed(100 * x, Number(digits))}%`;
+  if (kind === "%") return `${fixed(100 * x, Number(digits))}\u202f%`;
   return kind === "f" ? fixed(x, Number(digits)) : written(general(x, Number(digits ?? 6)));
 }
 
@@ -37,7 +37,7 @@ export const fixed = (x, digits) => written(x.toFixed(digits));
 export const rate = (x) => fixed(x, x >= 100 ? 0 : 1);
 
 /**
- * A probability in a chip: .61, <.01, 1.
+ * A probability where there is no room, in chips and pictures: .61, <.01, 1. Sentences and tables write 0.61.
  *
  * @param {number | null | undefined} x
  * @returns {string}

@@ -2,7 +2,7 @@
 // the same figures (charts/figures.js), and knows of plotly's language what they say in it.
 
 import { svg } from "./dom.js";
-import { written } from "./numbers.js";
+import { formatted, written } from "./numbers.js";
 
 /** @typedef {{ at(value: any): number, ticks: any[] }} Axis where its values lie, px; and which of them it names */
 /** @typedef {{ left: number, right: number, top: number, bottom: number }} Box px */
@@ -117,7 +117,7 @@ function hint(trace, i) {
 function said(value, format = "") {
   if (typeof value === "string") return value;
   const digits = Number(format[1]);
-  if (format.endsWith("%")) return `${written((100 * value).toFixed(digits))}%`;
+  if (format.endsWith("%")) return formatted(value, `.${digits}%`);
   if (format.endsWith("f")) return written(value.toFixed(digits));
   return written(String(Number(value.toPrecision(format ? digits : 12))));
 }

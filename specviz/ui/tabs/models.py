@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, size_bytes
+from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, is_downloaded, needed_bytes, size_bytes
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
+
+#: Bytes of a download that a second press has to confirm.
+LARGE = 2 * 10**9
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
@@ -186,10 +189,8 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     _create_form(form, say)
     with gr.Row(elem_classes=["sv-actions"]):
         load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
-    shown = gr.Markdown(elem_classes=["sv-loading"])
-    # Nothing of it is downloaded: it stands before those that are.
-    with gr.Row(elem_classes=["sv-cards"]):
-        starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
+        starting = gr.Button(say("models.home"), elem_id="load-home")
+        shown = gr.Markdown(elem_classes=["sv-loading"])
     gr.Markdown(say("models.catalog"))
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
@@ -203,9 +204,14 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     desk.pair_updates.append((listed, lambda pair: published_list(pair.target_name, say)))
 
     # Only now is everything there that changes with the pair.
-    pairs = [(starting, PairName()), *cards]
-    loads = [_wire_load(desk, status, shown, card, PairForm(problems=problem), name) for card, name in pairs]
+    apart = PairForm(problems=problem)
+    loads = [_wire_load(desk, status, shown, card, apart, pair_of(entry), entry) for card, entry in cards]
+    loads.append(_wire_load(desk, status, shown, starting, apart, PairName()))
     return [_wire_load(desk, status, shown, load, form), *loads]
+
+
+def pair_of(entry: HubPair) -> PairName:
+    return PairName(entry.target, (entry.draft,))
 
 
 def _create_form(form: PairForm, say: Words) -> None:
@@ -240,17 +246,29 @@ def pair_named(fields: dict[str, str]) -> PairName:
 
 
 def _wire_load(
-    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, form: PairForm, name: PairName | None = None
+    desk: Desk,
+    status: Status,
+    shown: gr.Markdown,
+    button: gr.Button,
+    form: PairForm,
+    name: PairName | None = None,
+    entry: HubPair | None = None,
 ) -> Any:
     """Has a button load a pair, by default the one that the form names; returns the event.
 
-    shown: where to show the progress, and at last that it is done.
+    shown: where to show the progress, and at last that it is done. entry: of the catalogue, if it is a card, which asks
+    before a large download: its label is the question, and a press on that label the answer.
     """
     runner, say, controls = desk.runner, desk.say, desk.controls
     drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
 
     def load(values: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Iterator[Changes]:
         yield form.show(None, say)  # what was wrong with the last one
+        if entry and size_bytes(entry) > LARGE and not is_downloaded(entry):
+            question = say("models.entry_ask", name=entry.name, size=Bytes(size_bytes(entry)))
+            if values[button] != question:
+                yield {button: question}
+                return
         try:
             pair = name or pair_named({field: values[component] for field, component in form.fields.items()})
             with runner.line.joined("load") as turn:
@@ -266,12 +284,12 @@ def _wire_load(
         loaded = say("models.loaded", pair=as_text(used.info().name))
         yield {shown: loaded, **cleared, **changes}
 
-    inputs = {drafter, prompt, *form.fields.values()}
-    changed = [shown, *form.problems.values(), status.findings, status.advice, *_depending_on_pair(desk)]
+    inputs = {button, drafter, prompt, *form.fields.values()}
+    changed = [shown, button, *form.problems.values(), status.findings, status.advice, *_depending_on_pair(desk)]
     return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
-def _catalog_card(desk: Desk, entry: HubPair) -> tuple[gr.Button, PairName]:
+def _catalog_card(desk: Desk, entry: HubPair) -> tuple[gr.Button, HubPair]:
     runner, say = desk.runner, desk.say
     button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
 
@@ -282,17 +300,15 @@ def _catalog_card(desk: Desk, entry: HubPair) -> tuple[gr.Button, PairName]:
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
     desk.pair_updates.append((button, update))
-    return button, PairName(entry.target, (entry.draft,))
+    return button, entry
 
 
 def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
-    """The pair and, on a second line, its size, or what it needs where `available` bytes are known to be too few."""
+    """The pair and, on a second line, its size, or what is missing where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
     if available is not None and needed > available:
-        sizes = {"needed": Bytes(needed), "free": Bytes(available)}
-        close = str(sizes["needed"]) == str(sizes["free"])
-        return say(f"models.entry_{'just_' * close}too_large", name=entry.name, **sizes)
-    key = "models.entry_gated" if entry.gated else "models.entry"
+        return say("models.entry_too_large", name=entry.name, missing=Bytes(needed - available))
+    key = "models.entry_here" if is_downloaded(entry) else "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 
 

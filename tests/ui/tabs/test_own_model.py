@@ -73,6 +73,18 @@ def titles(missing: Iterable[str] = ()) -> list[str]:
     return [SAY("controls.lacked", drafter=name) if way in missing else name for way, name in names.items()]
 
 
+def test_a_large_download_is_asked_for_twice_in_its_place(page):
+    open_tab(page, "models")
+    card = page.locator(".sv-cards button:enabled").filter(has_text=re.compile(r"\b([2-9]\.\d|\d\d) GB to download"))
+    card.first.scroll_into_view_if_needed()
+    name, place = card.first.inner_text().split("\n")[0], card.first.bounding_box()
+    card.first.click()
+    asking = page.locator(".sv-cards button").filter(has_text="Press again to download")
+    expect(asking).to_contain_text(name)
+    assert asking.bounding_box() == place
+    expect(page.locator(".block.sv-problem:visible")).to_have_count(0)
+
+
 def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair(page, folder, tmp_path):
     expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     open_tab(page, "race")

@@ -21,9 +21,10 @@ export function qrParts(view) {
     picture.classList.add("hidden");
     panel.prepend(picture); // only now: a page that nobody asked for a code holds no picture
     if (query === null) setText(told, say("playback.qr_none"));
+    else if (isOwnName(location.hostname)) setText(told, say("playback.qr_own", { host: location.host })); // no phone could follow it
     else {
       const { round } = view.playback.at ?? lastPlace(view);
-      setText(told, isOwnName(location.hostname) ? say("playback.qr_own", { host: location.host }) : say("playback.qr_told", { round: round + 1 }));
+      setText(told, say("playback.qr_told", { round: round + 1 }));
       picture.src = new URL(`../../../qr?${new URLSearchParams({ text: linkTo(query, { round }) })}`, import.meta.url).href;
     }
     panel.showPopover();
