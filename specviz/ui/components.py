@@ -21,7 +21,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui.lessons import Lessons, lesson_routes
+from specviz.ui.routes.lessons import Lessons, lesson_routes
+from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
@@ -55,9 +56,9 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/ and static/ are
-        # for pages without a server.
-        if "/" in name and not name.startswith(("words/", "file/", "static/"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/
+        # and wall/ are for other pages.
+        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/"))
     )
 
 
@@ -89,6 +90,7 @@ ROUTES = [
     Route(f"/{ADDRESS}/{{name:path}}", _web_file),
     Route("/gradio_api/specviz/qr", _qr_code),
     *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
+    *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), _VERSION),
 ]
 
 
@@ -297,12 +299,16 @@ def page_css() -> str:
 def page_names(say: Words) -> str:
     """A script that names the page's language and title: Gradio gives all pages those of the first one.
 
-    And whether it is embedded, with ``?embed=1``: then it shows the run alone (page.css).
+    And whether it is embedded, with ``?embed=1``: then, and on paper, it shows the tab alone (page.css).
     """
     language, title = json.dumps(say.language), json.dumps(say("page.title"))
     return f"""document.documentElement.lang = {language};
 document.title = {title};
-document.documentElement.classList.toggle("sv-embedded", new URLSearchParams(location.search).get("embed") === "1");"""
+const embedded = new URLSearchParams(location.search).get("embed") === "1";
+const alone = (yes) => document.documentElement.classList.toggle("sv-embedded", yes);
+alone(embedded);
+addEventListener("beforeprint", () => alone(true));
+addEventListener("afterprint", () => alone(embedded));"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

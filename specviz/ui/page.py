@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
 from specviz.records.errors import SpecvizError
@@ -19,6 +20,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, PageHead, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
+from specviz.ui.routes.preview import ROUTE, LinkPreview
 from specviz.ui.runner import Runner
 from specviz.ui.tabs.compare import create_compare_tab
 from specviz.ui.tabs.generate import create_generate_tab, create_viewer
@@ -172,7 +174,11 @@ def _load(store: PairStore) -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": components.ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
+    served = {
+        "routes": [*components.ROUTES, ROUTE],
+        "middleware": [Middleware(LinkPreview)],
+        "exception_handlers": {TypeError: refuse_parameters},
+    }
     look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     options |= {"show_error": True, "state_session_capacity": REMEMBERED}

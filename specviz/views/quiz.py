@@ -1,6 +1,5 @@
 """Five questions on recorded rounds, in two forms of the same difficulty: one before a lesson, one after it."""
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -19,7 +19,9 @@ def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
     assert catalog.size_bytes(pair) == 2 * (8191 + 596) * 10**6
     sentence = catalog_label(pair, 9 * 10**9, words())
     assert sentence == "Qwen3 8B + 0.6B\nneeds about 20 GB, 9.0 GB free"
-    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\n18 GB"
+    just = catalog_label(pair, catalog.needed_bytes(pair) - 1, words())
+    assert just == "Qwen3 8B + 0.6B\nneeds about 20 GB, a little more than is free"
+    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\ndownload: 18 GB"
 
 
 #: Bytes of a part's file, or the billions of parameters that its card rounds to, as the Hub shows them.

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from specviz.ui.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
+from specviz.ui.routes.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
 from specviz.views.quiz import QUESTIONS
 
 NOTHING = [[[0, 0, 0]] * 5] * 2
@@ -127,6 +127,7 @@ def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(
         phone.locator(f"specviz-quiz [part={button}]").click(timeout=60_000)
         for _ in QUESTIONS:
             phone.locator("specviz-quiz [data-option='2']").click()
+            phone.locator("specviz-quiz [part=onward]").click()
         expect(phone.locator("specviz-quiz [part=note]")).to_contain_text("counted")
         law = teacher.locator("specviz-quiz [data-question=law]")
         expect(law).to_contain_text(f"{seen}: 1 of 1 right")

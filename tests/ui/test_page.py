@@ -2,6 +2,8 @@
 
 import json
 import re
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from elements import element
@@ -174,7 +176,7 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     assert len(run.rounds) >= 3 and len(run.token_ids) < 1024
     assert_figures_and_text(page, run)
     assert len(state(page, "rounds")) == len(run.rounds)
-    expect(page.locator('specviz-run [part="status"]')).to_contain_text("You stopped the run")
+    expect(page.locator('specviz-run [part="status"]')).to_contain_text("The run was stopped")
     assert errors == []
 
 
@@ -269,7 +271,7 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     for field in (page.locator(".sv-prompt textarea"), page.locator("#temperature")):
         box = field.bounding_box()
         assert box["y"] + box["height"] <= go["y"]
-    for part in ('[part="figures"]', '[part="text"]', '.chip[data-round="0"][data-index="0"]'):
+    for part in ('[part="figures"]', '[part="text"]', '.overview [data-index="0"]', '[part="transport"]'):
         expect(page.locator(f"specviz-run {part}").first).to_be_in_viewport(ratio=1)
     # The head is one line: no language's words push the page down.
     brand, chip = (page.locator(one).first.bounding_box() for one in (".sv-brand", ".sv-passes"))
@@ -303,7 +305,8 @@ COVERED = """() => {
   const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
   const go = document.querySelector('.sv-go').getBoundingClientRect();
   const form = document.querySelector('.sv-form').getBoundingClientRect();
-  if (innerWidth > 900) return inside(form, go) ? ['form'] : [];  // which scrolls within
+  const scrolls = getComputedStyle(document.querySelector('.sv-form')).overflowY === 'auto';
+  if (scrolls) return inside(form, go) ? ['form'] : [];
   const fields = document.querySelectorAll('.sv-fields :is(input, textarea, button, select)');
   const seen = [...fields].filter(one => one.checkVisibility());
   return seen.filter(one => inside(one.getBoundingClientRect(), go)).map(one => one.outerHTML.slice(0, 80));
@@ -369,12 +372,14 @@ def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visi
     expect(prompt).to_be_hidden()
     expect(page.locator("specviz-run [part=text]")).to_be_in_viewport(ratio=1)
     open_run(page, a_run(rounds_of("aaa", "ard")))
-    page.locator('specviz-run button[data-outcome="rejected"]').tap()
-    inspector = page.get_by_role("complementary", name="Picture of the round")
-    expect(inspector).to_be_in_viewport()
-    expect(inspector).to_contain_text("w2")
+    page.locator('specviz-run .list button[data-outcome="rejected"]').tap()
+    picture = page.get_by_role("region", name="Picture of the round")
+    for seen in (picture.locator(".closeup h3"), page.locator('specviz-run .list button[data-outcome="rejected"]')):
+        expect(seen).to_be_in_viewport(ratio=1)
+    expect(picture.locator(".closeup h3")).to_contain_text("w2")
     assert_no_sideways_scrolling(page)
-    page.get_by_role("button", name="Close the picture").tap()
+    page.get_by_role("button", name="Whole round").tap()
+    expect(picture.locator(".closeup")).to_be_hidden()
     run_race(page, 8)
     settle(page)
     assert_no_sideways_scrolling(page)
@@ -540,3 +545,17 @@ def test_no_choice_leaves_something_behind_that_asks_for_every_frame(browser, pa
     # Gradio's own sign that it is loading asks for one in each frame for as long as the page is open.
     wait_until(lambda: tab.evaluate(ASKED) < 45)
     tab.close()
+
+
+def test_a_link_to_the_page_is_shown_as_this_page_under_the_address_that_its_visitors_use(page_url):
+    proxied = {"X-Forwarded-Host": "space.example", "X-Forwarded-Proto": "https"}
+    for path, say in (("", words()), ("de", words("de"))):
+        with urlopen(Request(page_url + path, headers=proxied)) as answer:
+            text = answer.read().decode()
+        head = dict(re.findall(r'<meta (?:property|name)="((?:og|twitter):\w+)" content="([^"]*)">', text))
+        assert head["og:title"] == say("page.title") and head["og:description"] == say("page.preview")
+        assert head["og:image"].startswith("https://space.example/") and head["twitter:card"] == "summary_large_image"
+        assert text.count("og:") == len([name for name in head if name.startswith("og:")])
+    with urlopen(page_url + urlsplit(head["og:image"]).path[1:]) as answer:
+        picture = answer.read()
+    assert picture.startswith(b"\x89PNG") and len(picture) <= 200_000

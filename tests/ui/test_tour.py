@@ -244,6 +244,14 @@ def test_it_waits_while_a_run_is_on_says_what_did_not_work_and_is_resumed_where_
     press(page, "next")
     assert part(page, "panel").bounding_box()["height"] <= 0.45 * 844
     assert_no_sideways_scrolling(page)
+    # Nor at 200 % in a projector's window is there nothing but buttons.
+    page.set_viewport_size({"width": 640, "height": 360})
+    expect(part(page, "title")).to_be_in_viewport(ratio=1)
+    assert page.locator("specviz-tour [part=text]").bounding_box()["height"] > 40
+    expect(part(page, "text")).to_be_in_viewport(ratio=0.5)
+    for button in ("show", "next"):
+        expect(part(page, button)).to_be_in_viewport(ratio=1)
+    assert_no_sideways_scrolling(page)
     page.keyboard.press("Escape")
     expect(part(page, "panel")).to_be_hidden()
     expect(part(page, "opener")).to_be_focused()

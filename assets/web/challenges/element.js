@@ -75,8 +75,8 @@ class SpecvizChallenges extends SpecvizElement {
     const { ui, say, solved } = this;
     const n = CHALLENGES.filter(({ name }) => solved[name]).length;
     const count = CHALLENGES.length;
-    // A sign for the eye, for the head is full; the name for whoever asks.
-    ui.opener.textContent = `⚑ ${n}/${count}`;
+    // On a phone's full head the sign alone.
+    ui.opener.replaceChildren("⚑ ", make("span", { text: `${say("challenges.title")} ` }), `${n}/${count}`);
     ui.opener.title = say("challenges.title");
     ui.opener.setAttribute("aria-label", say("challenges.open", { n, count }));
     ui.list.replaceChildren(...CHALLENGES.map(({ name }) => make("li", { "data-challenge": name, "data-solved": Boolean(solved[name]) },

@@ -144,14 +144,18 @@ class SpecvizQuiz extends SpecvizElement {
     const [number, ...rest] = left;
     const question = this.forms[form][number];
     const n = this.forms[form].length;
+    // A press chooses, a second one elsewhere goes on: until then the answer can be changed.
+    const onward = this.button("onward", () => this.next(phase, form, rest, chosen));
+    onward.disabled = true;
     const options = shuffled([...question.options.keys()]).map((index) =>
-      make("button", { type: "button", class: "option", "data-option": index, on: { click: () => {
+      make("button", { type: "button", class: "option", "data-option": index, "aria-pressed": "false", on: { click: () => {
         chosen[number] = index;
-        this.next(phase, form, rest, chosen);
+        onward.disabled = false;
+        for (const option of options) option.setAttribute("aria-pressed", String(Number(option.dataset.option) === index));
       } } }, this.option(question, index)));
     this.draw(make("p", { class: "count", text: this.say("quiz.count", { i: n - rest.length, n }) }),
       make("p", { class: "question", part: "question", "data-question": question.name, text: this.said(question, "ask") }),
-      make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options));
+      make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options), make("div", { class: "buttons" }, onward));
   }
 
   /** A sentence of a question, with its values; a model's own text is quoted. @param {Question} question @param {string} key @param {Record<string, any>} [values] */
@@ -191,7 +195,8 @@ class SpecvizQuiz extends SpecvizElement {
     const { form } = /** @type {Answers} */ (this.state[phase]);
     const question = this.forms[form][i];
     const why = question.values.why ? `why_${question.values.why}` : "why";
-    return make("details", {}, make("summary", { text: this.said(question, "ask") }),
+    const wrong = !this.right(phase)[i];
+    return make("details", { open: wrong }, make("summary", { text: this.said(question, "ask") }),
       make("p", {}, this.option(question, question.truth)), make("p", { text: this.said(question, why) }));
   }
 

@@ -6,9 +6,11 @@
 
 import { bringIntoSight, make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { momentParts, momentStyle } from "../moment/moment.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { speedupVerdict } from "../shared/verdict.js";
+import { raceScene } from "./still.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
@@ -17,7 +19,7 @@ const SMALL = 640; // px of width below which lanes are narrow
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
 
-const sheets = [await sheet(new URL("race.css", import.meta.url))];
+const sheets = [await sheet(new URL("race.css", import.meta.url)), momentStyle];
 
 class SpecvizRace extends SpecvizElement {
   static sheets = sheets;
@@ -58,7 +60,7 @@ class SpecvizRace extends SpecvizElement {
       race: (message) => {
         this.held.comparison = message.comparison;
         this.held.over = false;
-        this.held.passes = message.passes;
+        Object.assign(this.held, { passes: message.passes, made: message.made ?? "" });
         this.held.lanes = message.lanes.map((lane) => ({ ...lane, starts: sums(lane.counts), shown: 0, passes: 0, done: false }));
         this.held.end = Math.max(...this.held.lanes.map((lane) => lane.times.at(-1) ?? 0));
         this.ui.lanes.forEach((lane, i) => {
@@ -112,7 +114,7 @@ class SpecvizRace extends SpecvizElement {
     this.ui.seek = make("input", { class: "seek", type: "range", min: "0", max: "1000", step: "1", value: "0", part: "seek",
       "aria-label": this.say("race.position"), on: { input: () => { this.pause(); this.seek((this.held.end * this.ui.seek.value) / 1000); } } });
     return make("div", { class: "card controls hidden", part: "controls" }, this.ui.play, this.ui.seek,
-      make("span", { class: "clock" }, this.ui.clock, this.ui.of), this.ui.speed);
+      make("span", { class: "clock" }, this.ui.clock, this.ui.of), this.ui.speed, ...momentParts(this.say, this, (sheet) => raceScene(this, sheet)));
   }
 
   laneCard(key) {
@@ -128,7 +130,7 @@ class SpecvizRace extends SpecvizElement {
     lane.bar = make("i");
     lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
-    lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
+    lane.text = make("div", { class: "text", part: "text", translate: "no", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
     lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": this.say(`race.${key}`) },
       make("div", { class: "top" }, lane.title, lane.subtitle, lane.crown), counters,
       make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);
@@ -211,17 +213,21 @@ class SpecvizRace extends SpecvizElement {
     this.showResult();
   }
 
+  /** How far a lane is at a time of the clock. */
+  stand(lane, time) {
+    const passes = roundsBy(lane.times, time);
+    const [tokens, done] = [lane.starts[passes], passes === lane.times.length];
+    const elapsed = Math.min(time, lane.times.at(-1) ?? 0);
+    return { passes, tokens, done, elapsed, speed: done ? lane.tokens_per_second : elapsed > 0 ? tokens / elapsed : null };
+  }
+
   drawLane(lane, view) {
-    const passes = roundsBy(lane.times, this.held.clock);
-    const tokens = lane.starts[passes];
-    lane.passes = passes;
-    lane.done = passes === lane.times.length;
+    const { passes, tokens, done, elapsed, speed } = this.stand(lane, this.held.clock);
+    Object.assign(lane, { passes, done });
     this.growText(lane, view, tokens);
-    const elapsed = Math.min(this.held.clock, lane.times.at(-1) ?? 0);
     setText(view.counts.tokens, String(tokens));
     setText(view.counts.target_passes, String(passes));
     setText(view.counts.seconds, seconds(elapsed));
-    const speed = lane.done ? lane.tokens_per_second : elapsed > 0 ? tokens / elapsed : null;
     setText(view.counts.tokens_per_second, speed === null ? "—" : rate(speed));
     view.bar.style.width = `${lane.tokens ? (100 * tokens) / lane.tokens : 0}%`;
   }
@@ -241,17 +247,28 @@ class SpecvizRace extends SpecvizElement {
 
   /** The mark goes by the interval of the measured speedup, which files of earlier versions lack; it shows once that lane is home. */
   drawWinner() {
+    this.held.lanes.forEach((lane, i) => this.ui.lanes[i].crown.toggleAttribute("data-on", i === this.winner && lane.done));
+  }
+
+  /** The faster lane, -1 where none was. */
+  get winner() {
     const { speedup, low = speedup, high = speedup } = this.held.comparison;
-    const faster = [high < 1, low > 1];
-    this.held.lanes.forEach((lane, i) => this.ui.lanes[i].crown.toggleAttribute("data-on", faster[i] && lane.done));
+    return [high < 1, low > 1].indexOf(true);
+  }
+
+  /** Who was faster, in words; the figure is for a result that is decided. */
+  verdict() {
+    const { speedup, low, high } = this.held.comparison;
+    const { decided, text } = speedupVerdict(this.say, speedup, low, high);
+    const words = decided ? this.say(speedup > 1 ? "race.paid" : "race.did_not_pay") : typeof low === "number" ? text : this.say("race.too_short");
+    return { decided, figure: decided ? text : "", words };
   }
 
   /** Words first, and a figure only where it is decided. */
   renderSummary() {
-    const { speedup, low, high, parting, busy } = this.held.comparison;
+    const { low, high, parting, busy } = this.held.comparison;
     const [plain, speculative] = this.held.lanes;
-    const { decided, text } = speedupVerdict(this.say, speedup, low, high);
-    const verdict = decided ? this.say(speedup > 1 ? "race.paid" : "race.did_not_pay") : typeof low === "number" ? text : this.say("race.too_short");
+    const { decided, figure, words } = this.verdict();
     const further = [
       this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
         plain_passes: plain.target_passes, plain_tokens: plain.tokens }),
@@ -259,8 +276,8 @@ class SpecvizRace extends SpecvizElement {
       ...(busy ? [this.say("common.busy")] : []),
       this.sameness(),
     ];
-    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: verdict }));
-    if (decided) this.ui.summary.append(make("p", { class: "figure" }, make("b", { part: "speedup", "data-figure": "speedup", text }),
+    this.ui.summary.replaceChildren(make("p", { class: "verdict", part: "verdict", text: words }));
+    if (decided) this.ui.summary.append(make("p", { class: "figure" }, make("b", { part: "speedup", "data-figure": "speedup", text: figure }),
       make("span", { class: "quiet", text: this.say("race.speedup") }),
       make("span", { class: "quiet", "data-figure": "interval", text: typeof low === "number" ? this.say("race.interval", { low, high }) : "" })));
     this.ui.summary.append(make("p", { class: "further", text: further.join(" ") }));

@@ -21,7 +21,7 @@ import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
+import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
 import { pictureCard } from "./picture/picture.js";
 import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
@@ -32,6 +32,7 @@ import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
 import { kept } from "../shared/kept.js";
+import { momentStyle } from "../moment/moment.js";
 import { View } from "./view.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
@@ -45,10 +46,11 @@ const styles = ["run", "picture/picture", "playback/playback", "playback/present
 const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
 
 export class SpecvizRun extends SpecvizElement {
-  static sheets = sheets;
+  static sheets = [...sheets, momentStyle];
 
   connected() {
     this.listen(document, "keydown", (event) => this.view && this.actions && onPlaybackKey(this.view, event, this.actions));
+    this.listen(window, "beforeprint", () => this.view && layOutForPaper(this.view));
   }
 
   build() {

@@ -28,9 +28,9 @@ export async function sheet(url) {
   return new CSSStyleSheet().replace(await answer.text());
 }
 
-/** In a narrow window whatever is tapped is 44 px high. A wide table scrolls in its box, which fades where it is cut. Where the system forces its colours, what is drawn as a background keeps ours. */
+/** Whatever is pressed is 24 px high at least, 44 in a narrow window. A wide table scrolls in its box, which fades where it is cut. Where the system forces its colours, what is drawn as a background keeps ours. */
 const COMMON = new CSSStyleSheet();
-COMMON.replaceSync(`button { min-height: 24px; }
+COMMON.replaceSync(`button, select { min-height: 24px; }
 .scroll { overflow-x: auto; scrollbar-width: thin; }
 .scroll, .tree {
   mask: linear-gradient(to left, transparent, #000 32px) 0 0, linear-gradient(to right, transparent, #000 32px) 100% 0;
@@ -126,10 +126,10 @@ export class SpecvizElement extends HTMLElement {
   /**
    * Listens to another part of the page for as long as the element is on it; called from `connected`.
    *
-   * @template {keyof DocumentEventMap} Type
+   * @template {keyof (DocumentEventMap & WindowEventMap)} Type
    * @param {Document | Window} target
    * @param {Type} type
-   * @param {(event: DocumentEventMap[Type]) => void} handler
+   * @param {(event: (DocumentEventMap & WindowEventMap)[Type]) => void} handler
    */
   listen(target, type, handler) {
     target.addEventListener(type, /** @type {EventListener} */ (handler), { signal: this.#onPage?.signal });

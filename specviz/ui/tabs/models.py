@@ -187,10 +187,12 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     with gr.Row(elem_classes=["sv-actions"]):
         load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
     shown = gr.Markdown(elem_classes=["sv-loading"])
+    # Nothing of it is downloaded: it stands before those that are.
+    with gr.Row(elem_classes=["sv-cards"]):
+        starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
     gr.Markdown(say("models.catalog"))
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
-        starting = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
         cards = [_catalog_card(desk, entry) for entry in CATALOG]
     gr.Markdown(say("models.published"))
     with gr.Row(elem_classes=["sv-cards"]):
@@ -288,7 +290,8 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
     needed = needed_bytes(entry)
     if available is not None and needed > available:
         sizes = {"needed": Bytes(needed), "free": Bytes(available)}
-        return say("models.entry_too_large", name=entry.name, **sizes)
+        close = str(sizes["needed"]) == str(sizes["free"])
+        return say(f"models.entry_{'just_' * close}too_large", name=entry.name, **sizes)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 

@@ -14,7 +14,7 @@ export function textCard(view) {
   view.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
   view.ui.prompt = make("span", { class: "prompt", part: "prompt" });
   view.ui.caret = make("span", { class: "caret", "aria-hidden": "true" });
-  view.ui.paper = make("div", { class: "paper", part: "paper" });
+  view.ui.paper = make("div", { class: "paper", part: "paper", translate: "no" });
   view.ui.textEmpty = make("div", { class: "empty" }, make("p", {
     text: view.say("rounds.text_empty"),
   }));

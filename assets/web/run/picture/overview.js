@@ -144,5 +144,5 @@ export function tail(view, round, count, most = TAIL) {
   const written = most === TAIL ? inOneLine : String;
   const copies = spans.slice(-most).map((span) => make("span", { class: `t ${span.dataset.kind ?? "missing"}${Number(span.dataset.round) === round ? " fresh" : ""}`, text: written(span.textContent ?? "") }));
   const prompt = spans.length < most ? [make("span", { class: "prompt", text: written(view.run.start.prompt ?? "") })] : [];
-  return [make("span", { class: "tail", dir: "auto" }, make("span", {}, ...prompt, ...copies))];
+  return [make("span", { class: "tail", dir: "auto", translate: "no" }, make("span", {}, ...prompt, ...copies))];
 }

@@ -2,7 +2,7 @@
 
 import { choose, letChoiceGo } from "../choosing.js";
 import { drawFigures } from "../figures.js";
-import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js";
+import { chipAt, dressRows, fillAll, lookAgain, rowHere, setOpen } from "../list/list.js";
 import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
 import { drawPicture } from "../picture/picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
@@ -241,6 +241,24 @@ function showPlace(view) {
   drawTransport(view);
   drawPredictions(view);
   drawPresentation(view);
+}
+
+/** On paper stands the whole run, in the light colours, wherever its reader is. @param {View} view */
+export function layOutForPaper(view) {
+  const { at } = view.playback;
+  const dark = document.querySelector(".dark");
+  const show = (/** @type {Place | null} */ place) => {
+    view.playback.at = place;
+    if (at) showPlace(view);
+  };
+  dark?.classList.remove("dark");
+  show(null);
+  fillAll(view);
+  window.addEventListener("afterprint", () => {
+    dark?.classList.add("dark");
+    show(at);
+    lookAgain(view);
+  }, { once: true });
 }
 
 /**

@@ -1,8 +1,10 @@
 // The bar below the text: buttons, slider, and where the reader is.
 
 import { make, setText } from "../../shared/dom.js";
+import { momentParts } from "../../moment/moment.js";
 import { written } from "../../shared/numbers.js";
 import { markFigures } from "../figures.js";
+import { roundScene } from "../picture/still.js";
 import { placeLabel, placeRounds } from "../place.js";
 import { predictionPanel } from "./predict.js";
 import { slowness } from "./showing.js";
@@ -31,10 +33,12 @@ export function transportCard(view, actions) {
     "aria-label": view.say("playback.scrub"), on: { input: () => actions.goToRound(Number(view.ui.scrub.value)) } });
   view.ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
+  const moment = momentParts(view.say, view.host, (sheet) => roundScene(view, sheet), "go");
   const prediction = predictionPanel(view, actions, view.ui.forward);
-  view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view));
+  const { wall } = view.ui.prediction;
+  view.ui.choices = make("div", { class: "choices" }, prediction.toggle, ...choices(view), wall.button, wall.panel);
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", tabindex: "-1", "aria-label": view.say("playback.bar") },
-    stripBox(view), make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.toEnd, view.ui.place, view.ui.choices, view.ui.present, prediction.box);
+    stripBox(view), make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.toEnd, view.ui.place, view.ui.choices, view.ui.present, ...moment, prediction.box);
   // A button that was clicked gives the focus away: then Space plays, and does not press it once more.
   view.ui.transport.addEventListener("click", (/** @type {any} */ event) => event.detail && event.target.closest("button") && view.ui.transport.focus({ preventScroll: true }), true);
   return view.ui.transport;
