@@ -8,8 +8,10 @@ import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, written } from "../shared/numbers.js";
 import { tint } from "../shared/tint.js";
 import { quoted } from "../shared/tokens.js";
+import { speedupVerdict } from "../shared/verdict.js";
 import { COLUMNS, NAMING, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
+import { useButton } from "./use.js";
 
 const RULES = ["compare.rule_token", "compare.rule_block"];
 
@@ -40,6 +42,7 @@ class SpecvizCompare extends SpecvizElement {
         if (["finished", "stopped"].includes(message.phase)) this.held.sort ??= { column: RANKING, down: true };
         this.open(this.ui.contest, this.ui.contestProgress, message.phase, message.text, message.fraction);
         this.renderTexts();
+        this.renderWinner();
         this.renderTable();
         this.renderMap();
         this.renderDomains(message.domains ?? []);
@@ -78,6 +81,7 @@ class SpecvizCompare extends SpecvizElement {
   contestSection() {
     this.ui.contestProgress = this.progress("contest");
     this.ui.texts = make("p", { class: "verdict hidden", part: "texts" });
+    this.ui.winner = make("p", { class: "winner hidden", part: "winner" });
     this.ui.heads = COLUMNS.map((column) => {
       const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
       const button = make("button", { type: "button", "data-sort": column.key, title: column.hint && this.say(`compare.hint_${column.key}`), on: { click: () => this.sortBy(column) } },
@@ -91,7 +95,7 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.domains = make("div", { class: "card hidden" });
     const { text, track, note } = this.ui.contestProgress;
     return make("section", { class: "contest hidden", "aria-label": this.say("compare.comparison") },
-      make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.texts,
+      make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.winner, this.ui.texts,
         make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.table") }, this.ui.table)),
       this.ui.domains,
       make("div", { class: "card mapcard" }, make("h3", { text: this.say("compare.map_title") }),
@@ -252,6 +256,18 @@ class SpecvizCompare extends SpecvizElement {
     const table = make("table", { class: "standings", part: "domains" }, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows.map((row) => line(row, "td"))));
     this.ui.domains.replaceChildren(make("h3", { text: this.say("compare.by_domain") }),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.by_domain") }, table));
+  }
+
+  /** The fastest lossless drafter, once all is measured, and what its interval lets one say. */
+  renderWinner() {
+    const { phase, rows } = this.held.contest;
+    const best = phase === "running" ? null : rows.find((row) => row.best && row.use);
+    this.ui.winner.classList.toggle("hidden", !best);
+    if (!best) return;
+    const [low, high] = best.figures.speedup_interval ?? [];
+    const { text } = speedupVerdict(this.say, best.figures.speedup_measured, low, high);
+    const known = { drafter: best.drafter, gamma: best.num_draft_tokens, verdict: text };
+    this.ui.winner.replaceChildren(make("span", { text: this.say("compare.winner", known) }), ...useButton(this, best.use));
   }
 
   renderTexts() {
