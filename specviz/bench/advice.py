@@ -72,6 +72,13 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     return sorted(offer.num_draft_tokens for offer in same if alike(offer.ratio, best.ratio))
 
 
+#: The names of ways to draft that a server can also be told to draw from, as drafts are here above temperature 0; without
+#: a flag it drafts the likeliest tokens. vLLM: `draft_sample_method` of vllm/config/speculative.py; SGLang: pull request
+#: 26312, for a single branch, so not for n-grams; llama.cpp: pull request 27694.
+_DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
+_DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
     """How to make a server draft in this way."""
@@ -82,27 +89,30 @@ class ServerFlags:
 
 
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
-    """The flags of each server for chains of this drafter and length."""
+    """The flags of each server for chains of this drafter and length, drawn where those that were measured were drawn."""
     from specviz.drafters.registry import class_named  # here, so that this module can be imported without torch
 
     names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens
+    drawn = offer.row.temperature > 0
     model = offer.draft or names.model
-    rows = (flags(names, gamma, model) for flags in (_vllm, _sglang, _llama_cpp))
+    rows = (flags(names, gamma, model, drawn) for flags in (_vllm, _sglang, _llama_cpp))
     return tuple(replace(row, note="tokenizers") if offer.translated and row.flags else row for row in rows)
 
 
-def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _vllm(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.vllm is None:
         return ServerFlags("vLLM", None)
     config = {"method": names.vllm} | ({"model": model} if model else {}) | {"num_speculative_tokens": gamma}
     if names.in_parallel:
         config |= {"parallel_drafting": True}
+    if drawn and names.vllm in _DRAWN_BY_VLLM:
+        config |= {"draft_sample_method": "probabilistic"}
     if names.vllm == "ngram":
         config |= {"prompt_lookup_max": names.ngram[1], "prompt_lookup_min": names.ngram[0]}
     return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", names.note)
 
 
-def _sglang(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.sglang is None:
         return ServerFlags("SGLang", None)
     flags, ngram = ["--speculative-algorithm", names.sglang], names.sglang == "NGRAM"
@@ -112,16 +122,20 @@ def _sglang(names: Servers, gamma: int, model: str | None) -> ServerFlags:
         flags += ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
     # One more than are drafted: the pass reads the last token of the text too.
     flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
-    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.note)
+    if drawn and not ngram:
+        flags += ["--speculative-use-rejection-sampling"]
+    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.sglang_note or names.note)
 
 
-def _llama_cpp(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _llama_cpp(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.llama_cpp is None:
         return ServerFlags("llama.cpp", None)
     if names.llama_cpp == "ngram-simple":
         sizes = f"--spec-ngram-simple-size-n {names.ngram[1]} --spec-ngram-simple-size-m {gamma}"
         return ServerFlags("llama.cpp", f"--spec-type ngram-simple {sizes}", "lookup")
     flags = ["--spec-type", names.llama_cpp, "--spec-draft-n-max", str(gamma)]
+    if drawn and names.llama_cpp in _DRAWN_BY_LLAMA_CPP:
+        flags += ["--spec-draft-sampling", "probabilistic"]
     if model:
         flags = ["--model-draft", f"{model}.gguf", *flags]
     return ServerFlags("llama.cpp", shlex.join(flags), "gguf" if model else "")

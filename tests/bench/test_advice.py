@@ -24,6 +24,8 @@ from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair_passes import PairPasses
 from specviz.parts.eagle import PEagleHead
+from specviz.parts.gemma_assistant import GemmaAssistant
+from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
@@ -40,7 +42,14 @@ from specviz.views.terminal import as_table
 HOSTILE = "draft'; rm -rf $HOME | <b>*x*</b>"
 
 
-def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, draft: str | None = None) -> Offer:
+def offer(
+    mode: str,
+    value: float,
+    low: float | None = None,
+    gamma: int = 4,
+    draft: str | None = None,
+    temperature: float = 0.0,
+) -> Offer:
     """low: the lower end of its interval; None: there is none."""
     ratio = Ratio(value) if low is None else Ratio(value, low, value**2 / low)
     row = Row(
@@ -52,6 +61,7 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
         engine="specviz",
         mode=mode,
         num_draft_tokens=gamma,
+        temperature=temperature,
         repeats=1,
         prompts=1,
         speedup_interval=None if low is None else (ratio.low, ratio.high),
@@ -115,6 +125,25 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
     flags = {name: server_flags(replace(offer(name, 1.5, gamma=3), servers=one)) for name, one in servers.items()}
     published, own = (json.loads(shlex.split(flags[name][0].flags)[1]) for name in ("parallel", "eagle"))
     assert published["method"] == "eagle3" and published["parallel_drafting"] and own
+
+
+def test_flags_have_drafts_drawn_where_drawn_ones_were_measured():
+    def flags(mode: str, temperature: float) -> list[bool]:
+        told = "probabilistic", "--speculative-use-rejection-sampling", "--spec-draft-sampling probabilistic"
+        found = server_flags(offer(mode, 1.5, temperature=temperature))
+        return [what in (one.flags or "") for what, one in zip(told, found, strict=True)]
+
+    assert flags("draft_model", 0.0) == [False] * 3 and flags("draft_model", 0.8) == [True] * 3
+    assert flags("eagle", 0.8)[:2] == [True, True]
+    # What is copied, or comes from heads that vLLM never draws from, is not drawn there either.
+    assert flags("prompt_lookup", 0.8) == [False] * 3 and not flags("medusa", 0.8)[0]
+
+
+def test_sglang_drafts_with_modules_of_the_target_and_with_assistants():
+    for part in (GemmaAssistant, MtpFile, MtpModules):
+        _, sglang, _ = server_flags(replace(offer("mtp", 1.5), servers=part.servers))
+        assert sglang.flags.startswith("--speculative-algorithm NEXTN")
+        assert ("--speculative-draft-model-path" in sglang.flags) == (part is not MtpModules)
 
 
 @pytest.fixture
