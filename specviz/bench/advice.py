@@ -9,10 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specviz.bench.contest import ALL, Row
+from specviz.theory.roofline import BatchTimes, pass_seconds
 from specviz.theory.statistics import Ratio, alike
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Servers
+
+
+#: A speedup below this is none that anybody would notice; the page's verdict.js has the same.
+ALIKE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +48,60 @@ class Offer:
 
     @property
     def outcome(self) -> str:
-        """``plain`` where it is no faster than plain decoding, ``pays`` where its whole interval is, else
-        ``unclear``."""
-        if self.ratio.value <= 1:
-            return "plain"
-        return "pays" if (self.ratio.low or 0.0) > 1 else "unclear"
+        """``pays`` where its whole interval is faster than plain decoding, ``plain`` where none of it is by more than
+        `ALIKE`, else ``unclear``."""
+        if (self.ratio.low or 0.0) > 1:
+            return "pays"
+        most = self.ratio.value if self.ratio.high is None else self.ratio.high
+        return "plain" if most <= (1 if self.ratio.high is None else ALIKE) else "unclear"
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
     return sorted(offers, key=lambda offer: -(offer.ratio.low or 0.0))
+
+
+def winner(offers: Sequence[Offer]) -> Offer:
+    """The first of them all that may pay; of others, the first."""
+    order = ranked(offers)
+    return next((offer for offer in order if offer.outcome != "plain"), order[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many requests at once still pay."""
+
+    most: int | None  # None: not even the fewest
+    beyond: int | None  # of those that were timed, the fewest with which it no longer does; None: with all it does
+
+
+def load_of(offer: Offer, times: BatchTimes) -> Load | None:
+    """By the theory of batches, with the tokens a pass that were measured on single requests. None where too few passes
+    were timed."""
+    most = None
+    for requests in times.batches:
+        speedup = _batched_speedup(offer, times, requests)
+        if speedup is None:
+            break
+        if speedup < 1:
+            return Load(most, requests)
+        most = requests
+    return None if most is None else Load(most, None)
+
+
+def _batched_speedup(offer: Offer, times: BatchTimes, requests: int) -> float | None:
+    """Tokens a pass / (γ c + T(B, γ + 1) / T(B, 1)); None where these were not timed."""
+    timed = {(point.role, point.width): point.seconds for point in times.points if point.requests == requests}
+    target = {width: seconds for (role, width), seconds in timed.items() if role == "target"}
+    gamma, tokens = offer.num_draft_tokens, offer.row.acceptance_length
+    assert tokens is not None, "it was measured, see `offers_of`"
+    if 1 not in target or max(target) < gamma + 1:
+        return None
+    one, verify = pass_seconds(target, [1, gamma + 1])
+    cost = offer.row.cost_coefficient or 0.0
+    if offer.mode == "draft_model" and ("draft", 1) in timed:
+        cost = timed["draft", 1] / one
+    return tokens / (gamma * cost + verify / one)
 
 
 def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers: Mapping[str, Servers]) -> list[Offer]:
@@ -72,9 +121,9 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     return sorted(offer.num_draft_tokens for offer in same if alike(offer.ratio, best.ratio))
 
 
-#: The names of ways to draft that a server can also be told to draw from, as drafts are here above temperature 0; without
-#: a flag it drafts the likeliest tokens. vLLM: `draft_sample_method` of vllm/config/speculative.py; SGLang: pull request
-#: 26312, for a single branch, so not for n-grams; llama.cpp: pull request 27694.
+#: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a
+#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312,
+#: for all but n-grams. llama.cpp: pull request 27694.
 _DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
 _DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
 
@@ -89,7 +138,7 @@ class ServerFlags:
 
 
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
-    """The flags of each server for chains of this drafter and length, drawn where those that were measured were drawn."""
+    """The flags of each server for chains of this drafter and length, drawn where the measured ones were."""
     from specviz.drafters.registry import class_named  # here, so that this module can be imported without torch
 
     names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens

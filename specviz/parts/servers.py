@@ -8,8 +8,8 @@ class Servers:
     """The names that inference servers have for a way to draft; None where they have no such way.
 
     vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding, where
-    NEXTN stands for modules of the target (python/sglang/srt/server_args.py makes it EAGLE) and, since pull request 24436,
-    for Gemma 4's assistants too. llama.cpp: docs/speculative.md, with the names of its pull requests 22397 and 22964.
+    NEXTN stands for modules of the target and, since pull request 24436, for Gemma 4's assistants too. llama.cpp:
+    docs/speculative.md, with the names of its pull requests 22397 and 22964.
     """
 
     vllm: str | None = None

@@ -1,6 +1,19 @@
 // Puts the winner's drafter and lengths into the page's controls.
 
 import { make, somebodyPresses } from "../shared/dom.js";
+import { speedupVerdict } from "../shared/verdict.js";
+
+/**
+ * The fastest lossless row, and what its interval lets one say.
+ *
+ * @param {import("../shared/element.js").SpecvizElement} host @param {any} best
+ * @returns {Node[]}
+ */
+export function winnerParts(host, { drafter, num_draft_tokens: gamma, figures, use }) {
+  const [low, high] = figures.speedup_interval ?? [];
+  const verdict = speedupVerdict(host.say, figures.speedup_measured, low, high).text;
+  return [make("span", { text: host.say("compare.winner", { drafter, gamma, verdict }) }), ...useButton(host, use)];
+}
 
 /**
  * A button for settings, by the names of the controls; nothing where no page could set them.
