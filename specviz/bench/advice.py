@@ -9,10 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specviz.bench.contest import ALL, Row
+from specviz.theory.roofline import BatchTimes, pass_seconds
 from specviz.theory.statistics import Ratio, alike
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Servers
+
+
+#: A speedup below this is none that anybody would notice; the page's verdict.js has the same.
+ALIKE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +48,60 @@ class Offer:
 
     @property
     def outcome(self) -> str:
-        """``plain`` where it is no faster than plain decoding, ``pays`` where its whole interval is, else
-        ``unclear``."""
-        if self.ratio.value <= 1:
-            return "plain"
-        return "pays" if (self.ratio.low or 0.0) > 1 else "unclear"
+        """``pays`` where its whole interval is faster than plain decoding, ``plain`` where none of it is by more than
+        `ALIKE`, else ``unclear``."""
+        if (self.ratio.low or 0.0) > 1:
+            return "pays"
+        most = self.ratio.value if self.ratio.high is None else self.ratio.high
+        return "plain" if most <= (1 if self.ratio.high is None else ALIKE) else "unclear"
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
     return sorted(offers, key=lambda offer: -(offer.ratio.low or 0.0))
+
+
+def winner(offers: Sequence[Offer]) -> Offer:
+    """The first of them all that may pay; of others, the first."""
+    order = ranked(offers)
+    return next((offer for offer in order if offer.outcome != "plain"), order[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many requests at once still pay."""
+
+    most: int | None  # None: not even the fewest
+    beyond: int | None  # of those that were timed, the fewest with which it no longer does; None: with all it does
+
+
+def load_of(offer: Offer, times: BatchTimes) -> Load | None:
+    """By the theory of batches, with the tokens a pass that were measured on single requests. None where too few passes
+    were timed."""
+    most = None
+    for requests in times.batches:
+        speedup = _batched_speedup(offer, times, requests)
+        if speedup is None:
+            break
+        if speedup < 1:
+            return Load(most, requests)
+        most = requests
+    return None if most is None else Load(most, None)
+
+
+def _batched_speedup(offer: Offer, times: BatchTimes, requests: int) -> float | None:
+    """Tokens a pass / (γ c + T(B, γ + 1) / T(B, 1)); None where these were not timed."""
+    timed = {(point.role, point.width): point.seconds for point in times.points if point.requests == requests}
+    target = {width: seconds for (role, width), seconds in timed.items() if role == "target"}
+    gamma, tokens = offer.num_draft_tokens, offer.row.acceptance_length
+    assert tokens is not None, "it was measured, see `offers_of`"
+    if 1 not in target or max(target) < gamma + 1:
+        return None
+    one, verify = pass_seconds(target, [1, gamma + 1])
+    cost = offer.row.cost_coefficient or 0.0
+    if offer.mode == "draft_model" and ("draft", 1) in timed:
+        cost = timed["draft", 1] / one
+    return tokens / (gamma * cost + verify / one)
 
 
 def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers: Mapping[str, Servers]) -> list[Offer]:
@@ -72,6 +121,13 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     return sorted(offer.num_draft_tokens for offer in same if alike(offer.ratio, best.ratio))
 
 
+#: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a
+#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312,
+#: for all but n-grams. llama.cpp: pull request 27694.
+_DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
+_DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
     """How to make a server draft in this way."""
@@ -82,27 +138,30 @@ class ServerFlags:
 
 
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
-    """The flags of each server for chains of this drafter and length."""
+    """The flags of each server for chains of this drafter and length, drawn where the measured ones were."""
     from specviz.drafters.registry import class_named  # here, so that this module can be imported without torch
 
     names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens
+    drawn = offer.row.temperature > 0
     model = offer.draft or names.model
-    rows = (flags(names, gamma, model) for flags in (_vllm, _sglang, _llama_cpp))
+    rows = (flags(names, gamma, model, drawn) for flags in (_vllm, _sglang, _llama_cpp))
     return tuple(replace(row, note="tokenizers") if offer.translated and row.flags else row for row in rows)
 
 
-def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _vllm(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.vllm is None:
         return ServerFlags("vLLM", None)
     config = {"method": names.vllm} | ({"model": model} if model else {}) | {"num_speculative_tokens": gamma}
     if names.in_parallel:
         config |= {"parallel_drafting": True}
+    if drawn and names.vllm in _DRAWN_BY_VLLM:
+        config |= {"draft_sample_method": "probabilistic"}
     if names.vllm == "ngram":
         config |= {"prompt_lookup_max": names.ngram[1], "prompt_lookup_min": names.ngram[0]}
     return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", names.note)
 
 
-def _sglang(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.sglang is None:
         return ServerFlags("SGLang", None)
     flags, ngram = ["--speculative-algorithm", names.sglang], names.sglang == "NGRAM"
@@ -112,16 +171,20 @@ def _sglang(names: Servers, gamma: int, model: str | None) -> ServerFlags:
         flags += ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
     # One more than are drafted: the pass reads the last token of the text too.
     flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
-    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.note)
+    if drawn and not ngram:
+        flags += ["--speculative-use-rejection-sampling"]
+    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.sglang_note or names.note)
 
 
-def _llama_cpp(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+def _llama_cpp(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
     if names.llama_cpp is None:
         return ServerFlags("llama.cpp", None)
     if names.llama_cpp == "ngram-simple":
         sizes = f"--spec-ngram-simple-size-n {names.ngram[1]} --spec-ngram-simple-size-m {gamma}"
         return ServerFlags("llama.cpp", f"--spec-type ngram-simple {sizes}", "lookup")
     flags = ["--spec-type", names.llama_cpp, "--spec-draft-n-max", str(gamma)]
+    if drawn and names.llama_cpp in _DRAWN_BY_LLAMA_CPP:
+        flags += ["--spec-draft-sampling", "probabilistic"]
     if model:
         flags = ["--model-draft", f"{model}.gguf", *flags]
     return ServerFlags("llama.cpp", shlex.join(flags), "gguf" if model else "")

@@ -3,6 +3,7 @@
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
 
+import contextlib
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,13 @@ from dataclasses import dataclass, replace
 from specviz.bench.contest import Contest, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
 from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
+from specviz.bench.pass_times import measure_batches
 from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
+from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
+from specviz.theory.roofline import BatchTimes
 
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
 SECONDS, FIRST_SHARE = 60.0, 0.5
@@ -26,6 +30,9 @@ TIMED_TOKENS = 4
 
 #: Contestants of the final, and its most repeats.
 FINALISTS, REPEATS = 3, 4
+
+#: Seconds that the passes over many requests take, twice.
+LOAD_SECONDS = 2.0
 
 #: The only draft length of each drafter where there is no time for several.
 ONLY_GAMMA = 4
@@ -76,6 +83,16 @@ def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) 
     drafting = dict(enumerate(contestants[1:], start=1))
     stage = _Stage(drafting, requests[0].settings.max_new_tokens, range(len(requests)), reading)
     yield from _measured(stage, requests, contestants[0], Failures(), token_seconds, stage.cost())
+
+
+def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
+    """Passes over many requests, for `load_of`; None in between. None at all where memory does not hold them."""
+    measured = []
+    with contextlib.suppress(SpecvizError):
+        for times in measure_batches(pair, budget=LOAD_SECONDS):
+            measured = [times]
+            yield None
+    yield from measured
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.advice import Offer, offers_of
+from specviz.bench.advice import Offer, offers_of, winner
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.commands import pairs
@@ -19,8 +19,9 @@ from specviz.views.terminal import advice, as_table
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
+    from specviz.theory.roofline import BatchTimes
 
-ABOUT = "measure every drafter that the pair has, and say which to use: a minute"
+ABOUT = "does it pay? measure every drafter that the pair has, and say which to use: a minute"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,11 @@ def main(options: argparse.Namespace) -> int:
     def text(interrupted: bool) -> str:
         info, offers = pair.info(), measured.offers
         measured_on = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
-        table = as_table(advice(offers, *measured_on, measured.rows), words()) if offers else ""
+        table = ""
+        if offers:
+            # Passes with another draft model were not timed.
+            times = measured.times if winner(offers).draft in (None, measured.draft) else None
+            table = as_table(advice(offers, *measured_on, measured.rows, times), words())
         return with_faults(table, measured.failed, interrupted)
 
     with keeping(text):
@@ -58,6 +63,8 @@ class Measured:
     """What was measured so far, on this pair and with other draft models that are available."""
 
     contests: list[tuple[Contest, tuple[Any, ...]]] = field(default_factory=list)  # and all else of `offers_of`
+    draft: str | None = None  # the pair's draft model, where it was named
+    times: BatchTimes | None = None  # of the pair itself, with many requests
     faults: list[dict[str, str]] = field(default_factory=list)  # draft models that cannot be loaded
 
     @property
@@ -80,7 +87,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
 
     load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
-    from specviz.bench.advising import SECONDS, advise, contest_of, require_chains
+    from specviz.bench.advising import SECONDS, advise, contest_of, load_times, require_chains
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.contesting import reason_of
     from specviz.drafters.registry import servers_of
@@ -96,9 +103,11 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
     contestants, other_drafts = advised_chains(pair), list(_other_drafts(options))
     require_chains([Contestant.of(PLAIN), *contestants, *map(Contestant.of, other_drafts)])
     seconds = SECONDS * options.minutes / (1 + len(other_drafts))
-    named = pair.draft.name_or_path if options.draft and pair.draft else None
+    measured.draft = pair.draft.name_or_path if options.draft and pair.draft else None
     if contestants:
-        measure_pair(pair, contestants, named)
+        measure_pair(pair, contestants, measured.draft)
+        for times in load_times(pair):
+            measured.times = times
     for name in other_drafts:
         progress(f"loading {name}")
         try:

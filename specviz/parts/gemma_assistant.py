@@ -40,7 +40,7 @@ class GemmaAssistant(Head):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "Gemma 4 assistant"
-    servers: ClassVar[Servers] = Servers("mtp", None, "draft-mtp", "ASSISTANT")
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp", "ASSISTANT")
     num_modules: ClassVar[int] = 1
 
     def __init__(self, config: PreTrainedConfig, target: PreTrainedModel):

@@ -46,7 +46,7 @@ class MtpFile(PublishedHead):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "MTP"
-    servers: ClassVar[Servers] = Servers("mtp", model="MTP_MODULE")
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", model="MTP_MODULE", sglang_note="module")
     num_modules: ClassVar[int] = 1
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):

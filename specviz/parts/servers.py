@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Servers:
     """The names that inference servers have for a way to draft; None where they have no such way.
 
-    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
+    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding, where
+    NEXTN stands for modules of the target and, since pull request 24436, for Gemma 4's assistants too. llama.cpp:
     docs/speculative.md, with the names of its pull requests 22397 and 22964.
     """
 
@@ -18,3 +19,4 @@ class Servers:
     in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
     ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
     note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``
+    sglang_note: str = ""  # the same where SGLang needs something else

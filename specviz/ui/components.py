@@ -295,6 +295,19 @@ def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
     return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 
+def leads_to(tab: str, element_id: str) -> str:
+    """A script that opens a tab, see gradio/history.js, and brings a component into sight once it is there."""
+    return f"""() => {{
+  location.hash = {json.dumps(tab)};
+  const look = (frames) => {{
+    const there = document.getElementById({json.dumps(element_id)});
+    if (there?.getClientRects().length) there.scrollIntoView({{ block: "start" }});
+    else if (frames) requestAnimationFrame(() => look(frames - 1));
+  }};
+  look(300);
+}}"""
+
+
 def dropped(onto: str, upload: str) -> gr.HTML:
     """Invisible: a file dropped on the block with the element id `onto` goes to the button with the id `upload`."""
     return _component("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")

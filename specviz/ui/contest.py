@@ -113,7 +113,7 @@ def comparison_of(
     """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `ContestOptions`."""
     from specviz.bench.contesting import entry_of
 
-    orders, domains = _on_prompts(runner, pair, order, options.prompts)
+    orders, domains = on_prompts(runner, pair, order, options.prompts)
     for name in ("drafters", "gammas", "widths"):
         if not getattr(options, name):
             raise SpecvizError("Choose at least one.", name)
@@ -154,7 +154,7 @@ def _left_out(usual: Row, rule: str) -> Row:
     return replace(usual, rule=rule, lossless=judge.lossless, reason=reason)
 
 
-def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
+def on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
     """Plain decoding of each of the visitor's prompts, and their domains; without any, of the order's prompt and
     none."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
 from specviz.records.runs import DraftedToken, Round
+from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
@@ -54,7 +55,14 @@ def _contest_row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     alike = said("compare.rules_alike") if rules_alike else ""
     rule = "" if row.rule is None else said(f"ways.rule_{row.rule}") if row.temperature else alike
     texts = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
-    return values | texts | {"best": best, "figures": row.figures()}
+    use = to_use(row) if best and row.mode != PLAIN else None
+    return values | texts | {"best": best, "figures": row.figures(), "use": use}
+
+
+def to_use(row: Row) -> dict[str, Any]:
+    """The page's settings by which a run drafts as this row did."""
+    names = ("drafter", "num_draft_tokens", *DRAFTING, *(("rule",) if row.temperature else ()))
+    return {name: value for name in names if (value := row.settings.get(name)) is not None}
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Text for a terminal: a run as it is written; and what the page says too: which drafter to use, where texts part."""
+"""Text for a terminal: a run as it is written; and what the page says too: whether it pays, where texts part."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import codecs
 import io
 import os
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TextIO
 
-from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
+from specviz.bench.advice import Offer, good_lengths, load_of, ranked, server_flags, winner
 from specviz.bench.contest import ALL, Row
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
 from specviz.records.tables import aligned
 from specviz.records.words import Said, Words, joined, said
+from specviz.theory.roofline import BatchTimes
 from specviz.theory.statistics import Ratio
 from specviz.views.run_messages import label, title
 
@@ -116,7 +117,8 @@ def _rule_in_words(counts: Tally, rule: str) -> str:
 class Advice:
     """Texts, any of which may hold the name of a model."""
 
-    sentence: Said
+    sentence: Said  # yes or no
+    load: Said  # with how many requests at once it still pays; empty where that is not known
     head: tuple[Said, ...]  # of the table
     rows: tuple[tuple[Said, ...], ...]  # the fastest first
     about: Said  # whose figures these are
@@ -131,16 +133,16 @@ def advice(
     passes: Said,
     temperature: float,
     rows: Sequence[Row] = (),
+    times: BatchTimes | None = None,
 ) -> Advice:
-    """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain."""
-    best, *_ = order = ranked(offers)
-    ratio, gammas = best.ratio, good_lengths(offers, best)
+    """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain. times: of the
+    winner's pair, with many requests."""
+    best, order = winner(offers), ranked(offers)
+    gammas = good_lengths(offers, best)
     values = {
         "drafter": _named(best),
         "gamma": best.num_draft_tokens,
-        "measured": ratio.value,
-        "interval": _interval(ratio),
-        "formula": _number(best.row.speedup_formula),
+        "times": _times(best.ratio),
         "machine": machine,
     }
     sentence = said(f"advice.{best.outcome}", **values)
@@ -149,6 +151,7 @@ def advice(
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
     return Advice(
         sentence=sentence,
+        load="" if best.outcome == "plain" or times is None else _load(best, times),
         head=tuple(said(f"advice.head_{name}") for name in head),
         rows=tuple(_offer_row(offer) for offer in order),
         about=said("advice.about", pair=pair, passes=passes, temperature=temperature),
@@ -161,36 +164,16 @@ def as_table(advice: Advice, say: Words) -> str:
     """For a terminal."""
     texts = _in_words(advice, say)
     flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in texts.flags]
-    parts = [aligned((texts.head, *texts.rows)), texts.sentence, texts.about]
-    if texts.domains:
-        parts.insert(1, aligned(texts.domains))
+    parts = [f"{texts.sentence}\n{texts.load}".rstrip()]
     if flags:
         parts.append("\n".join([f"{say('advice.flags')}:", *flags]))
-    return harmless("\n\n".join(parts))
-
-
-def as_markdown(advice: Advice, say: Words, escape: Callable[[str], str]) -> str:
-    """For the page. escape: makes a text harmless in Markdown."""
-    texts = _in_words(advice, say)
-    firsts = {row[0]: row for row in reversed(texts.rows)}  # each drafter's best row is enough
-    rows = [row for row in texts.rows if firsts[row[0]] is row]
-    flags = [f"- **{server}**: {escape(text)}{note and f' ({escape(note)})'}" for server, text, note in texts.flags]
-    parts = [f"**{escape(texts.sentence)}**", _markdown((texts.head, *rows), escape), escape(texts.about)]
-    if texts.domains:
-        parts.insert(2, _markdown(texts.domains, escape))
-    if flags:
-        parts += [f"**{escape(say('advice.flags'))}**", "\n".join(flags)]
-    return "\n\n".join(parts)
+    tables = [(texts.head, *texts.rows), texts.domains]
+    return harmless("\n\n".join([*parts, *(aligned(table) for table in tables if table), texts.about]))
 
 
 def _in_words(advice: Advice, say: Words) -> Any:
     """The same fields, all as strings of one language."""
     return Advice(**{field.name: say.translated(getattr(advice, field.name)) for field in fields(advice)})
-
-
-def _markdown(table: Sequence[Sequence[str]], escape: Callable[[str], str]) -> str:
-    head, *rows = [list(map(escape, row)) for row in table]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def _offer_row(offer: Offer) -> tuple[Said, ...]:
@@ -229,6 +212,21 @@ def _work_row(row: Row) -> tuple[Said, ...]:
 
 def _interval(ratio: Ratio | None) -> Said:
     return "" if ratio is None or ratio.low is None else said("advice.between", low=ratio.low, high=ratio.high)
+
+
+def _times(ratio: Ratio) -> Said:
+    """How many times as fast, in words."""
+    if ratio.low is None or ratio.high is None:
+        return said("advice.about_times", x=ratio.value)
+    return said("advice.from_to", low=ratio.low, high=ratio.high)
+
+
+def _load(best: Offer, times: BatchTimes) -> Said:
+    load = load_of(best, times)
+    if load is None:
+        return ""
+    key = "never" if load.most is None else "all" if load.beyond is None else "until"
+    return said(f"advice.load_{key}", most=load.most, beyond=load.beyond)
 
 
 def _flags(offer: Offer) -> list[tuple[str, Said, Said]]:

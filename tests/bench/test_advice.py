@@ -12,7 +12,7 @@ from tiny import tiny_pair, with_heads
 from specviz.__main__ import main, parser
 from specviz.bench import advising as measuring
 from specviz.bench import benchmark
-from specviz.bench.advice import Offer, ranked, server_flags
+from specviz.bench.advice import Load, Offer, load_of, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contest import INTERRUPTED, Row
 from specviz.bench.contestants import TimedRun
@@ -24,9 +24,12 @@ from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair_passes import PairPasses
 from specviz.parts.eagle import PEagleHead
+from specviz.parts.gemma_assistant import GemmaAssistant
+from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
+from specviz.theory.roofline import BatchPoint, BatchTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui import advice as page
 from specviz.ui.deployment import Deployment
@@ -40,7 +43,14 @@ from specviz.views.terminal import as_table
 HOSTILE = "draft'; rm -rf $HOME | <b>*x*</b>"
 
 
-def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, draft: str | None = None) -> Offer:
+def offer(
+    mode: str,
+    value: float,
+    low: float | None = None,
+    gamma: int = 4,
+    draft: str | None = None,
+    temperature: float = 0.0,
+) -> Offer:
     """low: the lower end of its interval; None: there is none."""
     ratio = Ratio(value) if low is None else Ratio(value, low, value**2 / low)
     row = Row(
@@ -52,6 +62,7 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
         engine="specviz",
         mode=mode,
         num_draft_tokens=gamma,
+        temperature=temperature,
         repeats=1,
         prompts=1,
         speedup_interval=None if low is None else (ratio.low, ratio.high),
@@ -77,10 +88,14 @@ SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2),
 @pytest.mark.parametrize(
     ("offers", "says", "never", "flags"),
     [
-        ([offer("eagle", 1.5, 1.4)], ("Use “EAGLE” with γ = 4", "1.40–1.61"), "equally good", 3),
-        ([offer("eagle", 1.5, 0.9)], ("0.90–2.50",), "Use ", 3),  # it does not pay for certain
-        ([offer("eagle", 0.9, 0.8)], ("Nothing beats plain decoding",), "Use ", 0),
-        (SAME, ("γ = 2 to 6 are",), "Nothing", 3),
+        ([offer("eagle", 1.5, 1.4)], ("Yes: “EAGLE” with γ = 4 is 1.40 to 1.61 times",), "equally good", 3),
+        ([offer("eagle", 1.5, 0.9)], ("Not decided: ", "0.90 to 2.50 times"), "Yes", 3),
+        ([offer("eagle", 0.9, 0.8)], ("No: nothing here", "0.80 to 1.01 times"), "Yes", 0),
+        # No loss, and no gain that anybody would notice.
+        ([offer("eagle", 1.02, 0.98)], ("No: nothing here",), "Yes", 0),
+        # The best that can be counted on is alike; another one may pay.
+        ([offer("eagle", 1.0, 0.99), offer("mtp", 1.5, 0.9)], ("Not decided: “MTP”",), "No:", 3),
+        (SAME, ("Yes", "γ = 2 to 6 are"), "No", 3),
         (SAME[1::2], ("γ = 4",), "equally good", 3),
     ],
 )
@@ -88,6 +103,23 @@ def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays
     said = told(*offers)
     assert all(one in said.sentence for one in says) and not said.sentence.startswith(never)
     assert never not in said.sentence and len(said.flags) == flags
+
+
+def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
+    def times(*seconds: tuple[int, int, float]) -> BatchTimes:
+        points = tuple(BatchPoint("target", requests, width, one, 1) for requests, width, one in seconds)
+        setup = {"target": "t", "draft": None, "context": 8, "device": "cpu", "dtype": "float32", "kind": "plain"}
+        return BatchTimes(**setup, threads=1, batches=(1, 4, 16), points=points, fraction=1.0)
+
+    # 2.5 tokens a pass: a pass over 5 tokens of each request may take up to 2.5 times as long as one over 1.
+    best = offer("suffix", 1.5, 1.4)
+    growing = [(1, 1, 1.0), (1, 5, 1.1), (4, 1, 1.2), (4, 5, 2.0), (16, 1, 2.0), (16, 5, 6.0)]
+    assert load_of(best, times(*growing)) == Load(4, 16)
+    assert load_of(best, times(*growing[:4])) == Load(4, None), "the rest was left out"
+    assert load_of(best, times((1, 1, 1.0), (1, 5, 3.0))) == Load(None, 1)
+    assert load_of(best, times((1, 1, 1.0), (1, 3, 1.0))) is None, "no pass was wide enough"
+    said = in_words([best], "a machine", "a pair", "plain passes", 0.0, times=times(*growing)).load
+    assert "up to 4, but not with 16" in words().translated(said)
 
 
 def test_every_drafter_has_flags_or_is_said_to_have_none():
@@ -117,6 +149,25 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
     assert published["method"] == "eagle3" and published["parallel_drafting"] and own
 
 
+def test_flags_have_drafts_drawn_where_drawn_ones_were_measured():
+    def flags(mode: str, temperature: float) -> list[bool]:
+        told = "probabilistic", "--speculative-use-rejection-sampling", "--spec-draft-sampling probabilistic"
+        found = server_flags(offer(mode, 1.5, temperature=temperature))
+        return [what in (one.flags or "") for what, one in zip(told, found, strict=True)]
+
+    assert flags("draft_model", 0.0) == [False] * 3 and flags("draft_model", 0.8) == [True] * 3
+    assert flags("mtp", 0.8) == [True] * 3
+    # What is copied, or comes from heads that vLLM never draws from, is not drawn there either.
+    assert flags("prompt_lookup", 0.8) == [False] * 3 and not flags("medusa", 0.8)[0]
+
+
+def test_sglang_drafts_with_modules_of_the_target_and_with_assistants():
+    for part in (GemmaAssistant, MtpFile, MtpModules):
+        _, sglang, _ = server_flags(replace(offer("mtp", 1.5), servers=part.servers))
+        assert sglang.flags.startswith("--speculative-algorithm NEXTN")
+        assert ("--speculative-draft-model-path" in sglang.flags) == (part is not MtpModules)
+
+
 @pytest.fixture
 def short(pair, monkeypatch) -> list[str]:
     """Few and short runs of the pair; what is promised does not depend on their length. Returns the options."""
@@ -140,18 +191,18 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch, capsys):
     first, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("about ") and first.endswith(" s left, plain")
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8), words())
-    assert "\x1b" not in text and "drafter" in text.splitlines()[0]
+    assert "\x1b" not in text and measured.times is not None
 
 
 def test_the_command_prints_the_tables_the_sentence_and_the_flags(short, capsys, tmp_path):
     lines = [{"prompt": "Once upon a time", "domain": "stories"}, {"prompt": "def", "domain": "co\x1bde"}]
     (tmp_path / "work.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert main([*short, "--prompts", str(tmp_path / "work.jsonl")]) == 0
-    table, domains, sentence, about, *flags = capsys.readouterr().out.strip().split("\n\n")
+    sentence, *flags, table, domains, about = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("drafter") and "Draft model" in table
     assert domains.startswith("domain") and "co␛de" in domains and "stories" in domains
     assert "γ = " in sentence and "tiny llama at temperature 0" in about
-    assert bool(flags) == (not sentence.startswith("Nothing beats"))
+    assert bool(flags) == (not sentence.startswith("No:"))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +227,7 @@ def test_whatever_ends_it_what_was_measured_is_told(short, monkeypatch, capsys, 
     asked = ["--prompts", str(tmp_path / "work.txt")] + ["--json", str(file)] * (order == "bench")
     assert main([order, *short[1:], *asked]) == status
     out = capsys.readouterr().out
-    assert INTERRUPTED in out and ("drafter" in out.splitlines()[0])
+    assert INTERRUPTED in out and "drafter" in out
     if order == "bench":
         report = json.loads(file.read_text())
         assert report["interrupted"] and report["rows"]
@@ -221,13 +272,13 @@ def runner(pair) -> Runner:
 ORDER = Order(PairName(draft=(HOSTILE,)), RunSettings("Once upon", max_new_tokens=6, seed=5))
 
 
-def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing") -> list[str]:
-    lines = []
-    for text in page.advise(runner, ORDER, halt, words()):
-        lines.append(text)
-        if stop_at in text:
+def page_advice(runner: Runner, prompts: str = "", stop_at: str = "nothing") -> list[dict]:
+    told, halt = [], threading.Event()
+    for text in page.advise(runner, ORDER, prompts, halt, words()):
+        told.append(words().translated(json.loads(text)))
+        if stop_at in told[-1]["text"]:
             halt.set()
-    return lines
+    return told
 
 
 def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pair, monkeypatch):
@@ -236,11 +287,17 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
         one for one in advised_chains(pair) if one.mode in ("draft_model", "suffix") and one.num_draft_tokens == 4
     ]
     monkeypatch.setattr(benchmark, "advised_chains", lambda pair, base: chains)
-    *going, last = page_advice(runner, threading.Event())
-    assert any(line.startswith("100 % · about 0 s left") for line in going)
-    assert "| drafter | γ |" in last and last.count("\n| ") == len(chains) + 2
-    assert "<b>" not in last and "*x*" not in last
-    assert page_advice(runner, threading.Event(), stop_at=" s left")[-1].startswith("Stopped ")
+    *going, last = page_advice(runner)
+    assert any(line["text"].startswith("100 % · about 0 s left") for line in going)
+    assert last["head"][:2] == ["drafter", "γ"] and len(last["rows"]) == len(chains)
+    assert last["sentence"] and bool(last["use"]) == bool(last["flags"]) == (not last["sentence"].startswith("No:"))
+    assert not last["use"] or last["use"].items() >= {"num_draft_tokens": 4, "branches": 1}.items()
+    # On prompts of one's own, by domain.
+    prompts = "\n".join(json.dumps({"prompt": text, "domain": text}) for text in ("One", "Two"))
+    domains = page_advice(runner, prompts)[-1]["domains"]
+    assert {"all", "One", "Two"} <= {row[0] for row in domains}
+    stopped = page_advice(runner, stop_at=" s left")[-1]
+    assert (stopped["phase"], stopped["text"]) == ("stopped", words()("advice.nothing"))
 
 
 def test_a_page_allows_the_advice_on_the_embedded_pair(runner):

@@ -52,7 +52,7 @@ def test_a_longer_draft_that_is_slower_solves_the_first(alone):
     finished(page, "f", settings={"num_draft_tokens": 12, "seed": 3}, speedup=0.86)
     assert solved(page) == ["turn"]
     expect(page.locator("specviz-challenges [part=told]")).to_contain_text("γ = 2: 1.31×. γ = 12: 0.86×.")
-    expect(page.locator("specviz-challenges [part=opener]")).to_have_accessible_name("⚑ Challenges 1/4")
+    expect(page.locator("specviz-challenges [part=opener]")).to_have_accessible_name("Challenges: 1 of 4 solved")
     # A reload keeps it.
     page.reload()
     page.wait_for_function(f"() => {CHALLENGES}?.built")

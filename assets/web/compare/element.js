@@ -1,7 +1,7 @@
 // <specviz-compare>: a table of contestants that sorts, a heat map of their speedups, and two rules on the same draws.
 //
-// Takes the messages of specviz/views/tab_messages.py: `contest` and `replay` hold all that their part shows;
-// `contest_phase`, `contest_error` and `replay_error` come in between. Its getters show what it holds.
+// Takes the messages of specviz/views/tab_messages.py: `contest` and `replay` hold all that their part shows, and `verdict`
+// (specviz/ui/advice.py) whether it pays; `contest_phase` and errors come in between. Its getters show what it holds.
 
 import { bringIntoSight, make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -10,6 +10,8 @@ import { tint } from "../shared/tint.js";
 import { quoted } from "../shared/tokens.js";
 import { COLUMNS, NAMING, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
+import { winnerParts } from "./use.js";
+import { verdictParts } from "./verdict.js";
 
 const RULES = ["compare.rule_token", "compare.rule_block"];
 
@@ -23,7 +25,7 @@ class SpecvizCompare extends SpecvizElement {
   static measures = true;
 
   /** @type {any} the last message of each part, how the table is sorted, and whether those that lose are shown */
-  held = { contest: null, replay: null, sort: null, unfolded: false };
+  held = { contest: null, replay: null, verdict: null, sort: null, unfolded: false };
   /** @type {any} the nodes drawn into */
   ui = {};
 
@@ -31,6 +33,7 @@ class SpecvizCompare extends SpecvizElement {
   get rows() { return this.held.contest?.rows ?? []; }
   get texts() { return this.held.contest?.texts ?? null; }
   get replay() { return this.held.replay; }
+  get verdict() { return this.held.verdict; }
 
   get handlers() {
     return {
@@ -40,6 +43,7 @@ class SpecvizCompare extends SpecvizElement {
         if (["finished", "stopped"].includes(message.phase)) this.held.sort ??= { column: RANKING, down: true };
         this.open(this.ui.contest, this.ui.contestProgress, message.phase, message.text, message.fraction);
         this.renderTexts();
+        this.renderWinner();
         this.renderTable();
         this.renderMap();
         this.renderDomains(message.domains ?? []);
@@ -48,6 +52,12 @@ class SpecvizCompare extends SpecvizElement {
         this.open(this.ui.contest, this.ui.contestProgress, "running", message.text, message.fraction);
       },
       contest_error: (message) => { this.fail(this.ui.contest, this.ui.contestProgress, message.text); },
+      verdict: (message) => {
+        this.held.verdict = message;
+        this.open(this.ui.verdict, this.ui.verdictProgress, message.phase, message.text, message.fraction);
+        this.ui.told.replaceChildren(...verdictParts(this, message));
+      },
+      verdict_error: (message) => { this.fail(this.ui.verdict, this.ui.verdictProgress, message.text); },
       replay: (message) => {
         this.held.replay = message;
         this.open(this.ui.replay, this.ui.replayProgress, message.phase, message.text, message.fraction);
@@ -59,11 +69,13 @@ class SpecvizCompare extends SpecvizElement {
 
   build() {
     this.ui.empty = make("div", { class: "card empty", part: "empty" },
+      make("p", { text: this.say("advice.about_button") }),
       make("p", { text: this.say("compare.empty_compare") }),
       make("p", { text: this.say("compare.empty_two_rules") }));
     this.ui.contest = this.contestSection();
     this.ui.replay = this.replaySection();
-    this.ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, this.ui.empty, this.ui.contest, this.ui.replay);
+    this.ui.verdict = this.verdictSection();
+    this.ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, this.ui.empty, this.ui.verdict, this.ui.contest, this.ui.replay);
     this.shadow.append(this.ui.view);
   }
 
@@ -78,6 +90,7 @@ class SpecvizCompare extends SpecvizElement {
   contestSection() {
     this.ui.contestProgress = this.progress("contest");
     this.ui.texts = make("p", { class: "verdict hidden", part: "texts" });
+    this.ui.winner = make("p", { class: "winner", part: "winner" });
     this.ui.heads = COLUMNS.map((column) => {
       const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
       const button = make("button", { type: "button", "data-sort": column.key, title: column.hint && this.say(`compare.hint_${column.key}`), on: { click: () => this.sortBy(column) } },
@@ -91,7 +104,7 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.domains = make("div", { class: "card hidden" });
     const { text, track, note } = this.ui.contestProgress;
     return make("section", { class: "contest hidden", "aria-label": this.say("compare.comparison") },
-      make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.texts,
+      make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.winner, this.ui.texts,
         make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.table") }, this.ui.table)),
       this.ui.domains,
       make("div", { class: "card mapcard" }, make("h3", { text: this.say("compare.map_title") }),
@@ -102,6 +115,14 @@ class SpecvizCompare extends SpecvizElement {
     const steps = [0.5, 0.75, 1, 1.5, 2, 2.5].map((speedup) => make("span", { style: tint(speedup), text: `${written(String(speedup))}×` }));
     return make("div", { class: "scale" }, make("span", { class: "quiet", text: this.say("compare.scale_slower") }), ...steps, make("span", { class: "quiet", text: this.say("compare.scale_faster") }),
       make("span", { class: "quiet", text: this.say("compare.scale_best") }));
+  }
+
+  verdictSection() {
+    this.ui.verdictProgress = this.progress("verdict");
+    this.ui.told = make("div", { part: "verdict" });
+    const { text, track, note } = this.ui.verdictProgress;
+    return make("section", { class: "card hidden", "aria-label": this.say("advice.go") },
+      make("h3", { text: this.say("advice.go") }), text, track, note, this.ui.told);
   }
 
   replaySection() {
@@ -254,6 +275,13 @@ class SpecvizCompare extends SpecvizElement {
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.by_domain") }, table));
   }
 
+  /** The fastest lossless drafter, once all is measured, and what its interval lets one say. */
+  renderWinner() {
+    const { phase, rows } = this.held.contest;
+    const best = phase === "running" ? null : rows.find((row) => row.best && row.use);
+    this.ui.winner.replaceChildren(...(best ? winnerParts(this, best) : []));
+  }
+
   renderTexts() {
     const { texts } = this.held.contest;
     this.ui.texts.classList.toggle("hidden", !texts);
@@ -279,11 +307,11 @@ class SpecvizCompare extends SpecvizElement {
     const table = make("table", { class: "rules", "aria-label": this.say("compare.kept_table") },
       make("thead", {}, make("tr", {}, ...["", this.say("compare.kept"), this.say("compare.of_drafted", { drafted }), this.say("compare.column_acceptance_length")].map((text) => make("th", { scope: "col", text })))),
       make("tbody", {}, ...RULES.map((name, i) => row(this.say(name), kept[i]))));
-    this.ui.totals.replaceChildren(make("div", { class: "scroll" }, table), ...(phase === "running" ? [] : this.verdict(rounds, kept, ahead, behind).map((text) => make("p", { class: "verdict", text }))));
+    this.ui.totals.replaceChildren(make("div", { class: "scroll" }, table), ...(phase === "running" ? [] : this.replayed(rounds, kept, ahead, behind).map((text) => make("p", { class: "verdict", text }))));
     this.ui.differing.replaceChildren(...differing.map((one) => this.differingRound(one)));
   }
 
-  verdict(rounds, kept, ahead, behind) {
+  replayed(rounds, kept, ahead, behind) {
     const gain = kept[1] - kept[0];
     const key = gain === 0 ? "compare.verdict_same" : gain > 0 ? "compare.verdict_more" : "compare.verdict_fewer";
     return [

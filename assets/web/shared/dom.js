@@ -46,6 +46,9 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Whether somebody is there to set controls and start runs: a page that only shows runs has nobody. */
+export const somebodyPresses = () => !document.dispatchEvent(new CustomEvent("specviz-can-press", { cancelable: true }));
+
 /** Whether the reader asked the system for less motion. */
 export const wantsStillness = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 

@@ -21,7 +21,8 @@ from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
-from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
+from specviz.ui.advice import advise, competing
+from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
@@ -46,8 +47,70 @@ def create_compare_tab(desk: Desk) -> Tab:
     """Lays out the choices, the buttons and the view of the results."""
     runner, say = desk.runner, desk.say
     fields: Fields = {}
+    with gr.Row(elem_classes=["sv-actions"]):
+        with gr.Row(elem_classes=["sv-either"]):
+            ask = gr.Button(say("advice.go"), variant="primary", elem_id="start-verdict")
+            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
+        go = gr.Button(say("compare.go"), elem_id="start-compare")
+        two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
+        server = gr.Button(say("advice.server_link"), variant="link", size="sm", elem_id="to-served")
+    fold_switch(say("compare.choices"), "compare-choices")
+    with gr.Column(elem_id="compare-choices", elem_classes=["sv-more"]):
+        _create_choices(fields, desk)
+        fields["prompts"] = _create_prompts(say)
+    view = element_view("compare", say)
+    button, offer = desk.result_button("comparison")
+    server.click(None, js=leads_to("why", "served-view"))
+
+    def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
+        # The fields may be older than the pair, and hold drafters that `offered` takes away.
+        possible = [name for name in values["drafters"] if refusal(pair, name) is None]
+        return ContestOptions(**values | {"drafters": possible or values["drafters"]})
+
+    def check(pair: ModelPair, order: Order, **values: Any) -> None:
+        comparison_of(runner, pair, order, chosen(pair, values))
+
+    def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
+        options = chosen(runner.store.get(order.pair), values)
+        if page := (yield from compare(runner, order, options, visit.halt, say.language)):
+            desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
+
+    def check_verdict(pair: ModelPair, order: Order, prompts: str) -> None:
+        competing(runner, pair, order, prompts)
+
+    def stream_verdict(visit: Visit, order: Order, prompts: str) -> Iterator[str]:
+        return advise(runner, order, prompts, visit.halt, say)
+
+    def check_replay(pair: ModelPair, order: Order) -> None:
+        replay_order(order).request(pair, runner.deployment)
+
+    def stream_replay(visit: Visit, order: Order) -> Iterator[str]:
+        return compare_rules(runner, order, visit.halt)
+
+    def offered(pair: ModelPair) -> Any:
+        names = [name for name in available(pair) if name != PLAIN]
+        return gr.update(choices=choices(names, say), value=names)
+
+    def waiting_verdict(text: Said) -> str:
+        return message("verdict", phase="running", text=text, fraction=0.0)
+
+    def waiting_replay(text: Said) -> str:
+        return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
+
+    desk.pair_updates.append((fields["drafters"], offered))
+    shown = text_messages("contest_phase"), text_messages("contest_error")
+    comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
+    shown_replay = waiting_replay, text_messages("replay_error")
+    told = waiting_verdict, text_messages("verdict_error")
+    verdict = desk.action(ask, view, stream_verdict, *told, check_verdict, {"prompts": fields["prompts"]})
+    return Tab([verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+
+
+def _create_choices(fields: Fields, desk: Desk) -> None:
+    """What is compared."""
+    say = desk.say
     drafters = [name for name in WAYS if name != PLAIN]
-    lengths = [AUTO, *(gamma for gamma in GAMMAS if gamma <= runner.deployment.max_draft_tokens)]
+    lengths = [AUTO, *(gamma for gamma in GAMMAS if gamma <= desk.runner.deployment.max_draft_tokens)]
     with gr.Group(elem_classes=["sv-choice"]):
         fields["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
         fields["gammas"] = gr.CheckboxGroup(
@@ -67,46 +130,6 @@ def create_compare_tab(desk: Desk) -> Tab:
             label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
         fields["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
-    fields["prompts"] = _create_prompts(say)
-    with gr.Row(elem_classes=["sv-actions"]):
-        with gr.Row(elem_classes=["sv-either"]):
-            go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
-            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
-        two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
-    view = element_view("compare", say)
-    button, offer = desk.result_button("comparison")
-
-    def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
-        # The fields may be older than the pair, and hold drafters that `offered` takes away.
-        possible = [name for name in values["drafters"] if refusal(pair, name) is None]
-        return ContestOptions(**values | {"drafters": possible or values["drafters"]})
-
-    def check(pair: ModelPair, order: Order, **values: Any) -> None:
-        comparison_of(runner, pair, order, chosen(pair, values))
-
-    def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
-        options = chosen(runner.store.get(order.pair), values)
-        if page := (yield from compare(runner, order, options, visit.halt, say.language)):
-            desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
-
-    def check_replay(pair: ModelPair, order: Order) -> None:
-        replay_order(order).request(pair, runner.deployment)
-
-    def stream_replay(visit: Visit, order: Order) -> Iterator[str]:
-        return compare_rules(runner, order, visit.halt)
-
-    def offered(pair: ModelPair) -> Any:
-        names = [name for name in available(pair) if name != PLAIN]
-        return gr.update(choices=choices(names, say), value=names)
-
-    def waiting_replay(text: Said) -> str:
-        return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
-
-    desk.pair_updates.append((fields["drafters"], offered))
-    shown = text_messages("contest_phase"), text_messages("contest_error")
-    comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
-    shown_replay = waiting_replay, text_messages("replay_error")
-    return Tab([comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
 
 
 def _rule_label(rule: str, say: Words) -> str:

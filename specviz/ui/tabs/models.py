@@ -1,4 +1,4 @@
-"""The Models tab: the pair in use, a check of it and advice on it, and other pairs."""
+"""The Models tab: the pair in use, a check of it, and other pairs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, is_downloaded, n
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
-from specviz.ui.advice import advise, chains_of
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
-from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.views.run_messages import pair_line, parameters, passes_words
 
@@ -45,7 +43,6 @@ class Status:
     table: gr.Markdown
     notes: gr.Markdown
     findings: gr.Markdown  # by the check
-    advice: gr.Markdown
 
 
 @dataclass(frozen=True)
@@ -71,35 +68,26 @@ def create_models_tab(desk: Desk) -> Tab:
     fold_switch(say("models.notes"), "pair-notes")
     with gr.Column(elem_id="pair-notes", elem_classes=["sv-more"]):
         about = gr.Markdown(elem_classes=["sv-note", "sv-notes"])
-    checked, findings, advice = _create_check(desk)
-    status = Status(table, about, findings, advice)
+    checked, findings = _create_check(desk)
+    status = Status(table, about, findings)
     loads = _create_others(desk, status) if allowed else []
     _wire_passes(desk, status, loads)
     return checked
 
 
-def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
-    """Lays out the check of the pair in use and the advice on its drafters, with the places for their results."""
+def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown]:
+    """Lays out the check of the pair in use, with the place for its findings."""
     runner, say = desk.runner, desk.say
-    with gr.Row(elem_classes=["sv-actions"]):
-        with gr.Row(elem_classes=["sv-either"]):
-            go = gr.Button(say("models.check"), elem_id="check-pair")
-            stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
-        ask = gr.Button(say("advice.go"), elem_id="advise")
+    with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
+        go = gr.Button(say("models.check"), elem_id="check-pair")
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
     findings = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
-    advice = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
     def stream(visit: Visit, name: PairName, page_pair: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, name, visit.halt, say)
 
-    def stream_advice(visit: Visit, order: Order) -> Iterator[str]:
-        return advise(runner, order, visit.halt, say)
-
-    def check(pair: ModelPair, order: Order) -> None:
-        chains_of(runner, pair, order)
-
     checked = Action(go, findings, [desk.controls.pair], stream, as_text, as_text)
-    return Tab([checked, desk.action(ask, advice, stream_advice, as_text, as_text, check)], stop), findings, advice
+    return Tab([checked], stop), findings
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
@@ -280,12 +268,12 @@ def _wire_load(
         except SpecvizError as error:
             yield {shown: "", **form.show(error, say)}
             return
-        cleared = {status.findings: say("models.check_about"), status.advice: say("advice.about_button")}
+        cleared = {status.findings: say("models.check_about")}
         loaded = say("models.loaded", pair=as_text(used.info().name))
         yield {shown: loaded, **cleared, **changes}
 
     inputs = {button, drafter, prompt, *form.fields.values()}
-    changed = [shown, button, *form.problems.values(), status.findings, status.advice, *_depending_on_pair(desk)]
+    changed = [shown, button, *form.problems.values(), status.findings, *_depending_on_pair(desk)]
     return button.click(load, inputs, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 

@@ -11,7 +11,15 @@ import pytest
 from elements import element, give
 from gradio_client import Client
 from handmade import a_round
-from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, order, set_control
+from on_page import (
+    GAMMA,
+    assert_no_sideways_scrolling,
+    control,
+    downloaded_page,
+    expect_drafter,
+    order,
+    set_control,
+)
 from playwright.sync_api import Locator, Page, expect
 from refusal import refused
 from tiny import byte_tokenizer, tiny_model
@@ -19,6 +27,7 @@ from tiny import byte_tokenizer, tiny_model
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Failed
 from specviz.decoding.engine import replay
+from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
@@ -473,6 +482,13 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
         kept = [line.locator('td[data-outcome="accepted"]').count() for line in table.locator("tbody tr").all()[1:]]
         assert kept == one["kept"]
     expect(page.locator("specviz-compare [part=totals]")).to_contain_text("with the same drafts and the same coins")
+
+    # The winner goes into the controls.
+    (best,) = (one for one in rows if one["best"])
+    expect(page.locator("specviz-compare [part=winner]")).to_contain_text(f"“{best['drafter']}”, γ = 2")
+    page.locator("specviz-compare [part=use]").click()
+    expect_drafter(page, next(name for name in DRAFTERS if best["drafter"] == words()(f"ways.{name}")))
+    expect(control(page, GAMMA)).to_have_value("2")
 
 
 def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_left(page):

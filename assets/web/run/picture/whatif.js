@@ -3,7 +3,7 @@
 // Everything before the coin stays as it was, and so do all other coins (specviz/records/settings.py). Somebody must be there
 // to start runs: whoever is cancels the event `specviz-can-press`.
 
-import { make } from "../../shared/dom.js";
+import { make, somebodyPresses } from "../../shared/dom.js";
 import { fixed } from "../../shared/numbers.js";
 import { quoted, showToken } from "../../shared/tokens.js";
 import { evidence } from "./evidence.js";
@@ -52,9 +52,6 @@ function goOn(view, spot, coin) {
   if (share.settings.num_draft_tokens === "auto") return [make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
   return [make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, coin()) } })];
 }
-
-/** Whether somebody is there to start a run: a page that only shows runs has nobody. */
-const somebodyPresses = () => !document.dispatchEvent(new CustomEvent("specviz-can-press", { cancelable: true }));
 
 /** A button for each listed token that could have been drawn instead. @param {View} view @param {Round} round @param {(u: number) => void} set */
 function tokensOf(view, { next }, set) {
