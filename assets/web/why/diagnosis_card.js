@@ -2,6 +2,7 @@
 
 import { make } from "../shared/dom.js";
 import { key } from "../shared/frame.js";
+import { speedupVerdict } from "../shared/verdict.js";
 import { ms, percent, runName, times, two } from "./figures.js";
 import { lastRun } from "./state.js";
 
@@ -36,17 +37,23 @@ function invitation(lab) {
 /** @param {Lab} lab @param {any} run */
 function diagnosed(lab, run) {
   const { figures, diagnosis } = run;
-  const [source, outcome] = [figures.speedup === null ? "parts" : "measured", diagnosis.pays ? "pays" : "loses"];
-  const verdict = `why.verdict_${source}_${outcome}`;
+  const source = run.repeats ? lab.say("why.of_repeats", { n: run.repeats }) : lab.say("why.of_this_run");
   return [
-    make("p", { class: "meta", text: runName(lab, run) }),
-    make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: lab.say(verdict, { speedup: times(diagnosis.speedup) }) }),
+    make("p", { class: "meta", part: "source", text: [`${runName(lab, run)}. ${source}`, run.disturbed && lab.say(`why.disturbed_${run.disturbed}`)].filter(Boolean).join(" ") }),
+    make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: verdictText(lab, run) }),
     make("h3", { text: lab.say("why.steps_title") }), stepBars(lab, run),
     make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(lab, diagnosis) }),
     make("h3", { text: lab.say("why.split_title", { ms: ms(figures.seconds) }) }), timeSplit(lab, figures),
     make("h3", { text: lab.say("why.changes_title") }), ...changes(lab, run),
     make("p", { class: "quiet", text: [lab.say(`why.one_${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [lab.say(diagnosis.with_passes ? "why.forecast_passes" : "why.forecast_one")])].join(" ") }),
   ];
+}
+
+/** @param {Lab} lab @param {any} run */
+function verdictText(lab, { figures, diagnosis, low, high }) {
+  const { decided, text } = speedupVerdict(lab.say, diagnosis.speedup, low, high);
+  if (!decided) return lab.say("why.verdict_open", { range: text });
+  return lab.say(`why.verdict_${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`, { speedup: text });
 }
 
 /** @param {Lab} lab @param {any} diagnosis */

@@ -105,9 +105,11 @@ def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
 
 
 def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
-    request = live.request
-    target = passes.curve("target") if passes and _taken_by(request, passes) else None
-    # Timed unwatched where it was: drawing a page slows the models down.
+    request, disturbed = live.request, live.disturbed
+    # Seconds of a run that was held up say nothing beside those of another measurement.
+    comparable = passes and disturbed != "uneven" and _taken_by(request, passes)
+    target = passes.curve("target") if passes and comparable else None
+    # All parts are of the turns that the speedup is of; of the shown run alone where nothing was measured.
     plain, counts = live.duel_counts or (None, live.trail.counts)
     gamma = request.num_draft_tokens
     if request.chooses_length and counts.rounds:
@@ -124,7 +126,9 @@ def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
     if figures is None:
         return None
     settings = request.settings
-    return LabRun(label(settings.drafter), settings.sampling.temperature, figures, diagnose(figures, target))
+    drafter, temperature = label(settings.drafter), settings.sampling.temperature
+    diagnosis = diagnose(figures, target)
+    return LabRun(drafter, temperature, figures, diagnosis, live.measured, live.repeats, disturbed)
 
 
 def _taken_by(request: Request, passes: PassTimes) -> bool:
