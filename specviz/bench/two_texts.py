@@ -11,7 +11,7 @@ import torch
 
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import first_difference, tolerance
@@ -100,7 +100,7 @@ def parting(
 @torch.inference_mode()
 def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
     """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
-    target = reader(pair.target, Stopwatch(pair.device))
+    target = new_cached_model(pair.target, Stopwatch(pair.device))
     target.prefill(before)
     return target.forward(target.unread([*before, *tokens[:-1]]), rows_wanted=len(tokens)).float()
 

@@ -24,7 +24,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import TopChoices
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import TrainedPart
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
@@ -40,7 +40,7 @@ LEAST, SURE = 8, 0.98
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class TriedReading:
     """A way to read a part, and how many of its draft tokens are accepted on average, at each place of each text."""
 
     drafter: str
@@ -67,12 +67,12 @@ def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
         yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), of_part)
 
 
-def readings_of(pair: ModelPair, name: str) -> list[Reading]:
+def readings_of(pair: ModelPair, name: str) -> list[TriedReading]:
     """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
     part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
-    possible = [Reading(name, neighbour, key) for key, neighbour in part.variants().items()]
+    possible = [TriedReading(name, neighbour, key) for key, neighbour in part.variants().items()]
     possible = [reading for reading in possible if all(0 <= layer <= last for layer in reading.part.feature_layers)]
-    return [Reading(name, part), *possible]
+    return [TriedReading(name, part), *possible]
 
 
 class Dictated(TopChoices):
@@ -88,14 +88,14 @@ class Dictated(TopChoices):
 
 
 @torch.inference_mode()
-def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
+def listen(plain: Request, readings: Sequence[TriedReading], until: float) -> None:
     """Has every reading draft at the places of a text that `plain` writes, and adds what the target would accept."""
     pair, prompt = plain.pair, list(plain.prompt.ids)
     new = new_tokens(Contestant.of(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
     layers = sorted({layer for reading in readings for layer in reading.part.feature_layers})
     # By the reader that a run has: a running state wants a reader of its own.
-    target_of = partial(reader, pair.target, Stopwatch(pair.device), None)
+    target_of = partial(new_cached_model, pair.target, Stopwatch(pair.device), None)
     plain_target, read = target_of(), torch.tensor(text[:-1], device=pair.device)
     probs = plain_target.forward(read, rows_wanted=len(new)).float().softmax(-1)
     target, chooser = target_of(tuple(layers)), Dictated()
@@ -150,7 +150,7 @@ def _features_of(drafter: Drafter, target: CachedModel, layers: list[int]) -> Te
     return target.features.unflatten(-1, (len(layers), -1))[:, places].flatten(-2)
 
 
-def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
+def verdict(what: Sentence, readings: Sequence[TriedReading]) -> Finding:
     """The verdict on the first reading, the part's own, by how many tokens of each were accepted."""
     sums, neighbours = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
@@ -178,7 +178,7 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     return Finding("skipped", what, Sentence("no other reading is better beyond chance: {figures}", figures=figures))
 
 
-def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
+def _stretches(readings: Sequence[TriedReading]) -> list[tuple[float, ...]]:
     """Of each stretch of text, how many places it has, and how many tokens of each reading were accepted there."""
     sums: list[tuple[float, ...]] = []
     for text in zip(*(reading.accepted for reading in readings)):
@@ -203,7 +203,7 @@ def _rounded(ratio: Ratio, name: str) -> dict[str, float | None]:
     return {key: None if value is None else round(value, 2) for key, value in values.items()}
 
 
-def _figure(reading: Reading, tokens: Ratio) -> Sentence:
+def _figure(reading: TriedReading, tokens: Ratio) -> Sentence:
     values = _rounded(tokens, "kept")
     if reading.name is None:
         return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read now", **values)

@@ -54,7 +54,7 @@ class Continuation:
             window = max(map(len, self.settings.stop)) - 1
             text = self.tail + piece
             # Bytes are held back that may be whole characters already: a line's end is one in some vocabularies.
-            if any(stop in text + self.detokenizer.held for stop in self.settings.stop):
+            if any(stop in text + self.detokenizer.held_text for stop in self.settings.stop):
                 return "stop_string"
             self.tail = text[-window:] if window else ""
         if len(self.committed) - self.prompt_length >= self.settings.max_new_tokens:

@@ -11,7 +11,7 @@ from torch import Tensor
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
-from specviz.passes.cached_model import CachedModel, StaticModel, reader
+from specviz.passes.cached_model import CachedModel, StaticModel, new_cached_model
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.passes.kernels.chains import JudgedDraft
@@ -73,7 +73,7 @@ class Decoder:
 
 def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
     """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
-    target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get(TARGET))
+    target = new_cached_model(request.pair.target, Stopwatch(request.pair.device), request.passes.get(TARGET))
     fast = request.passes.get(TARGET)
     if isinstance(fast, GraphedPasses) and isinstance(target, StaticModel) and target.buffers is not fast.kept_buffers:
         # Another text has the buffers that the graphs work on: this run is plain, and its record says so.

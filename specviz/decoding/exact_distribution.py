@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.request import Request
-from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
+from specviz.passes.cached_model import CachedModel, has_sliding_windows, new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.roles import TARGET
 from specviz.passes.states import keeps_state
@@ -60,7 +60,7 @@ class Start:
         pair = self.request.pair
         stopwatch = Stopwatch(pair.device)
         if self.kind is None:
-            self._target = reader(pair.target, stopwatch, self.request.passes.get(TARGET))
+            self._target = new_cached_model(pair.target, stopwatch, self.request.passes.get(TARGET))
         else:
             self._target = self.kind(pair.target, stopwatch)
         self._target.feature_layers = self.feature_layers

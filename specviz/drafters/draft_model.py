@@ -14,7 +14,7 @@ from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.positions import position_limit
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import DRAFT
@@ -44,7 +44,7 @@ class DraftModel(Stepwise):
         super().__init__(context)
         draft = context.pair.draft
         assert draft is not None, "`check` asks for one"
-        self.model = reader(draft, context.target.stopwatch, context.passes.get(DRAFT))
+        self.model = new_cached_model(draft, context.target.stopwatch, context.passes.get(DRAFT))
         self.id_count = draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(draft) or math.inf
         self.columns = context.pair.draft_columns

@@ -36,20 +36,20 @@ class HubPair:
         return 2 * self.draft_millions * 10**6
 
 
-_KNOWN = json.loads((ASSETS / "catalog.json").read_text(encoding="utf-8"))
+_LISTS = json.loads((ASSETS / "catalog.json").read_text(encoding="utf-8"))
 
-CATALOG = tuple(HubPair(*pair) for pair in _KNOWN["pairs"])
+CATALOG = tuple(HubPair(*pair) for pair in _LISTS["pairs"])
 
 
 def _published() -> tuple[HubPair, ...]:
     """Each published part with each of its targets."""
-    found = []
-    for part in _KNOWN["parts"]:
+    pairs = []
+    for part in _LISTS["parts"]:
         for target in part["targets"]:
-            name, millions = _KNOWN["targets"][target]
+            name, millions = _LISTS["targets"][target]
             pair = (f"{name} + {part['method']}", target, part["id"], millions, part["millions"], part["method"])
-            found.append(HubPair(*pair))
-    return tuple(found)
+            pairs.append(HubPair(*pair))
+    return tuple(pairs)
 
 
 #: Targets with the parts that are published for them.

@@ -41,12 +41,12 @@ _PIECE = re.compile(r"\.gguf\.(part[-_]?)?(\d+|[a-z]{2})$")
 
 
 #: How files store weights in no fewer bits than models run in.
-_WHOLE = ("F32", "F16", "BF16")
+_FULL_PRECISION = ("F32", "F16", "BF16")
 
 
 def in_few_bits(stored: str | None) -> bool:
     """True if weights that are stored so (`read_header`) are codes of few bits. None: not in a GGUF file."""
-    return stored is not None and stored not in _WHOLE
+    return stored is not None and stored not in _FULL_PRECISION
 
 
 def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
@@ -55,13 +55,15 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
 
     Raises SpecvizError (this `field`) for several files, and for one that is not whole.
     """
-    found = [path] if path.is_file() else []
+    files = [path] if path.is_file() else []
     if path.is_dir() and not (path / "config.json").is_file():
-        inside = sorted(one for one in path.iterdir() if one.is_file())
-        found = [one for one in inside if one.suffix == ".gguf"] or [one for one in inside if _PIECE.search(one.name)]
-    if not found:
+        inside = sorted(file for file in path.iterdir() if file.is_file())
+        files = [file for file in inside if file.suffix == ".gguf"] or [
+            file for file in inside if _PIECE.search(file.name)
+        ]
+    if not files:
         return None
-    model = Named(field, found[0].name)
+    model = Named(field, files[0].name)
     if _PIECE.search(model.name):
         raise model.complaint(
             "{name} is a piece of a GGUF file: put the pieces together (cat {whole}.* > {whole}) and name the result.",
@@ -72,16 +74,16 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
             "{name} is one part of a split GGUF file, but only whole files can be read: join the parts with "
             "llama-gguf-split --merge and name the result."
         )
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found[:6]) + (", …" if len(found) > 6 else "")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:6]) + (", …" if len(files) > 6 else "")
         raise SpecvizError("{folder} holds several GGUF files: name one of {names}.", field, folder=path, names=names)
-    with found[0].open("rb") as opened:
+    with files[0].open("rb") as opened:
         begins = opened.read(len(MAGIC)) == MAGIC
-    if found[0].suffix == ".gguf" and not begins:
+    if files[0].suffix == ".gguf" and not begins:
         raise model.complaint(
             "{name} does not begin like a GGUF file: download it again, or fetch it with git lfs pull."
         )
-    return found[0].absolute() if begins else None
+    return files[0].absolute() if begins else None
 
 
 def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedConfig, dict[str, Any]]:
@@ -111,7 +113,7 @@ def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedCon
     name = file.stem if file.suffix == ".gguf" else header.get("general.name") or file.name
     sampling = {name: header[key] for name, key in GGUF_SAMPLING.items() if key in header}
     # Its 0.95 is one in float32.
-    sampling = {name: float(f"{one:.6g}") if isinstance(one, float) else one for name, one in sampling.items()}
+    sampling = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in sampling.items()}
     return name, kinds.get(header.get("general.file_type"), "GGUF"), config, sampling
 
 
@@ -127,17 +129,17 @@ def _stretch_positions(
     tables = [name for name in tensors if name.startswith("rope_f")]
     if kind == "gpt-oss" or (way in (None, "none") and not tables):  # transformers reads the first
         return
-    found = {"rope_type": "linear", "factor": factor} if way == "linear" and not tables else None
+    scaling = {"rope_type": "linear", "factor": factor} if way == "linear" and not tables else None
     if tables == ["rope_freqs.weight"]:
-        found = _as_in_llama3(config, file)
-    if found is None:
+        scaling = _as_in_llama3(config, file)
+    if scaling is None:
         raise model.complaint(
             "{name} scales its positions in a way ({kind}) that is lost when a GGUF file is unpacked: name the "
             "model in transformers' format.",
             kind=way or tables[0],
         )
     # Of two kinds of layer those with windows see nothing that lies far back.
-    config.rope_parameters.get("full_attention", config.rope_parameters).update(found)
+    config.rope_parameters.get("full_attention", config.rope_parameters).update(scaling)
 
 
 def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any] | None:
@@ -145,13 +147,13 @@ def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any
     from gguf import GGUFReader
 
     factors = next(tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
-    found = {"rope_type": "llama3", "factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    found["original_max_position_embeddings"] = 8192
-    tried = copy.deepcopy(config)
-    tried.rope_parameters |= found
-    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](tried)
+    scaling = {"rope_type": "llama3", "factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 8192
+    trial = copy.deepcopy(config)
+    trial.rope_parameters |= scaling
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](trial)
     plain = config.rope_parameters["rope_theta"] ** (-torch.arange(len(factors)) / len(factors))
-    return found if torch.allclose(plain / frequencies, torch.tensor(factors), rtol=1e-3) else None
+    return scaling if torch.allclose(plain / frequencies, torch.tensor(factors), rtol=1e-3) else None
 
 
 def explaining_gguf(model: Named) -> contextlib.AbstractContextManager[None]:

@@ -96,9 +96,9 @@ def load_pair(
     """
     tell = progress or (lambda fraction, sentence: None)
     if passes not in PASSES:
-        known = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
-        raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **known)
-    place, wanted = place_named(device), dtype_named(dtype)
+        values = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
+        raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **values)
+    place, named_dtype = place_named(device), dtype_named(dtype)
     set_libraries_aside()
     token = token or os.environ.get("HF_TOKEN") or None
     models: list[PreTrainedModel] = []
@@ -110,10 +110,10 @@ def load_pair(
             sources = _find_models(target, draft_model, (revision, draft_revision), token)
             tokenizers, translation = _checked(sources, place, draft_vocabulary, tell)
             if device == "auto":
-                place = with_room(place, sources, wanted or half_precision(place.device, sources[0].config.dtype))
-            chosen = wanted or choose_dtype(place, sources)
-            check_memory(sources, place, chosen)
-            _load_models(models, sources, place, chosen, tell)
+                place = with_room(place, sources, named_dtype or half_precision(place.device, sources[0].config.dtype))
+            chosen_dtype = named_dtype or choose_dtype(place, sources)
+            check_memory(sources, place, chosen_dtype)
+            _load_models(models, sources, place, chosen_dtype, tell)
         columns, draft_name = None, sources[-1].name
         if draft_vocabulary is not None:
             columns = keep_frequent(models[1], tokenizers[1], draft_vocabulary)
@@ -196,11 +196,11 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
     if len(sources) < 2:
         raise SpecvizError("Name a draft model too: only its vocabulary can be cut.", "draft_vocabulary")
     if translation is not None:
-        own = sources[1].complaint(
+        refusal = sources[1].complaint(
             "{name} has a tokenizer of its own: only a draft model that shares the target's tokenizer can do "
             "with fewer tokens."
         )
-        raise own.at("draft_vocabulary")
+        raise refusal.at("draft_vocabulary")
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
@@ -230,7 +230,7 @@ def _load_models(
         torch.backends.cuda.enable_cudnn_sdp(False)
     target, *drafts = sources
     tell(0.2, _announce(target))
-    models.append(load_weights(target, place, dtype, kept=sum(source.weight_bytes(dtype) for source in drafts)))
+    models.append(load_weights(target, place, dtype, spare=sum(source.weight_bytes(dtype) for source in drafts)))
     for source in drafts:
         tell(0.8, _announce(source))
         models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))

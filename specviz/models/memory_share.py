@@ -81,10 +81,10 @@ def _why_not_counted(model: PreTrainedModel) -> SpecvizError | None:
 
 def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
     """The tensors that a pass of a model, or of its twin on our kernels, reads whole: each once, as it is stored."""
-    kept = {id(table) for table in looked_up(model)}
+    table_ids = {id(table) for table in looked_up(model)}
     quantised = getattr(model.config, "quantization_config", None) is not None
     every = (_weights_of(part, quantised) for part in _reading_text(model))
-    return list({id(weight): weight for weights in every for weight in weights if id(weight) not in kept}.values())
+    return list({id(weight): weight for weights in every for weight in weights if id(weight) not in table_ids}.values())
 
 
 def _reading_text(model: PreTrainedModel) -> Iterable[nn.Module]:
@@ -137,8 +137,8 @@ def measured_memory(device: torch.device) -> Memory | None:
     by reading, with torch's threads as they are set.
     """
     on_gpu = device.type == "cuda"
-    wanted = _GPU_BYTES if on_gpu else min(_MOST_BYTES, max(_CPU_BYTES, _BYTES_PER_CORE * (os.cpu_count() or 1)))
-    size = min(wanted, int(_SHARE_OF_FREE * free_memory(device)))
+    full_size = _GPU_BYTES if on_gpu else min(_MOST_BYTES, max(_CPU_BYTES, _BYTES_PER_CORE * (os.cpu_count() or 1)))
+    size = min(full_size, int(_SHARE_OF_FREE * free_memory(device)))
     if size < _LEAST_BYTES:
         return None
     measure = copy_bandwidth if on_gpu else read_bandwidth

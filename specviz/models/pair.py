@@ -69,11 +69,11 @@ class ModelPair:
         name: str | None = None,
         target_name: str = "target",
         draft_name: str = "draft",
-        **others: Any,
+        **further_fields: Any,
     ) -> ModelPair:
         """A pair of models already in memory, the draft on the device where the target begins. Checks nothing.
 
-        others: further fields, from `translation` on; None is the default.
+        further_fields: those from `translation` on; None is the default.
         """
         vocab_size = logit_width(target)
         return cls(
@@ -90,7 +90,7 @@ class ModelPair:
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
-            **{field: value for field, value in others.items() if value is not None},
+            **{field: value for field, value in further_fields.items() if value is not None},
         )
 
     @property
@@ -169,7 +169,7 @@ class ModelPair:
         """Gives up all models and the memory they hold. The pair cannot be used afterwards."""
         self.target = self.draft = None
         self.parts = {}
-        for passes in (*self.passes.fast.values(), *(one.passes for one in self.passes.quantised.values())):
+        for passes in (*self.passes.fast.values(), *(quantised.passes for quantised in self.passes.quantised.values())):
             # The records of past runs hold them too.
             if passes is not None:
                 passes.free()
@@ -199,16 +199,16 @@ class ModelPair:
         # Some templates want a turn in parts, as they have it for pictures, and show nothing of a plain text.
         in_parts = [turn | {"content": [{"type": "text", "text": turn.get("content")}]} for turn in turns]
         content = turns[-1].get("content") if turns else None
-        asked = content.strip() if isinstance(content, str) else ""  # the template alone knows how to fill in parts
+        prompt = content.strip() if isinstance(content, str) else ""  # the template alone knows how to fill in parts
         failures = []
-        for given in (turns, in_parts):
+        for messages in (turns, in_parts):
             try:
-                text = self.tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+                text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             except Exception as error:
                 # A template is a program of the checkpoint's, and may raise anything.
                 failures.append(error)
                 continue
-            if asked in text:
+            if prompt in text:
                 return text
         if failures:
             raise SpecvizError(
@@ -305,8 +305,8 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_s
 def _token_ids(named: object) -> Iterator[int]:
     """The ids in a configuration's entry for one or several tokens: a number, at times as text, a list, nothing."""
     if isinstance(named, (list, tuple)):
-        for one in named:
-            yield from _token_ids(one)
+        for entry in named:
+            yield from _token_ids(entry)
     elif isinstance(named, str) and named.isdecimal():
         yield int(named)
     elif isinstance(named, int) and not isinstance(named, bool):

@@ -38,8 +38,8 @@ class Preparation:
 
     def shortfalls(self) -> list[str]:
         """A line for each role without faster passes, or without still faster ones, with the reason."""
-        kept = {role: "nothing faster" if role in self.ready else "plain passes" for role in self.reasons}
-        return [f"{kept[role]}, {role}: {reason}" for role, reason in self.reasons.items()]
+        outcomes = {role: "nothing faster" if role in self.ready else "plain passes" for role in self.reasons}
+        return [f"{outcomes[role]}, {role}: {reason}" for role, reason in self.reasons.items()]
 
 
 @dataclass(eq=False)

@@ -125,8 +125,8 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     outputs = _head_outputs if isinstance(static, StaticHead) else _model_outputs
     compared = outputs(passes, target if static.shares_kv else None)
     try:
-        for dtype, expected, given, moved in compared:
-            apart = difference(given, expected)
+        for dtype, expected, actual, moved in compared:
+            apart = difference(actual, expected)
             if apart > rounding(dtype) and (moved is None or apart > _MOVED * moved()):
                 raise SpecvizError(
                     "A fast pass differs from the model's own by {difference}, more than rounding explains: it "
@@ -155,28 +155,28 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_C
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
     model, layers, reference = static.original, static.feature_layers, static.reference()
-    whole, passes_of_whole = (model, passes) if target is None else (target.static.original, target)
-    fast = StaticModel(whole, stopwatch, passes_of_whole)
+    full_model, full_passes = (model, passes) if target is None else (target.static.original, target)
+    fast = StaticModel(full_model, stopwatch, full_passes)
     if target is not None:
         fast = fast.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
-    # Asked of the whole model, which was tried when it was loaded.
-    drafts = [_CHAIN, _TREE] if reads_trees(whole) else [_CHAIN]
-    for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
+    # Asked of the full model, which was tried when it was loaded.
+    drafts = [_CHAIN, _TREE] if reads_trees(full_model) else [_CHAIN]
+    for seed, (parents, path) in itertools.product(range(_COMPARISONS), drafts):
         tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
-        own = CachedModel(reference, stopwatch, layers)
+        plain = CachedModel(reference, stopwatch, layers)
         fast.rewind(0)
         _clear(fast.buffers)
-        both = [read_draft(cached, tokens, parents, kept) for cached in (own, fast)]
-        moved = functools.cache(functools.partial(_moved_by_rounding, static, tokens, parents, kept))
+        both = [read_draft(cached, tokens, parents, path) for cached in (plain, fast)]
+        moved = functools.cache(functools.partial(_moved_by_rounding, static, tokens, parents, path))
         for logits in zip(*both, strict=True):
             yield static.product_dtype, *logits, moved
             if layers:
-                yield static.dtype, own.features, fast.features, moved
+                yield static.dtype, plain.features, fast.features, moved
 
 
 def _moved_by_rounding(
-    static: StaticPass, tokens: Sequence[int], parents: tuple[int, ...], kept: Sequence[int]
+    static: StaticPass, tokens: Sequence[int], parents: tuple[int, ...], path: Sequence[int]
 ) -> float:
     """How far apart the logits of these passes lie with the model's rounding and without, at the most.
 
@@ -186,8 +186,8 @@ def _moved_by_rounding(
         return 0.0
     wide = in_float32(static.original, None if static.few_rows is None else static.model)
     both = [
-        read_draft(CachedModel(one, Stopwatch(static.device)), tokens, parents, kept)
-        for one in (static.reference(), wide)
+        read_draft(CachedModel(model, Stopwatch(static.device)), tokens, parents, path)
+        for model in (static.reference(), wide)
     ]
     return max(map(difference, *both))
 
@@ -198,9 +198,9 @@ def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Co
     reference = static.reference()
     for seed in range(_COMPARISONS):
         if static.shares_kv:
-            own, fast = _beside_target(passes, reference, target, generator)
+            plain, fast = _beside_target(passes, reference, target, generator)
         else:
-            own, fast = _alone(passes, reference)
+            plain, fast = _alone(passes, reference)
         for width in (*_TRIED_WIDTHS[::-1], *[2] * (not static.reads_chains_only)):
             width += (block := static.fewest - 1)
             inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
@@ -208,15 +208,15 @@ def _head_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Co
             siblings: Tensor | None = None
             positions: Tensor | None = None
             if width == 2:
-                siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
-                siblings[:, : own.length] = True
-                positions = torch.full_like(tokens, own.length)
+                siblings = torch.eye(2, plain.length + 2, dtype=torch.bool, device=static.device).roll(plain.length, 1)
+                siblings[:, : plain.length] = True
+                positions = torch.full_like(tokens, plain.length)
             rows_wanted = width * static.logit_rows
-            expected = own.forward(tokens, rows_wanted, siblings, positions, inputs.to(static.inner_dtype))
+            expected = plain.forward(tokens, rows_wanted, siblings, positions, inputs.to(static.inner_dtype))
             yield static.product_dtype, expected, fast.forward(tokens, rows_wanted, siblings, positions, inputs), None
             if static.feature_layers:
-                yield static.dtype, own.features, fast.features, None
-            for cached in (own, fast):
+                yield static.dtype, plain.features, fast.features, None
+            for cached in (plain, fast):
                 cached.rewind(cached.length - block)
 
 
@@ -261,16 +261,16 @@ def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
     runs = {"slower": (slower, slower), "fast": (passes.static, passes.run)}
     seconds: dict[tuple[str, Hashable], list[float]] = {}
     for _, width, (kind, (static, run)) in itertools.product(range(_REPEATS), _TRIED_WIDTHS, runs.items()):
-        given = static.examples(width)
+        inputs = static.examples(width)
         start = time.perf_counter()
-        run(*given)
+        run(*inputs)
         seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
     _refuse_longer(seconds)
 
 
 def _refuse_longer(seconds: dict[tuple[str, Hashable], list[float]]) -> None:
     """seconds: by (``slower`` or ``fast``, what was run)."""
-    typical = {run: statistics.median(taken) for run, taken in seconds.items()}
+    typical = {run: statistics.median(times) for run, times in seconds.items()}
     if any(typical["fast", run] > typical["slower", run] for kind, run in seconds if kind == "fast"):
         raise SpecvizError("Compiled passes were made, but are no faster here than the present ones.", "passes")
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, agreed, home_of, synchronise
 from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
@@ -57,13 +57,13 @@ def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int
     """
     if most == 1:
         return most
-    taken, threads = {}, most
+    timings, threads = {}, most
     while threads:
         torch.set_num_threads(threads)
-        taken[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
+        timings[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
         threads //= 2
-    best = {width: min(times[width] for times in taken.values()) for width in taken[most]}
-    enough = (n for n, times in taken.items() if all(times[width] <= _HARDLY * best[width] for width in best))
+    best = {width: min(times[width] for times in timings.values()) for width in timings[most]}
+    enough = (n for n, times in timings.items() if all(times[width] <= _HARDLY * best[width] for width in best))
     torch.set_num_threads(fewest := min(enough, default=most))
     return fewest
 
@@ -83,7 +83,7 @@ class PassTimer:
         positions = position_limit(model)
         self.widths = sorted({width for width in widths if positions is None or width < positions})
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
-        self.reader = reader(model, Stopwatch(home_of(model)), passes)
+        self.reader = new_cached_model(model, Stopwatch(home_of(model)), passes)
         self._pass(self.context, rows_wanted=1)
         # Fast passes are met as often as a run's are before they are recorded; then it is the recorded ones that count.
         downwards = self.widths[::-1]  # so that what is timed first follows the narrowest

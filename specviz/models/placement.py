@@ -59,15 +59,15 @@ def room_on_gpus() -> dict[int | str, int]:
     return {gpu: int(_FILLED * free_memory(f"cuda:{gpu}")) for gpu in range(torch.cuda.device_count())}
 
 
-def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
+def room_to_spread(place: Place, spare: int) -> dict[int | str, int]:
     """How many bytes of weights each GPU and main memory (``cpu``) may take; the rest stays on disk.
 
-    kept: bytes to leave free on the place's own device.
+    spare: bytes to leave free on the place's own device.
     """
     room = room_on_gpus() if place.device.type == "cuda" else {}
     room |= {"cpu": int(_FILLED * free_memory("cpu"))}
     home = "cpu" if place.device.type == "cpu" else place.device.index or 0
-    return room | {home: max(0, room[home] - kept)}
+    return room | {home: max(0, room[home] - spare)}
 
 
 def within_reach(name: str | torch.device) -> int:
@@ -75,7 +75,7 @@ def within_reach(name: str | torch.device) -> int:
     if name == "auto" and torch.cuda.is_available():
         return sum(room_on_gpus().values()) if torch.cuda.device_count() > 1 else free_memory("cuda")
     if name == "spread":
-        return sum(room_to_spread(Place(device_named("auto"), "spread"), kept=0).values())
+        return sum(room_to_spread(Place(device_named("auto"), "spread"), spare=0).values())
     return free_memory(device_named(name))
 
 

@@ -41,7 +41,7 @@ from specviz.records.words import Sentence
 #: Called with the fraction done, in [0, 1], and a sentence.
 Progress = Callable[[float, Sentence], None]
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Preparable(Protocol):
@@ -58,10 +58,10 @@ class Preparable(Protocol):
 class Turn(Protocol):
     """Runs work, when and in the thread it likes, and returns its result."""
 
-    def __call__(self, work: Callable[[], Made], /) -> Made: ...
+    def __call__(self, work: Callable[[], Result], /) -> Result: ...
 
 
-def _at_once(work: Callable[[], Made]) -> Made:
+def _at_once(work: Callable[[], Result]) -> Result:
     return work()
 
 
@@ -91,7 +91,9 @@ def prepare_passes(
         return work.over()
     if compiling:
         progress(0.0, Sentence("looking for compiled passes"))
-    jobs = [ProgramJob(role, one, compiler.file(type(one), one.described())) for role, one in statics.items()]
+    jobs = [
+        ProgramJob(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
+    ]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
     if missing:
@@ -120,17 +122,17 @@ class _Work:
     ):
         self.pair, self.compiling, self.halt, self.turn = pair, compiling, halt, turn
         self.threads = pair.passes.threads or torch.get_num_threads()
-        self.done = Preparation()
-        pair.passes.prepared = self.done
+        self.outcome = Preparation()
+        pair.passes.prepared = self.outcome
 
     def over(self) -> Preparation:
         """The outcome; complete unless it was halted or programs are left to be compiled."""
-        self.done.complete = not self.halt.is_set() and (self.compiling or not self.done.reasons)
-        return self.done
+        self.outcome.complete = not self.halt.is_set() and (self.compiling or not self.outcome.reasons)
+        return self.outcome
 
     def refuse(self, role: Role, reason: SpecvizError) -> None:
         """Notes a copy of the reason: a raised error keeps its frames alive, and through them the models."""
-        self.done.reasons[role] = reason.at("passes")
+        self.outcome.reasons[role] = reason.at("passes")
 
     def statics(self) -> dict[Role, StaticPass]:
         """The passes that can be prepared, by role; notes why others cannot."""
@@ -173,15 +175,15 @@ class _Work:
         awaited = set(jobs)
 
         def report() -> None:
-            done = len(jobs) - len(awaited)
-            progress(done / len(jobs), Sentence("{count} of {all} compiled", count=done, all=len(jobs)))
+            finished = len(jobs) - len(awaited)
+            progress(finished / len(jobs), Sentence("{count} of {all} compiled", count=finished, all=len(jobs)))
 
         if jobs:
             report()
         with contextlib.closing(compiler.compile_all(jobs, processes, self.halt)) as ended:
             for group in groups:
-                while awaited.intersection(group) and (done := next(ended, None)):
-                    job, reason = done
+                while awaited.intersection(group) and (result := next(ended, None)):
+                    job, reason = result
                     awaited.remove(job)
                     report()
                     if reason is not None:
@@ -191,15 +193,15 @@ class _Work:
     def record(self, statics: Mapping[Role, StaticPass], recorder: Recorder, progress: Progress) -> None:
         """Hands over the passes as graphs, and once more when their layers are compiled."""
         # Graphs are told from each other by the rows that they work on, which heads that read no text do not have.
-        reading = {role: one for role, one in statics.items() if one.kv_shapes}
+        reading = {role: static for role, static in statics.items() if static.kv_shapes}
         # Before anything is recorded, as weights may move.
         layered, refused = self._layered(reading)
-        self.give({role: functools.partial(pass_checks.recorded, one, recorder) for role, one in reading.items()})
+        self.give({role: functools.partial(pass_checks.recorded, static, recorder) for role, static in reading.items()})
         for role, reason in refused.items():
-            self.done.reasons.setdefault(role, reason)
+            self.outcome.reasons.setdefault(role, reason)
         jobs: dict[pathlib.Path, ProgramJob] = {}
-        for role, one in layered.items():
-            for program in one.programs() if role in self.pair.passes.fast else ():
+        for role, layered_pass in layered.items():
+            for program in layered_pass.programs() if role in self.pair.passes.fast else ():
                 job = ProgramJob(role, program, program.path, compiled_layers.build, self.pair.device.type == "cuda")
                 jobs.setdefault(job.path, job)
         missing = [job for job in jobs.values() if self.compiling and not job.path.is_file()]
@@ -239,8 +241,10 @@ class _Work:
         """Hands over the graphs of compiled layers that are right and faster: of the models, or else of the rest."""
         fast = self.pair.passes.fast
         makers: dict[Role, Callable[[FastPasses | None], FastPasses]] = {}
-        compiled = self._with_programs({role: one for role, one in layered.items() if role.is_model is of_models})
-        exits = {role: one for role, one in statics.items() if one.shares_kv and role in fast}
+        compiled = self._with_programs(
+            {role: layered_pass for role, layered_pass in layered.items() if role.is_model is of_models}
+        )
+        exits = {role: static for role, static in statics.items() if static.shares_kv and role in fast}
         if not of_models and TARGET in layered and (target := fast.get(TARGET)) is not None:
             for role, static in exits.items():
                 if target.static is layered[TARGET].static and not isinstance(static, StaticHead):
@@ -249,21 +253,23 @@ class _Work:
             makers[role] = functools.partial(pass_checks.recorded, static, recorder, slower=fast[role])
         if TARGET in makers:
             # Anew, in the buffers of the target's new passes.
-            makers |= {role: functools.partial(pass_checks.recorded, one, recorder) for role, one in exits.items()}
+            makers |= {
+                role: functools.partial(pass_checks.recorded, static, recorder) for role, static in exits.items()
+            }
         self.give(makers)
 
     def _with_programs(self, layered: Mapping[Role, LayeredPass]) -> dict[Role, StaticPass]:
         """The passes by their programs, by role; notes why some have none."""
         compiled: dict[Role, StaticPass] = {}
-        for role, one in layered.items():
+        for role, layered_pass in layered.items():
             if role not in self.pair.passes.fast or self.halt.is_set():
                 continue
             try:
-                if not all(program.path.is_file() for program in one.programs()):
+                if not all(program.path.is_file() for program in layered_pass.programs()):
                     raise _never_compiled()
-                compiled[role] = self.turn(one.compiled)
+                compiled[role] = self.turn(layered_pass.compiled)
             except SpecvizError as error:
-                self.done.reasons.setdefault(role, error.at("passes"))
+                self.outcome.reasons.setdefault(role, error.at("passes"))
         return compiled
 
     def take(self, group: Sequence[ProgramJob]) -> None:
@@ -275,7 +281,7 @@ class _Work:
                     pass_checks.compiled, job.static, job.path, job.role.drafts_in_steps
                 )
             else:
-                self.done.reasons.setdefault(job.role, _never_compiled())
+                self.outcome.reasons.setdefault(job.role, _never_compiled())
         self.give(makers)
 
     def give(self, makers: Mapping[Role, Callable[[FastPasses | None], FastPasses]]) -> None:
@@ -285,29 +291,29 @@ class _Work:
         """
         ready: dict[Role, FastPasses] = {}
         for role, make in makers.items():
-            whole = (self.pair.passes.fast | ready).get(TARGET)
+            target = (self.pair.passes.fast | ready).get(TARGET)
             try:
                 with refusing_out_of_memory(_no_memory):
                     if not self.halt.is_set():
-                        ready[role] = self.turn(functools.partial(self._made, make, whole))
+                        ready[role] = self.turn(functools.partial(self._make, make, target))
             except SpecvizError as error:
                 self.refuse(role, error)
         if not self.halt.is_set():
             self.turn(functools.partial(self._hand_over, ready))
 
-    def _made(self, make: Callable[[FastPasses | None], FastPasses], whole: FastPasses | None) -> FastPasses:
+    def _make(self, make: Callable[[FastPasses | None], FastPasses], target: FastPasses | None) -> FastPasses:
         # torch keeps this number per thread.
         torch.set_num_threads(self.threads)
-        return make(whole)
+        return make(target)
 
     def _hand_over(self, ready: dict[Role, FastPasses]) -> None:
         if self.halt.is_set():
             return
         # One assignment: a run that begins meanwhile in another thread sees all of it or nothing.
         self.pair.passes.fast = self.pair.passes.fast | ready
-        self.done.ready += [role for role in ready if role not in self.done.ready]
+        self.outcome.ready += [role for role in ready if role not in self.outcome.ready]
         for role in ready:
-            self.done.reasons.pop(role, None)  # why there was nothing better before
+            self.outcome.reasons.pop(role, None)  # why there was nothing better before
         if passes := ready.get(TARGET):
             if passes.by_kernels and self.pair.passes.threads is not None:
                 self.threads = self.pair.passes.threads = fewest_threads(self.pair.target, passes, self.threads)
@@ -341,38 +347,39 @@ def _never_compiled() -> SpecvizError:
 
 
 def _makers(
-    pair: Preparable, made: Mapping[Role, StaticPass], compiling: bool
+    pair: Preparable, statics: Mapping[Role, StaticPass], compiling: bool
 ) -> Iterator[tuple[Role, Callable[[FewRows | None], StaticPass]]]:
     """The passes of the pair that can be prepared, most important first.
 
-    made: earlier ones, by role; the target's parts are on its weights. compiling: False for programs compiled earlier.
+    statics: those made so far, by role; the target's parts are on its weights. compiling: False for programs compiled
+        earlier.
     """
     yield TARGET, lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
     if pair.draft is not None:
         yield DRAFT, lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
-    if TARGET not in made and not keeps_state(pair.target):
+    if TARGET not in statics and not keeps_state(pair.target):
         return
     ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
     for part in pair.parts.values():
         for role, make in part.statics().items():
-            yield role, functools.partial(_of_part, make, made, ends)
-    if TARGET not in made:
+            yield role, functools.partial(_of_part, make, statics, ends)
+    if TARGET not in statics:
         return
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)
         layer = default_exit(pair.target)
-        yield Role.exit(layer), lambda few_rows: made[TARGET].first_layers(layer)
+        yield Role.exit(layer), lambda few_rows: statics[TARGET].first_layers(layer)
 
 
 def _of_part(
     make: Callable[..., StaticPass],
-    made: Mapping[Role, StaticPass],
+    statics: Mapping[Role, StaticPass],
     ends: Callable[[FewRows | None], WithoutPass],
     few_rows: FewRows | None,
 ) -> StaticPass:
     """The pass of a trained part, over the target's or, where there is none, over its ends."""
-    return make(made.get(TARGET) or ends(few_rows))
+    return make(statics.get(TARGET) or ends(few_rows))
 
 
 def feature_layers(pair: Preparable) -> list[int]:

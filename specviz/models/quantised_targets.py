@@ -37,8 +37,8 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
             "drafter",
             name=pair.target_name,
         )
-    each = pair.target.dtype.itemsize if pair.device.type == "cuda" else _ROUNDING_BYTES
-    needed, free = each * pair.target.num_parameters(), free_memory(pair.device)
+    weight_bytes = pair.target.dtype.itemsize if pair.device.type == "cuda" else _ROUNDING_BYTES
+    needed, free = weight_bytes * pair.target.num_parameters(), free_memory(pair.device)
     if bits not in pair.passes.quantised and needed > free:
         raise SpecvizError(
             "Quantising {name} temporarily needs {needed} of memory, but only {free} are free.",
@@ -70,19 +70,21 @@ def quantised_target(pair: ModelPair, bits: int, beside: FastPasses | None) -> Q
 
     beside: the target's own passes, whose buffers it uses; None: transformers' own.
     """
-    kept = pair.passes.quantised.get(bits)
-    if kept is None or kept.beside is not beside:
+    quantised = pair.passes.quantised.get(bits)
+    if quantised is None or quantised.beside is not beside:
         squares = _input_squares(pair, beside) if bits == 4 else {}
         if beside is None:
             twin = rounded_twin(pair.target, bits, squares)
-            kept = QuantisedTarget(twin, None, None, _own_bytes(pair, twin))
+            quantised = QuantisedTarget(twin, None, None, _own_bytes(pair, twin))
         else:
             static = beside.static.quantised(bits, squares)
-            kept = QuantisedTarget(static.original, _quantised_passes(static), beside, _own_bytes(pair, static.model))
-        pair.passes.quantised[bits] = kept
+            quantised = QuantisedTarget(
+                static.original, _quantised_passes(static), beside, _own_bytes(pair, static.model)
+            )
+        pair.passes.quantised[bits] = quantised
         # Rounding takes several times the memory of its result.
         release_memory()
-    return kept
+    return quantised
 
 
 def _input_squares(pair: ModelPair, beside: FastPasses | None) -> dict[str, Tensor]:
@@ -113,5 +115,5 @@ def _quantised_passes(static: StaticPass) -> FastPasses:
 def _own_bytes(pair: ModelPair, model: nn.Module) -> int:
     """Bytes of the model's tensors that are not the target's."""
     shared = {tensor.data_ptr() for tensor in (*pair.target.parameters(), *pair.target.buffers())}
-    own = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    return sum(size for place, size in own.items() if place not in shared)
+    sizes = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    return sum(size for place, size in sizes.items() if place not in shared)

@@ -32,11 +32,11 @@ PACKAGES = {
     "tiktoken": is_tiktoken_available,
 }
 
-_WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _MODELS = tuple(
     f"{stem}.model" for stem in ("tokenizer", "spiece", "sentencepiece.bpe", "sentencepiece", "spm", "tiktoken")
 )
-_FILES = (_WHOLE, _SETTINGS, "config.json", "vocab.json", "merges.txt", "vocab.txt", "tekken.json", *_MODELS)
+_FILES = (_TOKENIZER, _SETTINGS, "config.json", "vocab.json", "merges.txt", "vocab.txt", "tekken.json", *_MODELS)
 
 _TEXT = "A tale é 你 😀"
 
@@ -116,8 +116,8 @@ def _about_packages(
 def quantisation_of(config: PreTrainedConfig | None) -> Any:
     """The quantisation settings of config.json as they stand there; None if the weights are not quantised."""
     places = () if config is None else (config, config.get_text_config(decoder=True))
-    found = (getattr(place, "quantization_config", None) for place in places)
-    return next((settings for settings in found if settings is not None), None)
+    candidates = (getattr(place, "quantization_config", None) for place in places)
+    return next((settings for settings in candidates if settings is not None), None)
 
 
 def quantisation_name(config: PreTrainedConfig | None) -> str | None:
@@ -207,18 +207,18 @@ def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pa
 
     find: the path of one of the model's files by its name; None if it has none.
     """
-    found = {file: path for file in _FILES if (path := find(file)) is not None}
-    for file, path in found.items():
+    paths = {file: path for file in _FILES if (path := find(file)) is not None}
+    for file, path in paths.items():
         if flaw := _flaw(model, file, path):
             return flaw
-    if _SETTINGS in found and "auto_map" in json.loads(found[_SETTINGS].read_bytes()):
+    if _SETTINGS in paths and "auto_map" in json.loads(paths[_SETTINGS].read_bytes()):
         return model.complaint(
             "The tokenizer of {name} is code from its repository, and specviz runs no third-party code: remove "
             "auto_map from tokenizer_config.json, and specviz will read a tokenizer.json; if there is none, save "
             "one where you trust the code."
         )
-    missing = {file: packages for file, path in found.items() if (packages := _missing_for(path))}
-    if missing and _WHOLE not in found:
+    missing = {file: packages for file, path in paths.items() if (packages := _missing_for(path))}
+    if missing and _TOKENIZER not in paths:
         file, packages = missing.popitem()
         return model.complaint(
             "Packages for reading the {file} of {name} are missing: run pip install {packages}, or put a "
@@ -226,11 +226,11 @@ def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pa
             file=file,
             packages=packages,
         )
-    if _WHOLE not in found:
+    if _TOKENIZER not in paths:
         return model.complaint(
             "{name} has no tokenizer.json, and transformers cannot make a tokenizer from {files}: copy the "
             "tokenizer of its original model into its folder.",
-            files=", ".join(found),
+            files=", ".join(paths),
         )
     return model.complaint(
         "The tokenizer of {name} cannot be used: {reason}. If its tokenizer.json is correct, set tokenizer_class "
@@ -255,7 +255,7 @@ def _flaw(model: Named, file: str, path: pathlib.Path) -> SpecvizError | None:
         return not_fetched
     data = path.read_bytes()
     try:
-        if file == _WHOLE:
+        if file == _TOKENIZER:
             Tokenizer.from_buffer(data).encode(_TEXT)
         elif file.endswith(".json"):
             json.loads(data).keys()

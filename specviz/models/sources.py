@@ -59,7 +59,7 @@ _EXPORTED = ("*.onnx", "onnx/*.onnx", "openvino_model*.xml", "*.mlmodelc", "*.ml
 _ORIGINAL = ("params.json", "consolidated*", "*.nemo")
 
 #: Of models that see or hear, those whose text model is the same as one that only reads, by another name.
-_WHOLES = ("gemma3", "gemma3n", "gemma4", "gemma4_unified")
+_WITH_TEXT_MODEL = ("gemma3", "gemma3n", "gemma4", "gemma4_unified")
 
 #: Weights that transformers reads, and those that only another library does.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -74,7 +74,7 @@ class ModelSource(Named):
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
-    of_whole: bool = False  # True if the checkpoint holds more than this, which is its text model
+    is_text_part: bool = False  # True if the checkpoint holds more than this, which is its text model
     unpacks: bool = False  # True if quantised weights are unpacked, because this device cannot multiply them
     sampling: dict[str, Any] | None = None  # as the header of a GGUF file recommends it
 
@@ -118,12 +118,12 @@ class ModelSource(Named):
         folder = pathlib.Path(self.location).expanduser()
         sizes = ([file.stat().st_size for file in folder.glob(kind)] for kind in ("*.safetensors", "*.bin"))
         # A folder may hold the same weights in both formats; transformers reads the first.
-        return next((sum(found) for found in sizes if found), 0)
+        return next((sum(of_kind) for of_kind in sizes if of_kind), 0)
 
     def file(self, name: str) -> pathlib.Path | None:
         """One of the model's files, in its folder or fetched from the Hub; None if it has none of this name."""
-        found = cached_file(self.location, name, _raise_exceptions_for_missing_entries=False, **self.options)
-        return None if found is None else pathlib.Path(found)
+        path = cached_file(self.location, name, _raise_exceptions_for_missing_entries=False, **self.options)
+        return None if path is None else pathlib.Path(path)
 
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Within it, whatever goes wrong while reading this `part` of the model becomes a sentence."""
@@ -168,14 +168,14 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
 
 def _leave_eyes_and_ears(source: ModelSource) -> None:
     """Leaves of a Gemma that also sees and hears the text model that transformers has for it, all that is run here."""
-    whole, text = source.config, source.config.get_text_config()
-    if whole.model_type not in _WHOLES or text is whole:
+    config, text = source.config, source.config.get_text_config()
+    if config.model_type not in _WITH_TEXT_MODEL or text is config:
         return
     for name in ("architectures", "dtype", "eos_token_id", "tie_word_embeddings", "_commit_hash"):
-        if (value := getattr(whole, name, None)) is not None:
+        if (value := getattr(config, name, None)) is not None:
             setattr(text, name, value)
     text.return_dict, text._attn_implementation = True, None
-    source.config, source.of_whole = text, True
+    source.config, source.is_text_part = text, True
 
 
 def without_page(named: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -215,7 +215,7 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
     """
     options = {"revision": revision, "token": token}
     try:
-        found = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
+        info = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
     except hub.HfHubHTTPError as error:
         refusal = hub_refusal(Named(field, name), error)
         assert refusal is not None, "there is one for each error of this kind"
@@ -226,7 +226,7 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
         ) from error
     except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
         return options | {"local_files_only": True}
-    return options | {"revision": found.sha or revision}
+    return options | {"revision": info.sha or revision}
 
 
 # Folders
@@ -259,11 +259,11 @@ def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Pa
     for file in weights:
         if not_fetched := why_not_fetched(model, file):
             raise not_fetched
-    if not weights and (other := _first(path, _ELSEWHERE)):
+    if not weights and (foreign := _first(path, _ELSEWHERE)):
         raise model.complaint(
             "{name} only has weights for another library ({file}): save the model in safetensors, or name "
             "another copy of it.",
-            file=other.name,
+            file=foreign.name,
         )
     return model, path
 
@@ -274,15 +274,15 @@ def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
 
     Raises SpecvizError (this `field`) for a repository that holds no version, or several and none is the main one.
     """
-    repository = next((one for one in (path, *path.parents[:2]) if one.name.startswith(_REPOSITORY)), None)
+    repository = next((folder for folder in (path, *path.parents[:2]) if folder.name.startswith(_REPOSITORY)), None)
     if repository is None:
         return path, path.name
     name = repository.name.removeprefix(_REPOSITORY).replace("--", "/")
     if path.parent.name == "snapshots":
         return path, name
-    versions = [one for one in (repository / "snapshots").glob("*") if one.is_dir()]
+    versions = [version for version in (repository / "snapshots").glob("*") if version.is_dir()]
     main = repository / "refs" / "main"
-    meant = [one for one in versions if main.is_file() and one.name == main.read_text().strip()] or versions
+    meant = [version for version in versions if main.is_file() and version.name == main.read_text().strip()] or versions
     if len(meant) != 1:
         raise SpecvizError(
             "The Hub's cache keeps {count} versions of {name} in {folder}: name one of the folders in its snapshots.",

@@ -12,10 +12,10 @@ from typing import Any
 REPLACEMENT = "\ufffd"
 
 #: How many tokens are tried in pairs, to see whether the text of a pair is both texts.
-_TRIED = 256
+_SAMPLE_SIZE = 256
 
 #: How many tokens before a new one its text may depend on; and after how many the others are dropped.
-_CONTEXT, _KEPT = 8, 32
+_CONTEXT, _LONGEST_WINDOW = 8, 32
 
 #: A continuation for trials: a decoder may count quotation marks to tell those that open from those that close.
 _PROBE = "a \"a\" 'a' a"
@@ -38,11 +38,11 @@ class TokenTexts:
     def __init__(self, tokenizer: Any):
         self.tokenizer = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab()
-        self._known = frozenset(vocabulary.values())
+        self._vocab_ids = frozenset(vocabulary.values())
         self._bytes = frozenset(id for token, id in vocabulary.items() if _BYTE_TOKEN.fullmatch(token))
         self._chips: dict[int, str] = {}
         # id -> text, for tokens whose text never depends on their neighbours; None for the others.
-        self._whole: dict[int, str | None] = {}
+        self._fixed_texts: dict[int, str | None] = {}
         # A visible token to put in front: some decoders strip a text's first space.
         self._anchor: tuple[int, ...] = ()
         self._anchor_length = 0
@@ -78,47 +78,47 @@ class TokenTexts:
 
     def is_hidden(self, token_id: int) -> bool:
         """True if the token leaves no trace in decoded text: a special token, or an id that does not exist."""
-        return token_id in self._hidden or token_id not in self._known
+        return token_id in self._hidden or token_id not in self._vocab_ids
 
     def is_byte(self, token_id: int) -> bool:
         """True if the token is one bare byte, whose text depends on the bytes around it."""
         return token_id in self._bytes
 
-    def whole(self, token_id: int) -> str | None:
+    def fixed_text(self, token_id: int) -> str | None:
         """The token's text inside any text; None if it depends on its neighbours, as half a character does."""
         try:
-            return self._whole[token_id]
+            return self._fixed_texts[token_id]
         except KeyError:
             text = self.decode((token_id,))
             mixed = REPLACEMENT in text or token_id in self._bytes
-            return self._whole.setdefault(token_id, None if mixed else text)
+            return self._fixed_texts.setdefault(token_id, None if mixed else text)
 
     def certain(self, ids: Sequence[int], *, inside: bool) -> str:
         """The part of the text of `ids` that no later token changes: a character's first bytes end in one U+FFFD."""
         both = zip(self.decode(ids, inside=inside), self.decode((*ids, *self._anchor), inside=inside))
-        alike = "".join(one for one, other in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+        alike = "".join(character for character, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
         return alike.removesuffix(REPLACEMENT)
 
-    def forget(self, ids: list[int], given: int, *, inside: bool) -> tuple[list[int], int]:
-        """The last of these tokens, and how much of their own text is among the first `given` characters of the whole.
+    def forget(self, ids: list[int], given_length: int, *, inside: bool) -> tuple[list[int], int]:
+        """The last of these tokens, and how much of their own text is among the first `given_length` characters of all.
 
         Returns all of them if the text that follows depends on more than the last.
         """
         last, start = ids[-_CONTEXT:], 0
         for more in ((), self._probe):
-            rest = self.decode((*ids, *more), inside=inside)[given:]
+            rest = self.decode((*ids, *more), inside=inside)[given_length:]
             behind = self.decode((*last, *more), inside=inside)
             start = start if more else len(behind) - len(rest)
             if start < 0 or behind[start:] != rest:
-                return ids, given
+                return ids, given_length
         return last, start
 
     def _try_joining(self) -> bool:
-        known = sorted(self._known - self._special)
+        ordinary_ids = sorted(self._vocab_ids - self._special)
         # Drawn at random, because vocabularies are ordered. Each with another one, and with itself.
-        tried = random.Random(0).sample(known, min(_TRIED, len(known)))
-        for first, second in zip(2 * tried, tried[1:] + tried[:1] + tried):
-            before, after = self.whole(first), self.whole(second)
+        sample = random.Random(0).sample(ordinary_ids, min(_SAMPLE_SIZE, len(ordinary_ids)))
+        for first, second in zip(2 * sample, sample[1:] + sample[:1] + sample):
+            before, after = self.fixed_text(first), self.fixed_text(second)
             if before is None or after is None:
                 continue
             if "" in (before, after) or self.decode((first, second)) != before + after:
@@ -126,13 +126,13 @@ class TokenTexts:
         return True
 
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        known = [id for id in ids if id in self._known]
-        if not known:
+        ids = [id for id in ids if id in self._vocab_ids]
+        if not ids:
             return ""
-        return self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
 
     def _describe(self, token_id: int) -> str:
-        if token_id not in self._known:
+        if token_id not in self._vocab_ids:
             return f"<id {token_id}>"
         if token_id in self._special or self.is_hidden(token_id):
             name = self._decode((token_id,), skip_special_tokens=False)
@@ -143,7 +143,7 @@ class TokenTexts:
 
     def _find_anchor(self) -> tuple[int, ...]:
         """A token that always shows, whole: "a" if there is one, else the first that will do."""
-        for token_id in (*self.tokenizer.encode("a", add_special_tokens=False)[-1:], *sorted(self._known)):
+        for token_id in (*self.tokenizer.encode("a", add_special_tokens=False)[-1:], *sorted(self._vocab_ids)):
             alone = self._decode((token_id,))
             if alone.strip() and REPLACEMENT not in alone and token_id not in self._bytes:
                 return (token_id,)
@@ -165,19 +165,19 @@ class Detokenizer:
         self._texts = texts
         # The last tokens, and how much of their text was given out; no tokens where texts join and all of it was.
         self._window = [token_id for token_id in prompt_ids if not texts.is_hidden(token_id)]
-        self._given = 0
+        self._given_length = 0
         self._inside = texts.joins and bool(self._window)
         if self._inside:
             self._window.clear()
         elif self._window:
-            self._given = len(texts.certain(self._window, inside=False))
+            self._given_length = len(texts.certain(self._window, inside=False))
             self._shorten()
 
     def push(self, token_id: int) -> str:
         """The text that this token made certain."""
         texts = self._texts
         if self._inside and not self._window:
-            piece = texts.whole(token_id)
+            piece = texts.fixed_text(token_id)
             if piece is not None:
                 return piece
         if texts.is_hidden(token_id):
@@ -186,24 +186,24 @@ class Detokenizer:
         if texts.is_byte(token_id):
             return ""
         certain = texts.certain(self._window, inside=self._inside)
-        piece, self._given = certain[self._given :], max(self._given, len(certain))
+        piece, self._given_length = certain[self._given_length :], max(self._given_length, len(certain))
         self._shorten()
         return piece
 
     @property
-    def held(self) -> str:
+    def held_text(self) -> str:
         """The text still held back, as it stands; an unfinished character is U+FFFD."""
-        return self._texts.decode(self._window, inside=self._inside)[self._given :] if self._window else ""
+        return self._texts.decode(self._window, inside=self._inside)[self._given_length :] if self._window else ""
 
     def flush(self) -> str:
         """The text still held back, at the end; an unfinished character becomes U+FFFD."""
-        held = self.held
-        self._given += len(held)
-        return held
+        text = self.held_text
+        self._given_length += len(text)
+        return text
 
     def _shorten(self) -> None:
         """Lets go of tokens on which no later text depends."""
-        if self._texts.joins and not self.held:
-            self._window, self._given, self._inside = [], 0, True
-        elif len(self._window) > _KEPT:
-            self._window, self._given = self._texts.forget(self._window, self._given, inside=self._inside)
+        if self._texts.joins and not self.held_text:
+            self._window, self._given_length, self._inside = [], 0, True
+        elif len(self._window) > _LONGEST_WINDOW:
+            self._window, self._given_length = self._texts.forget(self._window, self._given_length, inside=self._inside)

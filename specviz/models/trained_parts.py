@@ -73,8 +73,8 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     def fetched(*patterns: str) -> PartFiles:
         with explaining("configuration", model):
             # Not what lies in folders there: other formats, and the states of a training.
-            found = snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*", **options)
-        return PartFiles.at(pathlib.Path(found))
+            folder = snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*", **options)
+        return PartFiles.at(pathlib.Path(folder))
 
     files = fetched("config.json")
     if _kind(files) is not None or _is_headlike(files.settings):
@@ -96,11 +96,11 @@ def _is_headlike(settings: Mapping[str, Any]) -> bool:
 def _kind(files: PartFiles) -> str | None:
     """The drafter of the part in a folder; None for a model. Raises SpecvizError (field ``draft``) for parts that are
     not read."""
-    if (own := files.settings.get("kind")) in _DRAFTERS:
+    if (kind := files.settings.get("kind")) in _DRAFTERS:
         raise files.complaint(
             "{folder} holds a part that an earlier version trained, in a format of its own: train one anew with python "
             "-m specviz.training {kind}.",
-            kind=own,
+            kind=kind,
         )
     form = recognise(files)
     if files.flaw is not None and (form is not None or _is_headlike(files.settings)):

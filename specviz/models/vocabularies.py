@@ -16,15 +16,17 @@ from specviz.models.token_texts import TokenTexts
 _BYTE_OF_SYMBOL = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
-def same_vocabulary(one: Any, other: Any) -> bool:
+def same_vocabulary(first: Any, second: Any) -> bool:
     """True if every token id means the same to both tokenizers.
 
     One may have more ids than the other: checkpoints of a family add tokens at the end.
     """
-    of_one, of_other = ({id: token for token, id in tokenizer.get_vocab().items()} for tokenizer in (one, other))
-    shared = of_one.keys() & of_other.keys()
-    nested = len(shared) == min(len(of_one), len(of_other))
-    return nested and all(of_one[token_id] == of_other[token_id] for token_id in shared)
+    first_tokens, second_tokens = (
+        {id: token for token, id in tokenizer.get_vocab().items()} for tokenizer in (first, second)
+    )
+    shared = first_tokens.keys() & second_tokens.keys()
+    nested = len(shared) == min(len(first_tokens), len(second_tokens))
+    return nested and all(first_tokens[token_id] == second_tokens[token_id] for token_id in shared)
 
 
 class Translation:
@@ -102,11 +104,11 @@ class Translation:
 
     def _shared_marks(self, target_tokenizer: Any, draft_tokenizer: Any) -> dict[int, int]:
         """Special tokens of the same name, and those that begin and end a text whatever their names."""
-        known = draft_tokenizer.get_vocab()
+        vocab = draft_tokenizer.get_vocab()
         marks = {
-            token_id: known[token]
+            token_id: vocab[token]
             for token, token_id in target_tokenizer.get_vocab().items()
-            if token in known and self.target_texts.is_hidden(token_id) and self.draft_texts.is_hidden(known[token])
+            if token in vocab and self.target_texts.is_hidden(token_id) and self.draft_texts.is_hidden(vocab[token])
         }
         for role in ("bos_token_id", "eos_token_id"):
             target_id, draft_id = getattr(target_tokenizer, role), getattr(draft_tokenizer, role)
@@ -127,15 +129,15 @@ class Reader:
         self.translation = translation
         self.ids, self.unfinished = translation.encode(prompt)
         self.settled = len(self.ids)
-        self.read = len(prompt)
+        self.read_length = len(prompt)
         self.ids += translation.spell(self.unfinished)
 
     def follow(self, committed: Sequence[int]) -> None:
         """Reads the tokens committed since the last call."""
         del self.ids[self.settled :]
-        for token_id in committed[self.read :]:
+        for token_id in committed[self.read_length :]:
             self._push(token_id)
-        self.read = len(committed)
+        self.read_length = len(committed)
         self.settled = len(self.ids)
         self.ids += self.translation.spell(self.unfinished)
 
@@ -150,8 +152,8 @@ class Reader:
             if shared is not None:
                 self.ids.append(shared)
                 text = b""
-        whole, self.unfinished = split_unfinished(text)
-        self.ids += translation.spell(whole)
+        finished, self.unfinished = split_unfinished(text)
+        self.ids += translation.spell(finished)
 
 
 def token_bytes(texts: TokenTexts) -> dict[int, bytes]:
@@ -161,7 +163,7 @@ def token_bytes(texts: TokenTexts) -> dict[int, bytes]:
     for token, token_id in texts.tokenizer.get_vocab().items():
         if texts.is_byte(token_id):
             written[token_id] = bytes([int(token[3:5], 16)])
-        elif (text := texts.whole(token_id)) is not None:
+        elif (text := texts.fixed_text(token_id)) is not None:
             written[token_id] = text.encode("utf-8")
         elif all(symbol in _BYTE_OF_SYMBOL for symbol in token):
             parts = bytes(_BYTE_OF_SYMBOL[symbol] for symbol in token)
@@ -175,8 +177,8 @@ def split_unfinished(text: bytes) -> tuple[bytes, bytes]:
     for length in range(1, min(3, len(text)) + 1):
         byte = text[-length]
         if 0xC0 <= byte < 0xF8:  # a character's first byte; its upper bits say how many bytes it has
-            wanted = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return (text[:-length], text[-length:]) if wanted > length else (text, b"")
+            character_length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return (text[:-length], text[-length:]) if character_length > length else (text, b"")
         if not 0x80 <= byte < 0xC0:
             break
     return text, b""

@@ -71,44 +71,44 @@ def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
 
 
 def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
-    known = {"device": device, "free": Bytes(free), "needed": Bytes(needed)}
+    values = {"device": device, "free": Bytes(free), "needed": Bytes(needed)}
     if not needed:
         return source.complaint(
             "{name} does not fit into the memory of {device}, where only {free} are free: choose a smaller model.",
-            **known,
+            **values,
         )
     if source.quantised or dtype != torch.float32:
         return source.complaint(
             "{name} needs about {needed} of memory, but only {free} are free on {device}: choose a smaller model.",
-            **known,
+            **values,
         )
     return source.complaint(
         "{name} needs about {needed} of memory in float32, but only {free} are free on {device}: choose a "
         "smaller model, or half precision, which takes {half}.",
-        **known,
+        **values,
         half=Bytes(needed / 2),
     )
 
 
-def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: int = 0) -> PreTrainedModel:
+def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: int = 0) -> PreTrainedModel:
     """The model at `place`, in evaluation mode and in `dtype`; a quantised one keeps its own dtype.
 
-    kept: bytes that a spread model leaves free on the place's own device.
+    spare: bytes that a spread model leaves free on the place's own device.
     """
     # A quantised checkpoint's scales belong to the dtype it was made in.
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
     # Only the end tokens of its own settings: `generate` would fill in the others.
     options["generation_config"] = GenerationConfig(eos_token_id=generation_settings(source).get("eos_token_id"))
-    if source.of_whole:
-        options["key_mapping"] = _OF_WHOLE
+    if source.is_text_part:
+        options["key_mapping"] = _TEXT_PART_NAMES
     if source.stored is not None:
         options["quantization_config"] = GgufConfig(dequantize=True)
     read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own
     if place.way == "spread":
         # For weights that stay on disk but cannot be read straight from the checkpoint.
         offloaded = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
-        options |= {"device_map": "auto", "max_memory": room_to_spread(place, kept), "offload_folder": offloaded.name}
+        options |= {"device_map": "auto", "max_memory": room_to_spread(place, spare), "offload_folder": offloaded.name}
     elif place.way == "sharded":
         options["distributed_config"] = DistributedConfig(tp_size=process_count())
     elif read_to.type == "cuda" or source.quantised:
@@ -139,7 +139,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
 
 
 #: How names of weights begin where a text model is one of several, and what they are called in it alone.
-_OF_WHOLE = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
+_TEXT_PART_NAMES = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 
 #: Weights without a place in the architecture whose absence does not change its results, and why.
 _HARMLESS = re.compile(
@@ -199,11 +199,11 @@ def stored_dtypes(model: PreTrainedModel) -> dict[str, str]:
     """The dtypes of the tensors in the safetensors files that a model was loaded from, by name and as they call them:
     ``BF16``. None of a model made in memory, or read from a GGUF file."""
     folder = files_of(model)
-    found: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     for file in () if folder is None else sorted(folder.glob("model*.safetensors")):
         with safe_open(file, "pt") as opened:
-            found |= {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
-    return found
+            dtypes |= {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+    return dtypes
 
 
 def files_of(model: PreTrainedModel) -> pathlib.Path | None:

@@ -30,7 +30,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, variant
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.words import Sentence
@@ -150,7 +150,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast, model = passes.get(Role(self.kind)), BlockModel(self, target.model)
-        block_reader = reader(model, target.stopwatch, fast, (-1,))
+        block_reader = new_cached_model(model, target.stopwatch, fast, (-1,))
         part = self if fast is None else fast.static.model.head  # the same, perhaps on the kernels
         # The hidden states go in as they are: a pass fuses them itself.
         return RunReading(part, [block_reader], lambda features: features, recorded=block_reader)

@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
 from specviz.parts.reading import RunReading
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
 from specviz.passes.roles import Role
@@ -89,7 +89,7 @@ class Head(PublishedPart, PreTrainedModel):
     def reader_for(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> CachedModel:
         """What reads with it in one run; arguments as of `for_run`."""
         states = (-1,) * self.states_are_read
-        return reader(HeadModel(self, target.model), target.stopwatch, passes.get(self.role), states)
+        return new_cached_model(HeadModel(self, target.model), target.stopwatch, passes.get(self.role), states)
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast, head_reader = passes.get(self.role), self.reader_for(target, passes)

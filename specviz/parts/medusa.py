@@ -24,7 +24,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, parent_states, variant, with_level
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence
@@ -98,7 +98,7 @@ class PublishedMedusa(Head):
         return {self.role: functools.partial(StaticMedusa, self)}
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
-        heads_reader = reader(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
+        heads_reader = new_cached_model(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
         return RunReading(self, [heads_reader], self.fuse, recorded=target)  # it reads no text
 
     def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:

@@ -35,7 +35,7 @@ def has_sliding_windows(model: PreTrainedModel) -> bool:
     return any(DynamicCache(config=model.config).is_sliding) or hides_far_places(model)
 
 
-def reader(
+def new_cached_model(
     model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None, feature_layers: tuple[int, ...] = ()
 ) -> CachedModel:
     """`model` with an empty cache; over static buffers if there are passes prepared for such buffers."""

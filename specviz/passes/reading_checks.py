@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows, reader
+from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows, new_cached_model
 from specviz.passes.devices import Stopwatch, home_of
 from specviz.passes.model_twins import default_exit, exit_after, layer_count, layer_stack
 from specviz.passes.states import keeps_state
@@ -290,7 +290,7 @@ def _rows_one_by_one(model: PreTrainedModel, text: Sequence[int]) -> Tensor:
 
 
 def _fresh(model: PreTrainedModel) -> CachedModel:
-    return reader(model, Stopwatch(home_of(model)))
+    return new_cached_model(model, Stopwatch(home_of(model)))
 
 
 #: Tokens that are read: in one pass, and in passes over this many of them.

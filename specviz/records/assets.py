@@ -9,3 +9,6 @@ WEB = ASSETS / "web"
 
 #: The embedded pair: ``target``, ``draft`` and the target's trained parts.
 EMBEDDED = ASSETS / "models"
+
+#: What other sites show of a link to the page.
+PREVIEW = ASSETS / "screenshots" / "present-light.png"

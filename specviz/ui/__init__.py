@@ -15,6 +15,7 @@ orders           what a visitor asks for: a form's values become a run's setting
 ways             the drafters and rules to choose from
 gpu_seconds      for how long to ask for a GPU that is lent by the call
 runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
+supposing        what a round would have been, while the models that made it are in memory
 runs             runs as the page shows them, live and over; downloads: their files; visitors: what is kept for whom
 device           where: in one thread or on a lent GPU; the pairs in memory, and the thread that prepares their passes
 deployment       settings of the deployment, from environment variables

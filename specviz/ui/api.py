@@ -25,7 +25,7 @@ from specviz.records.rules import LAB_RULES, UNUSUAL
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import Said, words
-from specviz.ui.contest import OWN, Choice, comparison_of
+from specviz.ui.contest import OWN, ContestOptions, comparison_of
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.runner import Batches, Runner
@@ -163,7 +163,7 @@ def _race(runner: Runner, values: Values, report: Report) -> Answers:
 def _compare(runner: Runner, values: Values, report: Report) -> Answers:
     pair, order = _order_of(runner, values)
     drafters = [name for name in available(pair) if name != PLAIN] if values["drafters"] is None else values["drafters"]
-    choice = Choice(
+    options = ContestOptions(
         _list_of("drafters", drafters, lambda value: isinstance(value, str) and value != PLAIN),
         _list_of("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
         _list_of("widths", values["widths"], _is_width),
@@ -171,11 +171,11 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
         vary=values["vary"],
     )
-    comparison = comparison_of(runner, pair, order, choice)
+    comparison = comparison_of(runner, pair, order, options)
 
     def answer(finished: bool) -> dict[str, Any]:
         texts, rows = texts_of(comparison, pair) if finished else None, rows_of(comparison, SAY, finished)
-        return answers.comparison_answer(rows, choice.repeats, machine_of(pair), texts, finished)
+        return answers.comparison_answer(rows, options.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
         reported = 0

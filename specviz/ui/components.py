@@ -21,7 +21,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui.lessons import Lessons, lesson_routes
+from specviz.ui.routes.lessons import Lessons, lesson_routes
+from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
@@ -44,15 +45,20 @@ def text_of(name: str) -> str:
     return FILES[name].decode()
 
 
+#: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
+#: languages.
+NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
+
+
 def preloads() -> str:
     """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
     kinds = {".js": 'rel="modulepreload"', ".css": 'rel="preload" as="fetch" crossorigin'}
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/ and static/ are
-        # for pages without a server.
-        if "/" in name and not name.startswith(("words/", "file/", "static/"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/
+        # and wall/ are for other pages.
+        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/"))
     )
 
 
@@ -84,6 +90,7 @@ ROUTES = [
     Route(f"/{ADDRESS}/{{name:path}}", _web_file),
     Route("/gradio_api/specviz/qr", _qr_code),
     *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
+    *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), _VERSION),
 ]
 
 
@@ -117,14 +124,21 @@ def element_view(
     return _component(join, constants, template=template, elem_id=f"{name}-view", **options)
 
 
-def run_view(say: Words, missing_rounds: Callable[[dict[str, Any]], list[str]], **options: Any) -> gr.HTML:
+def run_view(
+    say: Words,
+    missing_rounds: Callable[[dict[str, Any]], list[str]],
+    supposed_round: Callable[[dict[str, Any]], str | None] | None = None,
+    **options: Any,
+) -> gr.HTML:
     """The live view of a run. Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
+    supposed_round: asked what a round would have been, see `supposing.supposed_round`; None without models.
     """
-    ask = _server_function("missing_rounds", missing_rounds)
-    return element_view("run", say, submits="specviz-kept", server_functions=[ask], **options)
+    functions = {"missing_rounds": missing_rounds, "supposed_round": supposed_round}
+    asked = [_server_function(name, function) for name, function in functions.items() if function]
+    return element_view("run", say, submits="specviz-kept", server_functions=asked, **options)
 
 
 def served_view(say: Words) -> gr.HTML:
@@ -285,12 +299,16 @@ def page_css() -> str:
 def page_names(say: Words) -> str:
     """A script that names the page's language and title: Gradio gives all pages those of the first one.
 
-    And whether it is embedded, with ``?embed=1``: then it shows the run alone (page.css).
+    And whether it is embedded, with ``?embed=1``: then, and on paper, it shows the tab alone (page.css).
     """
     language, title = json.dumps(say.language), json.dumps(say("page.title"))
     return f"""document.documentElement.lang = {language};
 document.title = {title};
-document.documentElement.classList.toggle("sv-embedded", new URLSearchParams(location.search).get("embed") === "1");"""
+const embedded = new URLSearchParams(location.search).get("embed") === "1";
+const alone = (yes) => document.documentElement.classList.toggle("sv-embedded", yes);
+alone(embedded);
+addEventListener("beforeprint", () => alone(true));
+addEventListener("afterprint", () => alone(embedded));"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ FIELDS = {"drafter": "drafters", "num_draft_tokens": "gammas", "branches": "widt
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ContestOptions:
     """The choices of the tab's fields."""
 
     drafters: Sequence[str]
@@ -108,20 +108,20 @@ def order_of(order: Order, contestant: Contestant) -> Order:
 
 
 def comparison_of(
-    runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
+    runner: Runner, pair: ModelPair, order: Order, options: ContestOptions, halt: threading.Event | None = None
 ) -> Comparison:
-    """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
+    """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `ContestOptions`."""
     from specviz.bench.contesting import entry_of
 
-    orders, domains = _on_prompts(runner, pair, order, choice.prompts)
+    orders, domains = _on_prompts(runner, pair, order, options.prompts)
     for name in ("drafters", "gammas", "widths"):
-        if not getattr(choice, name):
+        if not getattr(options, name):
             raise SpecvizError("Choose at least one.", name)
     request, left_out = orders[0].request(pair, runner.deployment), []
     plain = Contestant.of(PLAIN)
     rows = {plain: entry_of(plain, request)}
     try:
-        for contestant, judges in _drafting(runner, pair, orders[0], order.settings, choice):
+        for contestant, judges in _drafting(runner, pair, orders[0], order.settings, options):
             if judges:
                 # Each once, even where a rule that is asked for is the usual one.
                 rows[contestant] = usual = entry_of(contestant, request)
@@ -130,9 +130,9 @@ def comparison_of(
     except SpecvizError as error:
         if error.field is None:
             raise
-        control = "vary" if error.field in OTHERS and choice.vary else error.field
+        control = "vary" if error.field in OTHERS and options.vary else error.field
         raise error.at(FIELDS.get(error.field, control)) from error
-    contest = Contest([*rows.values()], domains or ("",), choice.repeats)
+    contest = Contest([*rows.values()], domains or ("",), options.repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "
@@ -171,7 +171,7 @@ def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tup
 
 
 def _drafting(
-    runner: Runner, pair: ModelPair, plain: Order, settings: RunSettings, choice: Choice
+    runner: Runner, pair: ModelPair, plain: Order, settings: RunSettings, options: ContestOptions
 ) -> Iterator[tuple[Contestant, bool]]:
     """Every drafter with every γ, every number of branches it can have and every value of the parameters that it reads,
     by its usual rule and the others chosen; and whether it runs. settings: the parameters that are not varied.
@@ -181,15 +181,16 @@ def _drafting(
     from specviz.bench.contesting import drafting
     from specviz.rules import rule_named
 
-    base, vary = replace(settings, prompt=""), read_vary(choice.vary, OTHERS)
-    for name in choice.drafters:
+    base, vary = replace(settings, prompt=""), read_vary(options.vary, OTHERS)
+    for name in options.drafters:
         read = [parameter for parameter in OTHERS if parameter in drafter_of(pair, name).parameters]
         combinations = list(each_of(vary, read))
-        for width, gamma, values in itertools.product(_widths(pair, name, choice.widths), choice.gammas, combinations):
+        widths = _widths(pair, name, options.widths)
+        for width, gamma, values in itertools.product(widths, options.gammas, combinations):
             usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
             request = order_of(plain, usual).request(pair, runner.deployment)
             yield _with_rule(usual, request.rule.name), True
-            for rule in choice.rules:
+            for rule in options.rules:
                 judges = _judges(rule_named(rule), request.drafter, width)
                 yield _with_rule(usual, rule), judges and not request.settings.sampling.greedy
 

@@ -52,7 +52,7 @@ class Tab:
 
 
 @dataclass(frozen=True)
-class Head:
+class PageHead:
     """The parts of the page's head that tabs change."""
 
     line: gr.Markdown  # the pair in use; empty until there is one
@@ -67,7 +67,7 @@ class Desk:
     page: gr.Blocks
     runner: Runner
     visitors: Visitors
-    head: Head
+    head: PageHead
     controls: Controls
     say: Words
     #: Components that depend on the pair in use, and how they change once it is loaded.

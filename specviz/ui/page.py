@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
 from specviz.records.errors import SpecvizError
@@ -16,9 +17,10 @@ from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
-from specviz.ui.desk import Desk, Head, Tab, wire_tabs
+from specviz.ui.desk import Desk, PageHead, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
+from specviz.ui.routes.preview import ROUTE, LinkPreview
 from specviz.ui.runner import Runner
 from specviz.ui.tabs.compare import create_compare_tab
 from specviz.ui.tabs.generate import create_generate_tab, create_viewer
@@ -98,14 +100,14 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
         for name, create in TABS.items():
             with gr.Tab(say(f"{name}.tab"), id=name):
                 if create is create_generate_tab:
-                    create_viewer(visitors.runs, False, say)
+                    create_viewer(visitors.runs, None, say)
                 else:
                     gr.Markdown(say("traces.no_model_here"))
                 if create is create_why_tab:
                     components.served_view(say)
 
 
-def _head(runner: Runner, say: Words) -> Head:
+def _head(runner: Runner, say: Words) -> PageHead:
     """Lays out the head; the line about the pair comes once the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
         components.brand(say, lambda: runner.line.now(say))
@@ -114,7 +116,7 @@ def _head(runner: Runner, say: Words) -> Head:
         components.quiz_view(say)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
-        return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
+        return PageHead(line, chip, gr.Timer(LOOK_EVERY, active=False))
 
 
 def _languages_and_line(line: str, say: Words) -> gr.Markdown:
@@ -172,8 +174,12 @@ def _load(store: PairStore) -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": components.ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
-    look = {"css": components.page_css(), "head": components.preloads(), "footer_links": ["api"]}
+    served = {
+        "routes": [*components.ROUTES, ROUTE],
+        "middleware": [Middleware(LinkPreview)],
+        "exception_handlers": {TypeError: refuse_parameters},
+    }
+    look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     options |= {"show_error": True, "state_session_capacity": REMEMBERED}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)

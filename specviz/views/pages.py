@@ -38,6 +38,7 @@ _PAGE = """<!doctype html>
   content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{hash}'">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
+{preview}
 <style>{style}</style>
 <body>
 <noscript>{text}</noscript>
@@ -46,6 +47,14 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+def preview_tags(title: str, about: str, picture: str | None = None) -> str:
+    """What other sites show of a link to a page, for its head. picture: its whole address; a file has none."""
+    tags = {"og:type": "website", "og:title": title, "og:description": about, "og:image": picture}
+    card = "summary_large_image" if picture else "summary"
+    lines = [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in tags.items() if value]
+    return "\n".join([*lines, f'<meta name="twitter:card" content="{card}">'])
 
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
@@ -65,7 +74,9 @@ def run_frame(run: Run) -> str:
     """The page in a frame, for a notebook: its styles and scripts do not reach the rest of the notebook."""
     page = html.escape(run_page(run))
     look = "width: 100%; height: 820px; border: 0; resize: vertical"
-    return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
+    )
 
 
 # Records lie below the views and cannot import them, so they are handed the functions that show them.
@@ -111,6 +122,7 @@ def _page(kind: str, language: str, run: Run, settings: Said = "", **content: An
     return _PAGE.format(
         language=language,
         title=html.escape(texts(f"file.title_{kind}")),
+        preview=preview_tags(texts(f"file.title_{kind}"), texts(f"file.subtitle_{kind}")),
         style="".join(
             (WEB / name).read_text(encoding="utf-8") for name in ("colours.css", "shared/page.css", "file/page.css")
         ),

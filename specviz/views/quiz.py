@@ -1,6 +1,5 @@
 """Five questions on recorded rounds, in two forms of the same difficulty: one before a lesson, one after it."""
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,8 +22,8 @@ _CHANGES = (("worse", "longer", "threshold"), ("copying", "block", "from_p"))
 #: α, c and γ of three pairs; one of them loses.
 _PAIRS = (((0.8, 0.1, 4), (0.5, 0.05, 3), (0.4, 0.3, 4)), ((0.6, 0.2, 2), (0.3, 0.02, 2), (0.7, 0.8, 5)))
 
-#: The recorded run of each form's question about cost.
-_COSTS = ("greedy", "mismatch")
+#: The recorded run of each form's question about a replaced token, and of the one about cost.
+_REPLACED, _COSTS = ("sampled", "at_once"), ("greedy", "mismatch")
 
 
 def quiz_message() -> dict[str, Any]:
@@ -33,9 +32,11 @@ def quiz_message() -> dict[str, Any]:
     A question has the values of its sentences, in which {"token": text} is a model's own text, `CHOICES` options with a
     key and values each, and `truth`, the index of the right one.
     """
-    run, *timed_runs = (Recording(name).load() for name in ("sampled", *_COSTS))
-    judged = _judged(run, "rejected"), _judged(run, "accepted")
-    forms = zip(judged, itertools.islice(_replaced(run), 2), _CHANGES, timed_runs, _PAIRS, strict=True)
+    sampled_runs = [Recording(name).load() for name in _REPLACED]
+    timed_runs = [Recording(name).load() for name in _COSTS]
+    judged = _judged(sampled_runs[0], "rejected"), _judged(sampled_runs[0], "accepted")
+    replaced = [next(_replaced(run)) for run in sampled_runs]
+    forms = zip(judged, replaced, _CHANGES, timed_runs, _PAIRS, strict=True)
     return {
         "kind": "quiz",
         "forms": [[*both, _law(changes), _cost(timed), _pays(pairs)] for *both, changes, timed, pairs in forms],

@@ -261,6 +261,7 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any]) ->
         "race",
         prompt=plain.prompt.text,
         passes=speculative.pair.passes,
+        made=joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), pair_line(speculative.pair)]),
         lanes=[_lane(plain, ""), _lane(speculative, label(speculative.drafter))],
         comparison=comparison,
     )

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
-from specviz.records.assets import ASSETS, EMBEDDED, WEB
+from specviz.records.assets import ASSETS, EMBEDDED, PREVIEW, WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.links import share
 from specviz.records.prompts import PRESETS
@@ -19,7 +19,7 @@ from specviz.views.charts import Trail
 from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
 
 #: The folders of assets/web that the page imports.
-FOLDERS = ("static", "shared", "run", "charts", "gallery")
+FOLDERS = ("static", "shared", "moment", "run", "charts", "gallery")
 #: With it the folder is a static Space as it stands.
 README = """---
 title: specviz
@@ -60,6 +60,7 @@ def _write(folder: pathlib.Path) -> int:
     for role in ("target", "draft"):
         shutil.copytree(EMBEDDED / role, folder / "models" / role, dirs_exist_ok=True)
     shutil.copy(ASSETS.parent / "LICENSE", folder)
+    shutil.copy(PREVIEW, folder / "preview.png")
     (folder / "README.md").write_text(README, encoding="utf-8")
     (folder / "runs").mkdir(exist_ok=True)
     recorded = {recording.name: _recorded(recording) for recording in RECORDINGS}

@@ -18,7 +18,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import DRAFTING, SETTINGS, RunSettings
 from specviz.ui.advice import chains_of
-from specviz.ui.contest import Choice, comparison_of
+from specviz.ui.contest import ContestOptions, comparison_of
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
@@ -47,7 +47,8 @@ def test_every_parameter_survives_into_each_contestants_run_of_compare_advice_be
     def reached(settings: RunSettings) -> dict[str, object]:
         return {parameter: getattr(settings.drafting, parameter) for parameter in due}
 
-    _, *compared = comparison_of(runner, pair, order, Choice([name], [2, "auto"], [0], ["block"], 1)).contestants
+    options = ContestOptions([name], [2, "auto"], [0], ["block"], 1)
+    _, *compared = comparison_of(runner, pair, order, options).contestants
     advised = [chain for chain in chains_of(runner, pair, order) if chain.mode == name]
     vary = {parameter: [value] for parameter, value in due.items()} | {"seed": [3]}
     _, *measured = Benchmark.of(pair, only=[name], vary=vary).contestants

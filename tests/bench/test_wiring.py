@@ -16,7 +16,7 @@ import specviz
 from specviz.bench import wiring as instrument
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.contesting import new_tokens, plain_request
-from specviz.bench.wiring import Dictated, Reading, expected, listen, readings_of, verdict, wiring
+from specviz.bench.wiring import Dictated, TriedReading, expected, listen, readings_of, verdict, wiring
 from specviz.decoding.decoder import context_of
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
@@ -129,7 +129,7 @@ def kept(*means, places=64):
     """Readings that keep so much on average, some places more than others."""
     wander = [(place * 7) % 10 / 10 for place in range(places)]
     names = (None, LOWER, HIGHER)
-    return [Reading("eagle", None, name, [[mean + each for each in wander]]) for name, mean in zip(names, means)]
+    return [TriedReading("eagle", None, name, [[mean + each for each in wander]]) for name, mean in zip(names, means)]
 
 
 @pytest.mark.parametrize(

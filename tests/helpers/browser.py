@@ -31,6 +31,9 @@ REFUSED = "the server responded with a status of 422"
 #: What Gradio reports of a page that is left while it asks its server something: how passes are coming along, say.
 LEFT = ("AbortError: signal is aborted", "Connection errored out")
 
+#: A reader who has skipped two runs is not made to watch the next: it stands at its end, as in most tests.
+SKIPS = "try { localStorage.setItem('specviz:skipped', '2'); } catch { /* a page without an address */ }"
+
 _LOG = pytest.StashKey[pathlib.Path]()
 
 
@@ -103,7 +106,8 @@ def kept_tabs() -> dict[str, list[Page]]:
 def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]]) -> Iterator[Callable[..., Page]]:
     """Opens an empty page that remembers nothing, in a window of its own; no error may reach its console.
 
-    heard: what is called for events of the page. options: further ones of the browser's context.
+    heard: what is called for events of the page. watches: runs are played to this reader. options: further ones of the
+    browser's context.
     """
     taken, mishaps = [], []
     watching = {
@@ -111,9 +115,11 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
         "console": lambda message: _note(message.type, message.text, mishaps),
     }
 
-    def open_page(viewport=WINDOW, color_scheme="light", reduced_motion="no-preference", heard=(), **options) -> Page:
-        kept = kept_tabs[json.dumps(options, sort_keys=True)]
-        page = kept.pop() if kept else _new_tab(browser, options)
+    def open_page(
+        viewport=WINDOW, color_scheme="light", reduced_motion="no-preference", heard=(), watches=False, **options
+    ) -> Page:
+        kept = kept_tabs[json.dumps([watches, options], sort_keys=True)]
+        page = kept.pop() if kept else _new_tab(browser, options, watches)
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
         hearing = watching | dict(heard)
@@ -125,7 +131,7 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
     yield open_page
     for page, hearing, kept in taken:
         if not page.is_closed():
-            page.evaluate("() => sessionStorage.clear()")
+            page.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
             for event, hear in hearing.items():
                 page.remove_listener(event, hear)
             page.goto(bare_home + EMPTY)
@@ -134,8 +140,10 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
     assert mishaps == []
 
 
-def _new_tab(browser: Browser, options: dict) -> Page:
+def _new_tab(browser: Browser, options: dict, watches: bool) -> Page:
     context = browser.new_context(**options)
+    if not watches:
+        context.add_init_script(SKIPS)
     context.set_default_timeout(1000 * PATIENCE)
     return context.new_page()
 

@@ -113,7 +113,7 @@ def state(page: Page, name: str):
 
 
 def chip(page: Page, round: int, index: int | str) -> Locator:
-    return page.locator(f'button.chip[data-round="{round}"][data-index="{index}"]')
+    return page.locator(f'.list button.chip[data-round="{round}"][data-index="{index}"]')
 
 
 def switch(page: Page, round: int) -> Locator:
@@ -139,5 +139,5 @@ def ask(page: Page, round: int, index: int | str) -> str:
 
 
 def shown(page: Page, round: int) -> set[str]:
-    chips = page.locator(f'button.chip[data-round="{round}"]')
+    chips = page.locator(f'.list button.chip[data-round="{round}"]')
     return set(chips.evaluate_all("nodes => nodes.map(node => node.dataset.index)"))

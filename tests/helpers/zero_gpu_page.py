@@ -23,7 +23,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui import page
-from specviz.ui.contest import Choice
+from specviz.ui.contest import ContestOptions
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit
@@ -34,7 +34,7 @@ from specviz.ui.tabs.generate import generate
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
 #: Seconds.
 HANGS_AFTER = 240
-CHOICE = Choice(["prompt_lookup"], [2], [1], [], 1)
+OPTIONS = ContestOptions(["prompt_lookup"], [2], [1], [], 1)
 
 
 def refusing(request: Request) -> Iterator[Any]:
@@ -52,7 +52,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
         "trace": json.loads(runs.files_of(me).paths[0].read_text()),
-        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say.language))),
+        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), OPTIONS, me.halt, say.language))),
         "seconds": runner.last_seconds,
         "trees": reads_trees(runner.store.get(PairName()).target),
     }

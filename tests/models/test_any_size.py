@@ -140,7 +140,7 @@ def test_auto_spreads_a_pair_that_is_too_large_for_one_gpu_and_not_for_all(two_g
 def test_a_spread_target_leaves_its_draft_room_beside_it(two_gpus):
     place = placement.place_named("spread")
     assert place == Place(torch.device("cuda"), "spread")
-    assert placement.room_to_spread(place, kept=5 * GB) == {0: 13 * GB, 1: 27 * GB, "cpu": 36 * GB}
+    assert placement.room_to_spread(place, spare=5 * GB) == {0: 13 * GB, 1: 27 * GB, "cpu": 36 * GB}
     pair = [of_size("target", 500 * GB), of_size("draft", 25 * GB)]
     assert "needs about 25 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
     check_memory([pair[0], of_size("draft", 15 * GB)], place, torch.bfloat16)

@@ -102,7 +102,7 @@ def decoded(texts, ids):
 def drawing(texts, rng):
     """Draws random ids, half of them of tokens that need care: else two of these would rarely come together."""
     known = sorted(set(texts.tokenizer.get_vocab().values()))[:3000]
-    partial = [token_id for token_id in known if texts.whole(token_id) is None] or known
+    partial = [token_id for token_id in known if texts.fixed_text(token_id) is None] or known
 
     def draw(length):
         drawn = [rng.choice(partial if rng.random() < 0.5 else known) for _ in range(length)]
@@ -203,7 +203,7 @@ def test_a_token_costs_the_same_however_long_the_text_is(texts, decodes, garbage
     ids = texts.tokenizer.encode("the tale of a king ", add_special_tokens=False)
     if garbage:
         known = sorted(texts.tokenizer.get_vocab().values())
-        ids = [next((token_id for token_id in known if texts.whole(token_id) is None), known[-1])]
+        ids = [next((token_id for token_id in known if texts.fixed_text(token_id) is None), known[-1])]
     detokenizer = Detokenizer(texts, ids[:3])
     costs = []
     for _ in range(6):
@@ -218,8 +218,8 @@ def test_a_token_costs_the_same_however_long_the_text_is(texts, decodes, garbage
 def test_an_ordinary_token_seen_before_costs_no_decoding_at_all(kind, monkeypatch):
     texts = TokenTexts(TOKENIZERS[kind]())
     ids = texts.tokenizer.encode("the tale of a king ", add_special_tokens=False)
-    ordinary = [token_id for token_id in ids if texts.whole(token_id)]
+    ordinary = [token_id for token_id in ids if texts.fixed_text(token_id)]
     assert ordinary
     detokenizer = Detokenizer(texts, ordinary)
     monkeypatch.delattr(type(texts), "_decode")
-    assert "".join(map(detokenizer.push, ordinary * 50)) == "".join(map(texts.whole, ordinary)) * 50
+    assert "".join(map(detokenizer.push, ordinary * 50)) == "".join(map(texts.fixed_text, ordinary)) * 50

@@ -237,7 +237,7 @@ def recorded(pair: ModelPair, compiling: bool = True, progress=lambda fraction, 
     work = preparation._Work(pair, compiling, threading.Event(), lambda done: done())
     work._few_rows = lambda: None
     work.record(work.statics(), replayed, progress)
-    return work.done
+    return work.outcome
 
 
 def compiled_roles(pair: ModelPair) -> set[Role]:

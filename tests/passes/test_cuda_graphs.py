@@ -21,7 +21,7 @@ from specviz.decoding.request import prepare
 from specviz.models import graph_room, pass_checks
 from specviz.models.pair_passes import PairPasses
 from specviz.models.refusals import is_out_of_memory
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.cuda_graphs import (
     LEAST_ROOM,
     REMEMBERED_TEXTS,
@@ -86,12 +86,12 @@ def logits_of(cached, parts: list[list[int]], passes=None) -> list[torch.Tensor]
 def test_a_shape_is_recorded_between_rounds_once_it_was_met_twice_and_prompts_never(model):
     passes = graphed(model)
     parts = [IDS * 5, [1], [2], [3], [4], [5, 6]]
-    fast = logits_of(reader(model, Stopwatch(CPU), passes), parts, passes)
+    fast = logits_of(new_cached_model(model, Stopwatch(CPU), passes), parts, passes)
     assert passes.record.recorded == [1] and passes.record.replays == 2
-    for given, expected in zip(fast, logits_of(reader(model, Stopwatch(CPU)), parts), strict=True):
+    for given, expected in zip(fast, logits_of(new_cached_model(model, Stopwatch(CPU)), parts), strict=True):
         torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
     for prompt in (IDS * 5, IDS * 5):
-        cached = reader(model, Stopwatch(CPU), passes)
+        cached = new_cached_model(model, Stopwatch(CPU), passes)
         logits_of(cached, [prompt], passes)
         del cached
     assert passes.record.recorded == [1], "a prompt is read once a text"
@@ -101,14 +101,14 @@ def test_a_shape_is_recorded_between_rounds_once_it_was_met_twice_and_prompts_ne
 def test_padding_leaves_the_text_and_its_rows_alone(model):
     """Seven tokens in a graph of eight, chain and tree, after a pass of eight that filled all its places."""
     passes = graphed(model)
-    cached = reader(model, Stopwatch(CPU), passes)
+    cached = new_cached_model(model, Stopwatch(CPU), passes)
     cached.prefill(IDS)
     for width in (8, 8, 7):
         passes.between_rounds()
         cached.forward(torch.arange(1, 1 + width), rows_wanted=width)
         cached.rewind(len(IDS) - 1)
     tree = torch.tensor([3, IDS[0], 4, 6, 8, 2]), (-1, -1, 0, 1, 1, 0)
-    plain = reader(model, Stopwatch(CPU))
+    plain = new_cached_model(model, Stopwatch(CPU))
     plain.prefill(IDS)
     torch.testing.assert_close(cached.verify(IDS, *tree), plain.verify(IDS, *tree), rtol=1e-4, atol=1e-4)
     cached.rewind_to_path(len(IDS), (1, 3))
@@ -121,7 +121,7 @@ def test_padding_leaves_the_text_and_its_rows_alone(model):
 def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(model):
     target, short = graphed(model), exit_after(model, 1)
     exits = GraphedPasses(target.static.first_layers(1), Recorder(), target.kept_buffers)
-    cached, prompt = reader(model, Stopwatch(CPU), target), IDS * 40
+    cached, prompt = new_cached_model(model, Stopwatch(CPU), target), IDS * 40
     cached.prefill(prompt)
     twin = cached.sharing_first_layers(short, 1, exits)
     assert cached.buffers.room == 2 * LEAST_ROOM
@@ -131,7 +131,7 @@ def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(mod
         drafted = twin.forward(twin.unread(prompt), rows_wanted=1)
         twin.rewind(cached.length)
     assert exits.record.recorded == [1]
-    plain = reader(model, Stopwatch(CPU))
+    plain = new_cached_model(model, Stopwatch(CPU))
     plain.prefill(prompt)
     expected = plain.sharing_first_layers(short, 1, None).forward(plain.unread(prompt), rows_wanted=1)
     torch.testing.assert_close(drafted, expected, rtol=1e-4, atol=1e-4)
@@ -142,14 +142,14 @@ def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(mod
 def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
     passes = graphed(model)
     for prompt in [IDS * 50, *[IDS] * (REMEMBERED_TEXTS + 1)]:
-        cached = reader(model, Stopwatch(CPU), passes)
+        cached = new_cached_model(model, Stopwatch(CPU), passes)
         logits_of(cached, [prompt, [1], [2], [3]], passes)
         passes.between_rounds()
         del cached
     assert set(passes.kept_buffers.by_room) == {LEAST_ROOM}
     assert set(passes.graphs) == {Shape(1, LEAST_ROOM)}
     # The same room once more has other buffers than those recorded earlier.
-    again = reader(model, Stopwatch(CPU), passes)
+    again = new_cached_model(model, Stopwatch(CPU), passes)
     logits_of(again, [IDS * 50, [1], [2], [3]], passes)
     assert_same_rows(again, [*IDS * 50, 1, 2, 3])
 
@@ -252,8 +252,8 @@ def failing(function, examples):
 def test_a_recording_that_fails_leaves_plain_passes_and_the_first_reason(model):
     passes = graphed(model, failing)
     parts = [IDS, *([token] for token in IDS)]
-    fast = logits_of(reader(model, Stopwatch(CPU), passes), parts, passes)
-    plain = logits_of(reader(model, Stopwatch(CPU)), parts)
+    fast = logits_of(new_cached_model(model, Stopwatch(CPU), passes), parts, passes)
+    plain = logits_of(new_cached_model(model, Stopwatch(CPU)), parts)
     torch.testing.assert_close(fast[-1], plain[-1], rtol=1e-4, atol=1e-4)
     assert passes.kind == "plain" and not passes.graphs
     assert "CUDA graphs: CUDA out of memory. Tried to allocate 2.00 GiB" in passes.refusal.message

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 import specviz
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.model_twins import exit_after, layer_count, with_grouped_attention
 from specviz.records.settings import DraftParams
@@ -130,7 +130,7 @@ def test_a_pass_over_static_buffers_repeats_no_keys_and_gives_what_the_model_giv
         given = []
         for passes in (None, unprepared(model)):
             heads_of_keys.clear()
-            cached = reader(model, Stopwatch(CPU), passes)
+            cached = new_cached_model(model, Stopwatch(CPU), passes)
             cached.prefill(TEXT)
             given.append(cached.verify(TEXT, torch.arange(1, 1 + len(parents)), parents))
         torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiler
-from specviz.passes.cached_model import reader
+from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import drafting_in_one_call
@@ -63,7 +63,8 @@ def test_every_drafter_draws_the_same_over_static_buffers(drafter, kind):
 def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
     monkeypatch.setattr("specviz.passes.cached_model.WIDEST", 16)
     model, ids = tiny_model("llama"), list(range(1, 60))
-    whole, parts = reader(model, Stopwatch(CPU)), reader(model, Stopwatch(CPU), unprepared(model, (1,)))
+    whole = new_cached_model(model, Stopwatch(CPU))
+    parts = new_cached_model(model, Stopwatch(CPU), unprepared(model, (1,)))
     whole.feature_layers = parts.feature_layers = (1,)
     for cached in (whole, parts):
         cached.prefill(ids)
@@ -71,7 +72,8 @@ def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
     torch.testing.assert_close(parts.features, whole.features)
     # Rows of logits may come from several parts.
     rows = [
-        reader(model, Stopwatch(CPU), passes).forward(torch.tensor(ids), 20) for passes in (None, unprepared(model))
+        new_cached_model(model, Stopwatch(CPU), passes).forward(torch.tensor(ids), 20)
+        for passes in (None, unprepared(model))
     ]
     torch.testing.assert_close(*rows)
 
@@ -238,7 +240,7 @@ def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
 def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
     warper = Warper(SamplingParams(temperature=temperature))
     uniforms = torch.rand(8, generator=torch.Generator().manual_seed(1)).double()
-    at_once, step_by_step = (reader(compiled.draft, Stopwatch(CPU), one_call(compiled)) for _ in range(2))
+    at_once, step_by_step = (new_cached_model(compiled.draft, Stopwatch(CPU), one_call(compiled)) for _ in range(2))
     for text in (PROMPT, [*PROMPT, *range(1, 20)]):  # the buffers grow within a chain, then several tokens are unread
         unread = at_once.unread(text)
         chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms)
@@ -326,7 +328,9 @@ def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature
     static = passes.static
     generator = torch.Generator().manual_seed(1)
     uniforms = torch.rand(8, generator=generator).double()
-    at_once, step_by_step = (reader(static.original, Stopwatch(static.device), passes, (-1,)) for _ in range(2))
+    at_once, step_by_step = (
+        new_cached_model(static.original, Stopwatch(static.device), passes, (-1,)) for _ in range(2)
+    )
     for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
         features, unread = torch.randn(len(text), static.input_widths[0], generator=generator), torch.tensor(text)
         features = features.to(static.dtype)

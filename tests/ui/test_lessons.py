@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from specviz.ui.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
+from specviz.ui.routes.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
 from specviz.views.quiz import QUESTIONS
 
 NOTHING = [[[0, 0, 0]] * 5] * 2

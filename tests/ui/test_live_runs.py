@@ -5,6 +5,7 @@ import json
 import pathlib
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
 import pytest
@@ -28,6 +29,7 @@ from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
 from specviz.ui.runner import Recent, Runner, Stops, Visit
 from specviz.ui.runs import LiveRuns
+from specviz.ui.supposing import supposed_round
 from specviz.ui.tabs import generate as generate_tab
 from specviz.ui.tabs.generate import bring_back, generate
 
@@ -167,3 +169,23 @@ def test_only_the_latest_visitors_are_remembered_and_the_others_are_served_all_t
         assert visitor.predict(api_name="/ask") == "served"
     assert list(page.state_holder.session_data) == [visitors[3].session_hash, visitors[0].session_hash]
     page.close()
+
+
+def test_what_would_have_been_is_worked_out_in_turn_and_only_with_a_pair_in_memory(runner, store):
+    run, there = (
+        [one for batch in runner.batches(order) for one in batch] for order in (ORDER, ORDER.but(coins="2.1=0.999"))
+    )
+    tokens = [*run[0].emitted, *(token.id for token in run[1].drafted)]
+    what = {"round": 1, "tokens": tokens, "gamma": None, "temperature": None, "coins": {"0": 0.999}}
+    wanted = {"name": dataclasses.asdict(PairName()), "settings": ORDER.settings.flat(), "what": what}
+    [told] = json.loads(supposed_round(runner, wanted))["rounds"]
+    assert [token["outcome"] for token in told["drafted"]] == [token.outcome for token in there[1].drafted]
+    assert told["next"]["id"] == there[1].next.id
+    assert supposed_round(runner, wanted | {"what": what | {"tokens": tokens[:-1]}}) is None, "another run"
+    assert supposed_round(runner, wanted | {"settings": ORDER.settings.flat() | {"seed": -1}}) is None
+    with runner.line.joined("generate"), ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(supposed_round, runner, wanted)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        store.loaded = lambda name: None  # the run before it was a load
+    assert waiting.result() is None

@@ -2,6 +2,8 @@
 
 import json
 import re
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from elements import element
@@ -484,3 +486,17 @@ def test_no_choice_leaves_something_behind_that_asks_for_every_frame(browser, pa
     # Gradio's own sign that it is loading asks for one in each frame for as long as the page is open.
     wait_until(lambda: tab.evaluate(ASKED) < 45)
     tab.close()
+
+
+def test_a_link_to_the_page_is_shown_as_this_page_under_the_address_that_its_visitors_use(page_url):
+    proxied = {"X-Forwarded-Host": "space.example", "X-Forwarded-Proto": "https"}
+    for path, say in (("", words()), ("de", words("de"))):
+        with urlopen(Request(page_url + path, headers=proxied)) as answer:
+            text = answer.read().decode()
+        head = dict(re.findall(r'<meta (?:property|name)="((?:og|twitter):\w+)" content="([^"]*)">', text))
+        assert head["og:title"] == say("page.title") and head["og:description"] == say("page.preview")
+        assert head["og:image"].startswith("https://space.example/") and head["twitter:card"] == "summary_large_image"
+        assert text.count("og:") == len([name for name in head if name.startswith("og:")])
+    with urlopen(page_url + urlsplit(head["og:image"]).path[1:]) as answer:
+        picture = answer.read()
+    assert picture.startswith(b"\x89PNG") and len(picture) <= 200_000

@@ -298,7 +298,7 @@ def test_what_a_rejection_cost_a_running_state_is_said_where_it_is_paid(show, la
     page = show(a_run((a_round("ard"), paid)), language=language)
     ask(page, 0, 0)
     assert page.locator("[part=read_again]").count() == 0
-    ask(page, 1, 0)
+    chip(page, 1, 0).click()
     assert said in page.locator("[part=read_again]").inner_text()
     assert page.locator(".sum", has_text=marked).count() == 1
 

@@ -11,9 +11,11 @@ from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
 import specviz
+from specviz.decoding.record import vocabulary
 from specviz.records.assets import ASSETS
 from specviz.records.runs import Run
 from specviz.records.settings import SamplingParams
+from specviz.views import run_messages as messages
 
 TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
 
@@ -72,15 +74,67 @@ def test_every_piece_says_what_it_shows_and_leads_in_and_out(presented, rule, la
     expect(page.locator('[part="presentation"]')).not_to_be_visible()
 
 
-def test_the_probability_that_a_pass_gives_is_not_covered_by_its_bars(presented):
+def test_the_presentation_shows_whose_p_and_q_are_and_opens_where_a_token_is_pinned(show):
+    page = show(RUNS["token"], viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    page.evaluate(f"{VIEW}.choose(0, 1)")
+    page.keyboard.press("p")
+    expect(page.locator('[part="presentation"]')).to_be_visible()
+    expect(page.locator('[part="place"]')).to_contain_text("Round 1 of 2")
+    expect(page.locator(".overview .drafted.chosen")).to_have_attribute("data-index", "1")
+    legend = page.locator('.overview [part="pair-legend"]')
+    expect(legend).to_have_text("p targetq draft")
+    colour = "node => getComputedStyle(node).color"
+    assert legend.locator("b").evaluate_all("nodes => nodes.map(node => getComputedStyle(node).color)") == [
+        "rgb(0, 98, 163)",
+        "rgb(163, 95, 0)",
+    ]
+    red, green, blue = page.locator(".overview .drafted .m .q").first.evaluate(
+        colour + ".match(/[\\d.]+/g).map(Number)"
+    )
+    assert red > green > blue, "amber, not grey"
+    # Steps go on from there.
+    page.keyboard.press("ArrowRight")
+    expect(page.locator('[part="place"]')).to_contain_text("Round 2 of 2")
+
+
+def test_the_text_is_one_line_whose_end_is_seen(presented):
+    long = a_run([a_round("aaa", index) for index in range(9)], vocabulary=VOCABULARY)
+    for prompt, side in (("Once\nupon a time, ", "right"), ("היה היה ", "left")):
+        page = presented(dataclasses.replace(long, prompt=dataclasses.replace(long.prompt, text=prompt * 20)))
+        row = page.locator(".words .tail").first
+        line, text = row.bounding_box(), row.locator("> span").bounding_box()
+        assert text["width"] > line["width"] and text["height"] < 1.5 * line["height"]
+        ends = {"left": (line["x"], text["x"]), "right": (line["x"] + line["width"], text["x"] + text["width"])}
+        assert ends[side][0] == pytest.approx(ends[side][1], abs=1)
+        assert "\n" not in row.inner_text()
+    page = presented(dataclasses.replace(RUNS["plain"], prompt=dataclasses.replace(long.prompt, text="Once\nupon")))
+    expect(page.locator(".words .tail").first).to_have_text("Once↵upon")
+
+
+def test_the_residual_lists_what_it_has_and_not_what_the_target_likes_best(presented):
     page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
-    cells = page.locator(".overview .passed:has(> .m:not(:empty))").all()
+    run = Run.load(ASSETS / "traces" / "sampled.json")
+    one = next(one for one in run.rounds if one.next.kind == "recovered")
+    likeliest = [(id, share) for row in one.top for id, share in row.residual if share > 0.0005][:3]
+    if one.next.id not in dict(likeliest):
+        likeliest[2:] = [(one.next.id, one.next.prob)]
+    page.evaluate(f"index => {VIEW}.choose(index, 'next')", one.index)
+    page.keyboard.press("Escape")
+    page.keyboard.press("p")
+    names = page.locator(".overview .passed.next .name")
+    expect(names).to_have_text([run.vocabulary[id].replace(" ", "·").replace("\n", "⏎") for id, _ in likeliest])
+
+
+def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_box(presented):
+    page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
+    cells = page.locator(".overview .drafted").all()
     for cell in cells:
-        box, number = cell.bounding_box(), cell.locator("> .m").bounding_box()
-        bars = [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
-        assert number["y"] + number["height"] <= bars[0]["y"] + 1
-        assert bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
+        word, numbers = (cell.locator(name).bounding_box() for name in ("> .w", "> .m"))
+        assert word["x"] + word["width"] <= numbers["x"] + 1
     assert len(cells) == 3
+    for cell in page.locator(".overview .passed").all():
+        box, bars = cell.bounding_box(), [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
+        assert box["y"] <= bars[0]["y"] and bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
 
 
 def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):
@@ -188,6 +242,7 @@ def test_a_moved_coin_leads_to_the_verdicts_of_the_run_that_has_it(presented, ru
         "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
     )
     page.keyboard.press("p")
+    expect(page.locator('[part="presentation"] .overview')).to_be_visible()
     assert move_coin(page, index, way) == "0.999"
     there = sampled(rule, f"{one.index + 1}.{index + 1}=0.999").rounds[one.index]
     assert outcomes(page, len(one.drafted)) == [token.outcome for token in there.drafted]
@@ -228,13 +283,49 @@ def test_a_temperature_makes_ranges_that_hold_the_truth(alone):
 
 def test_a_colder_round_is_judged_as_far_as_its_record_goes(presented):
     page = presented(RUNS["token"])
-    share = page.locator('.overview .passed[data-index="0"] .m')
+    share = page.locator('.overview .drafted[data-index="0"] .m .p')
     expect(share).to_have_text("p .25")
     # At half the temperature shares are squared: of .5 and .25 the second becomes .0625 / .3125.
     move(page, "suppose-temperature", 0.5)
     expect(share).to_have_text("p .20")
     expect(page.locator('[part="caption"]')).to_contain_text("judged at temperature 0.5")
     expect(page.locator(".flipped.next .w")).to_have_text("?")
+
+
+def test_what_the_record_does_not_hold_comes_from_whoever_has_the_models(show):
+    """Here the test has them, in the page's place (tests/decoding/test_supposed.py)."""
+    run = sampled("token")
+    pair = dataclasses.replace(tiny_pair("llama", noise=0.15, vocab=16), eos_ids=frozenset())
+    one, index = next(
+        (one, index)
+        for one in run.rounds
+        for index, token in enumerate(one.drafted)
+        if token.outcome == "rejected" and token.accept_prob > 0.1
+    )
+    there = sampled("token", f"{one.index + 1}.{index + 1}=0.05").rounds[one.index]
+    page = show(run)
+    page.evaluate(
+        """([view, message]) => {
+          const run = document.querySelector("specviz-run");
+          run.receive({ kind: "trace", parts: [], share: { pair: "tiny", settings: { seed: 5 } } });
+          run.receive({ kind: "pair", pair: "tiny" });
+          run.addEventListener("specviz-ask-supposed", ({ detail }) => {
+            window.asked = detail;
+            detail.answer(JSON.parse(message));
+          });
+        }""",
+        [VIEW, messages.rounds_message("", [there], vocabulary(pair, [there]))],
+    )
+    page.evaluate(f"([round, index]) => {VIEW}.choose(round, index)", [one.index, index])
+    move(page, "what-if", 0.05)
+    expect(page.locator('.closeup [part="say"]')).to_contain_text("u = 0.05: accepted")
+    page.locator('[part="picture-out"]').click()
+    assert outcomes(page, len(one.drafted)) == [token.outcome for token in there.drafted]
+    expect(page.locator(".flipped.next .w")).to_have_text(there.next.text.replace(" ", "·"))
+    asked = page.evaluate("(({ settings, pair, what }) => ({ settings, pair, what }))(window.asked)")
+    before = [id for earlier in run.rounds[: one.index] for id in earlier.emitted]
+    assert asked["what"]["tokens"] == before + [token.id for token in one.drafted]
+    assert asked["what"]["coins"] == {str(index): 0.05} and asked["pair"] == "tiny"
 
 
 def test_nothing_can_be_moved_before_it_has_happened(presented):

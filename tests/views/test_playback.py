@@ -1,6 +1,7 @@
 """Playback in a real browser: a place in a run shows what had happened there and nothing of what came later."""
 
 import itertools
+import json
 
 import pytest
 from elements import VIEW, feed, give
@@ -10,6 +11,7 @@ from playwright.sync_api import Page, expect
 from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Round, Run
 from specviz.views import run_messages as messages
+from specviz.views.charts import Trail
 
 TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
 
@@ -141,6 +143,7 @@ def test_each_step_shows_only_what_is_known_then_and_no_verdict_moves_a_chip(sho
             "nodes => nodes.map(node => [node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"
         )
 
+    page.locator('.list .chip[data-round="1"][data-index="1"]').click()  # near: the close-up follows the place
     press(page, "Home", *["ArrowRight"] * 4)
     assert page.evaluate(SEEN)["place"]["kind"] == "pass"
     before = places()
@@ -365,3 +368,77 @@ def test_without_motion_nothing_is_animated(show):
             "nodes => nodes.map(node => getComputedStyle(node).animationName)"
         )
         assert names and all((name == "none") == (motion == "reduce") for name in names)
+
+
+# The page around
+
+
+def test_keys_act_wherever_the_focus_is_but_in_a_field(show):
+    page = show(a_run((a_round("ard"), a_round("aa", 1))))
+    page.evaluate(
+        """() => {
+          const made = (tag, options) => Object.assign(document.createElement(tag), options);
+          document.body.prepend(made("input", { id: "field" }), made("button", { id: "other", textContent: "Other" }));
+          other.onclick = () => (window.pressed = (window.pressed ?? 0) + 1);
+        }"""
+    )
+
+    def place() -> dict | None:
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        return page.evaluate(f"{VIEW}.place")
+
+    def playing() -> bool:
+        return page.evaluate(f"{VIEW}.playing")
+
+    page.locator("#other").focus()
+    page.keyboard.press("Home")
+    assert place()["kind"] == "start"
+    page.keyboard.press("ArrowRight")
+    assert place()["stage"] == 1
+    # A button keeps its own key, a field all of them.
+    page.keyboard.press("Space")
+    assert page.evaluate("window.pressed") == 1 and not playing()
+    page.locator("#field").focus()
+    for key in ("ArrowRight", "End", "p", " "):
+        page.keyboard.press(key)
+    assert place()["stage"] == 1 and page.locator("#field").input_value() == "p "
+    # Those of the bar that were clicked leave the keys to the view: one press, one turn.
+    for name in ("predict", "play"):
+        page.locator(f'[part="{name}"]').click()
+        before = playing()
+        page.keyboard.press("Space")
+        assert playing() != before
+        expect(page.locator('[part="predict"]')).to_have_attribute("aria-pressed", "true")
+        if playing():
+            page.keyboard.press("Space")
+    # Another tab is shown.
+    page.evaluate(f"{VIEW}.style.display = 'none'")
+    page.locator("#other").focus()
+    page.keyboard.press("p")
+    assert not page.evaluate(f"{VIEW}.view.presentation.open")
+    page.evaluate(f"{VIEW}.style.display = ''")
+    page.keyboard.press("p")
+    expect(page.locator('[part="presentation"]')).to_be_visible()
+
+
+def test_charts_show_the_rounds_that_are_over_at_the_readers_place(show):
+    rounds = (a_round("ard"), a_tree(TREE, 1, seed=5), a_round("aa", 2), a_round("", 3))
+    page = show(a_run(rounds))
+    page.evaluate(
+        """charts => {
+          document.addEventListener("specviz-charts", ({ detail }) => (window.charts = detail));
+          const message = { kind: "rounds", run: "run", first: null, rounds: [], charts };
+          document.querySelector("specviz-run").receive(message);
+        }""",
+        json.loads(json.dumps(Trail.of(rounds).charts())),
+    )
+    page.locator('[part="unit"]').select_option("round")
+    press(page, "Home")
+    for count in range(len(rounds)):
+        # Its times are the whole run's, and whether it drafted trees.
+        shown = Trail.of(rounds[:count]).charts() | {3: Trail.of(rounds).charts()[3]}
+        shown[2]["trees"] = True
+        page.wait_for_function(
+            "charts => JSON.stringify(window.charts) === JSON.stringify(JSON.parse(charts))", arg=json.dumps(shown)
+        )
+        press(page, "ArrowRight")

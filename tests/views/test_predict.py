@@ -67,7 +67,8 @@ def truths(one: Round, rule: str) -> list[str]:
 def test_a_verdict_is_shown_once_it_was_guessed(show):
     page = show(RUNS["token"])
     predict(page)
-    question, tally, coin = part(page, "question"), part(page, "tally"), part(page, "coin")
+    question, tally, coin = part(page, "question"), part(page, "tally"), page.locator(".overview .flipped .line")
+    expect(part(page, "invitation")).to_contain_text("Predict is on")
     expect(tally).to_have_text("0 of 0 guessed right")
     assert press(page, *["ArrowRight"] * 5)["kind"] == "pass"
     expect(question).to_contain_text("accepted or rejected?")
@@ -75,7 +76,7 @@ def test_a_verdict_is_shown_once_it_was_guessed(show):
     before = press(page, "ArrowRight", " ", "ArrowRight")
     assert (before["kind"], state(page, "playing")) == ("pass", False)
     expect(coin).to_have_count(0)
-    expect(part(page, "distribution").first).to_be_visible()
+    expect(page.locator(".overview .passed .bars").first).to_be_visible()
     assert press(page, "a")["kind"] == "decide"
     expect(question).to_have_text("✓ Guessed right.")
     expect(tally).to_have_text("1 of 1 guessed right")
@@ -104,9 +105,8 @@ def test_a_verdict_is_shown_once_it_was_guessed(show):
     dialog.get_by_role("button", name="accepted").click()
     expect(part(page, "tally")).to_have_text("1 of 1 guessed right")
     expect(dialog.locator(".flipped .line")).to_be_visible()
-    # The keyboard goes on where the answer was.
-    expect(dialog.get_by_role("button", name="Step forward")).to_be_focused()
-    press(page, " ", "r")
+    # The keys go on: what was clicked is not pressed once more.
+    press(page, "ArrowRight", "r")
     expect(part(page, "tally")).to_have_text("2 of 2 guessed right")
 
 
@@ -146,6 +146,10 @@ def test_a_question_gives_no_token_away(show):
         press(page, answer[0])
     press(page, "ArrowRight")
     expect(part(page, "question")).to_contain_text("residual")
+    expect(page.locator(".overview .next")).to_have_count(2)
+    for piece in page.locator(".overview .next").all():
+        expect(piece).not_to_contain_text(one.next.text.strip())
+    page.locator('.overview [data-piece="pass"][data-index="next"]').click()
     residual = part(page, "residual").first
     expect(residual).to_be_visible()
     drawn = one.next.text.strip()
@@ -169,6 +173,7 @@ def test_another_run_is_predicted_from_its_start_and_not_overtaken(show):
     page.wait_for_function(f"() => {VIEW}.rounds.length === 1 && {VIEW}.place.kind === 'start'")
     expect(part(page, "tally")).to_have_text("0 of 0 guessed right")
     expect(part(page, "place")).to_contain_text("before the only round")
+    expect(part(page, "invitation")).to_contain_text("Predict is on")
     press(page, *["ArrowRight"] * 5, "a", "ArrowRight", "r", "ArrowRight", "1")
     expect(part(page, "tally")).to_have_text("3 of 3 guessed right")
     assert press(page, "ArrowRight", "ArrowRight")["kind"] == "next"

@@ -48,7 +48,7 @@ def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_o
             assert (boxes[other]["y"] < boxes[one_index]["y"]) == above
     # No column is higher than the widest depth needs.
     assert len({box["y"] for box in boxes.values()}) <= max(depth.count(level) for level in set(depth))
-    lines = page.locator(".tree .branches path").evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
+    lines = page.locator(".list .tree .branches path").evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
     assert sorted(lines) == sorted([token.outcome for token in one.drafted] + [one.next.kind])
 
 
@@ -74,14 +74,14 @@ def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
         assert shown(page, one.index) == {*map(str, range(9)), "next"}
     # A chain has nothing to unfold.
     page = show(a_run((a_round("ard"),)))
-    assert page.locator(".toggle").count() == page.locator(".tree").count() == 0
+    assert page.locator(".toggle").count() == page.locator(".list .tree").count() == 0
 
 
 def test_on_a_phone_a_wide_tree_scrolls_in_its_own_box(show):
     page = show(a_tree_run(a_tree(WIDE, seed=3)), viewport={"width": 390, "height": 844})
     unfold(page, 0)
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    box = page.locator(".tree")
+    box = page.locator(".list .tree")
     assert box.evaluate("node => node.scrollWidth > 2 * node.clientWidth")
     # A chip far to the right comes into view when it is reached, and is large enough for a finger.
     far = chip(page, 0, 57)
@@ -171,7 +171,7 @@ def test_a_token_says_what_proposed_it(show):
     unfold(page, 1)
     assert "Proposed by head 2." in ask(page, 1, 5)
     # Where one head proposed a whole depth, its column says so.
-    expect(page.locator(".tree .source")).to_have_text(["head 1", "head 2", "head 3"])
+    expect(page.locator(".list .tree .source")).to_have_text(["head 1", "head 2", "head 3"])
 
 
 # Other rules, early stops, the header
@@ -264,7 +264,7 @@ def test_text_and_sources_of_a_tree_are_data(show):
     page = show(a_tree_run(one, settings={"branches": hostile}))
     unfold(page, 0)
     assert hostile in ask(page, 0, 7)
-    expect(page.locator(".tree .source").first).to_have_text(hostile)
+    expect(page.locator(".list .tree .source").first).to_have_text(hostile)
     expect(page.locator('[part="meta"]')).to_contain_text(hostile)
     assert page.evaluate("window.pwned") is None
     assert page.locator("specviz-run img").count() == 0
@@ -274,12 +274,12 @@ def test_two_thousand_rounds_of_trees_build_only_what_is_looked_at(show):
     parents = (-1, -1, *(place // 2 for place in range(14)))
     shapes = [a_tree(parents, seed=seed) for seed in range(20)]
     page = show(a_tree_run(*(replace(shapes[index % 20], index=index) for index in range(2000))))
-    assert page.locator(".tree").count() == 1
+    assert page.locator(".list .tree").count() == 1
     assert page.locator(".round").count() < 300
     box = page.locator('[part="rounds"]')
     box.evaluate("node => { node.scrollTop = 0; }")
     unfold(page, 0)
-    assert page.locator(".tree").count() <= 2
+    assert page.locator(".list .tree").count() <= 2
     page.evaluate(f"{VIEW}.shadowRoot.activeElement.blur()")  # rows that hold the focus stay
     box.evaluate("node => { node.scrollTop = node.scrollHeight; }")
     page.wait_for_function(f"() => !{VIEW}.shadowRoot.querySelector('.round[data-round=\"0\"]')")

@@ -200,7 +200,7 @@ class SpecvizBeside extends SpecvizElement {
     }));
     const count = tokens.length ? [make("span", { class: "count", title: this.say("beside.pass_title", { n: passes }), text: String(passes) })] : [];
     return make("div", { class: "cell", "data-side": name },
-      make("b", { class: "name", "aria-hidden": "true", text: name }), make("span", { class: "words", dir: "auto" }, ...words), ...count);
+      make("b", { class: "name", "aria-hidden": "true", text: name }), make("span", { class: "words", dir: "auto", translate: "no" }, ...words), ...count);
   }
 }
 

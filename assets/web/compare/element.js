@@ -299,7 +299,7 @@ class SpecvizCompare extends SpecvizElement {
     const line = (name, cells, end) => make("tr", {}, make("th", { scope: "row", text: name }), ...cells, end);
     const judged = (rule, key) => line(this.say(RULES[rule]), tokens.map((token, i) => this.judgement(token[key], i, round.kept[rule], rule)), this.nextCell(round.next[rule]));
     const head = make("tr", {}, make("td", { class: "number", text: this.say("compare.round", { number: round.index + 1 }) }),
-      ...tokens.map((token) => make("th", { scope: "col", dir: "auto", class: "token", text: visible(token.text) })), make("th", { scope: "col", text: this.say("compare.then") }));
+      ...tokens.map((token) => make("th", { scope: "col", dir: "auto", translate: "no", class: "token", text: visible(token.text) })), make("th", { scope: "col", text: this.say("compare.then") }));
     return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.round", { number: round.index + 1 }) },
       make("table", { class: "round", "data-round": round.index },
         make("thead", {}, head),
@@ -316,7 +316,7 @@ class SpecvizCompare extends SpecvizElement {
   }
 
   nextCell({ text, kind }) {
-    return make("td", { class: `token ${kind}`, dir: "auto", "aria-label": this.say("compare.next", { kind: this.say(`common.${kind}`), text }), text: `${kind === "bonus" ? "★" : "↻"} ${visible(text)}` });
+    return make("td", { class: `token ${kind}`, dir: "auto", translate: "no", "aria-label": this.say("compare.next", { kind: this.say(`common.${kind}`), text }), text: `${kind === "bonus" ? "★" : "↻"} ${visible(text)}` });
   }
 }
 

@@ -6,7 +6,7 @@ import { open } from "./frame.js";
 
 open((main, { words, label }, { message, prompt }, before) => {
   const table = make("specviz-compare");
-  main.append(make("p", { class: "prompt", dir: "auto", tabindex: "0", role: "region", "aria-label": label, text: prompt }), table);
+  main.append(make("p", { class: "prompt", dir: "auto", translate: "no", tabindex: "0", role: "region", "aria-label": label, text: prompt }), table);
   table.words = words;
   table.receive(JSON.parse(message));
   if (before) table.sortAs(before.querySelector("specviz-compare"));

@@ -17,13 +17,9 @@ export function join({ element, server }, { words }) {
     document.documentElement.style.setProperty("--sv-above", `${Math.ceil(below.getBoundingClientRect().top + window.scrollY)}px`);
   };
   new ResizeObserver(measure).observe(head);
-  const brand = /** @type {HTMLElement} */ (told.parentElement);
   // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
   const show = (/** @type {[string[], number | null]} */ [names, seconds] = [[], null]) => {
     const text = sentence(say, names, seconds);
-    // Nothing beside it moves while it says less than usual; after that it gives way again.
-    if (text === null) brand.style.removeProperty("--sv-room");
-    else if (!brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
     told.textContent = text ?? usual;
     told.classList.toggle("sv-at-work", text !== null);
   };

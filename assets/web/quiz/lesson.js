@@ -1,4 +1,4 @@
-// A class's answers, as the page's server keeps them for one lesson (specviz/ui/lessons.py).
+// A class's answers, as the page's server keeps them for one lesson (specviz/ui/routes/lessons.py).
 
 /** @typedef {{ seats: number, before: number[][][], after: number[][][] }} Counts by form, question and option */
 /** @typedef {{ code: string, key: string }} Taught */

@@ -6,8 +6,10 @@
 
 import { bringIntoSight, make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { momentParts, momentStyle } from "../moment/moment.js";
 import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
+import { raceScene } from "./still.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
@@ -17,7 +19,7 @@ const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
 const WINNERS = ["did_not_pay", "paid"]; // the verdicts that name them, lane by lane
 
-const sheets = [await sheet(new URL("race.css", import.meta.url))];
+const sheets = [await sheet(new URL("race.css", import.meta.url)), momentStyle];
 
 class SpecvizRace extends SpecvizElement {
   static sheets = sheets;
@@ -58,7 +60,7 @@ class SpecvizRace extends SpecvizElement {
       race: (message) => {
         this.held.comparison = message.comparison;
         this.held.over = false;
-        this.held.passes = message.passes;
+        Object.assign(this.held, { passes: message.passes, made: message.made ?? "" });
         this.held.lanes = message.lanes.map((lane) => ({ ...lane, starts: sums(lane.counts), shown: 0, passes: 0, done: false }));
         this.held.end = Math.max(...this.held.lanes.map((lane) => lane.times.at(-1) ?? 0));
         this.ui.lanes.forEach((lane, i) => {
@@ -115,7 +117,7 @@ class SpecvizRace extends SpecvizElement {
       make("div", { class: "controls" }, this.ui.play, restart,
         make("div", { class: "speeds", role: "group", "aria-label": this.say("race.speed") }, ...this.ui.speeds),
         make("span", { class: "clock" }, this.ui.clock, this.ui.of)),
-      this.ui.seek);
+      make("div", { class: "along" }, this.ui.seek, ...momentParts(this.say, this, (sheet) => raceScene(this, sheet))));
   }
 
   laneCard(key) {
@@ -131,7 +133,7 @@ class SpecvizRace extends SpecvizElement {
     lane.bar = make("i");
     lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
-    lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
+    lane.text = make("div", { class: "text", part: "text", translate: "no", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
     lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },
       make("div", { class: "top" }, make("h3", { text: name }), lane.subtitle, lane.crown), counters,
       make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);
@@ -215,17 +217,21 @@ class SpecvizRace extends SpecvizElement {
     this.showResult();
   }
 
+  /** How far a lane is at a time of the clock. */
+  stand(lane, time) {
+    const passes = roundsBy(lane.times, time);
+    const [tokens, done] = [lane.starts[passes], passes === lane.times.length];
+    const elapsed = Math.min(time, lane.times.at(-1) ?? 0);
+    return { passes, tokens, done, elapsed, speed: done ? lane.tokens_per_second : elapsed > 0 ? tokens / elapsed : null };
+  }
+
   drawLane(lane, view) {
-    const passes = roundsBy(lane.times, this.held.clock);
-    const tokens = lane.starts[passes];
-    lane.passes = passes;
-    lane.done = passes === lane.times.length;
+    const { passes, tokens, done, elapsed, speed } = this.stand(lane, this.held.clock);
+    Object.assign(lane, { passes, done });
     this.growText(lane, view, tokens);
-    const elapsed = Math.min(this.held.clock, lane.times.at(-1) ?? 0);
     setText(view.counts.tokens, String(tokens));
     setText(view.counts.target_passes, String(passes));
     setText(view.counts.seconds, seconds(elapsed));
-    const speed = lane.done ? lane.tokens_per_second : elapsed > 0 ? tokens / elapsed : null;
     setText(view.counts.tokens_per_second, speed === null ? "—" : rate(speed));
     view.bar.style.width = `${lane.tokens ? (100 * tokens) / lane.tokens : 0}%`;
   }
@@ -246,9 +252,11 @@ class SpecvizRace extends SpecvizElement {
   /** The mark goes by the measured speedup, if that tells; it shows once that lane is home. */
   drawWinner() {
     if (!this.held.lanes.length) return;
-    const best = WINNERS.indexOf(this.verdict());
-    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === best && this.held.lanes[i].done));
+    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === this.winner && this.held.lanes[i].done));
   }
+
+  /** The faster lane, -1 where none was. */
+  get winner() { return WINNERS.indexOf(this.verdict()); }
 
   /** Whether speculation paid off, as far as its interval tells; files of earlier versions have none. */
   verdict() {

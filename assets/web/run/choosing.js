@@ -5,6 +5,7 @@ import { chipAt, revealRound, setOpen, setTabStop } from "./list/list.js";
 import { place } from "./place.js";
 import { chipOfEmitted, emittedPosition, firstRejected } from "./record/records.js";
 import { drawPicture } from "./picture/picture.js";
+import { drawTransport } from "./playback/transport.js";
 import { showInTree } from "./list/tree_box.js";
 import { isTree } from "./record/trees.js";
 
@@ -35,17 +36,17 @@ export function choose(view, spot, { pin = false, reveal = false } = {}) {
   if (position >= 0) view.spans[spot.round]?.[position]?.classList.add("chosen");
   view.ui.picture.toggleAttribute("data-open", pin);
   drawPicture(view);
-  if (pin && button && view.ui.view.dataset.layout === "narrow") uncover(view, button);
 }
 
-/**
- * The sheet of the narrow layout must not lie over the chip it speaks about.
- *
- * @param {View} view @param {HTMLElement} button
- */
-function uncover(view, button) {
-  const hidden = button.getBoundingClientRect().bottom + 12 - view.ui.picture.getBoundingClientRect().top;
-  if (hidden > 0) window.scrollBy({ top: hidden });
+/** By a reader's hand: what plays stops, and the picture stays in the window, beside the chip it speaks about. @param {View} view @param {Spot} spot @param {boolean} [reveal] */
+export function pin(view, spot, reveal = false) {
+  view.pause();
+  if (!view.presentation.open) view.picture.piece ??= "draft";
+  choose(view, spot, { pin: true, reveal });
+  drawTransport(view);
+  const button = chipAt(view, spot.round, spot.index);
+  const hidden = button ? view.ui.picture.getBoundingClientRect().bottom + 12 - button.getBoundingClientRect().top : 0;
+  if (button && !reveal && hidden > 0) window.scrollBy({ top: -hidden });
 }
 
 /** @param {View} view */
@@ -57,13 +58,14 @@ function clearMarks(view) {
 }
 
 /**
- * Unpins; in the narrow layout this closes the sheet. Focus goes back to the chip it came from.
+ * Unpins: back to the whole round. Focus goes back to the chip it came from.
  *
  * @param {View} view @param {boolean} refocus
  */
 export function letGo(view, refocus) {
   const { chosen } = view;
   view.pinned = false;
+  view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open");
   if (refocus && chosen) chipAt(view, chosen.round, chosen.index)?.focus({ preventScroll: true });
   drawPicture(view);
@@ -87,7 +89,7 @@ export function showSomething(view) {
   const spot = view.run.start.recorded ? firstRefusal(view.run) : newestRefusal(view.run);
   if (!spot || !view.run.rounds.length) return;
   if (!view.everOpened && isTree(view.run.at(spot.round))) setOpen(view, spot.round, true);
-  if (!view.everChosen && view.ui.view.dataset.layout === "wide") choose(view, spot);
+  if (!view.everChosen) choose(view, spot);
 }
 
 /** A recorded run is read from its beginning. @param {Run} run @returns {Spot} */
@@ -114,23 +116,23 @@ export function onChipClick(view, event) {
   const spot = place(button);
   const again = view.pinned && view.chosen?.round === spot.round && view.chosen.index === spot.index;
   if (again) letGo(view, false);
-  else choose(view, spot, { pin: true });
+  else pin(view, spot);
 }
 
 /** @param {View} view @param {any} event */
 export function onTextClick(view, event) {
   const span = event.target.closest(".t");
-  if (span) choose(view, placeOfWord(view.run, span), { pin: true, reveal: true });
+  if (span) pin(view, placeOfWord(view.run, span), true);
 }
 
 /**
- * Hovering previews, in the wide layout only, and the last preview stays: a reader moves the mouse away to read it.
+ * Hovering previews, and the last preview stays: a reader moves the mouse away to read it.
  * A list that scrolls under a resting mouse is not hovering.
  *
  * @param {View} view @param {any} event
  */
 export function onPointer(view, event) {
-  if (event.pointerType !== "mouse" || view.pinned || view.ui.view.dataset.layout !== "wide") return;
+  if (event.pointerType !== "mouse" || view.pinned || view.playback.playing) return;
   if (!event.movementX && !event.movementY) return;
   const target = event.target.closest(".chip, .t");
   if (!target) return;
@@ -145,5 +147,5 @@ export function onFocus(view, event) {
   setTabStop(view, button);
   if (!button.matches(":focus-visible")) return;
   // What is pinned goes along: two tokens looked at would be one too many.
-  if (view.pinned || view.ui.view.dataset.layout === "wide") choose(view, place(button), { pin: view.pinned });
+  choose(view, place(button), { pin: view.pinned });
 }

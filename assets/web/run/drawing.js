@@ -48,7 +48,9 @@ export function redraw(view) {
 /** @param {View} view */
 export function draw(view) {
   if (view.ui.view.dataset.state !== view.run.phase) view.ui.view.dataset.state = view.run.phase;
-  setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say("rounds.reading") : view.run.status);
+  const status = view.run.phase === "running" && !view.run.rounds.length ? view.say("rounds.reading") : view.run.status;
+  setText(view.ui.status, status);
+  view.ui.status.title = status;
   setText(view.ui.meta, metaLine(view));
   const { recorded, file } = view.run.start;
   const source = recorded || (file ? view.say("rounds.opened", { file }) : "");

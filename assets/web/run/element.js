@@ -7,41 +7,51 @@
 //   specviz-share        the link to the run; detail: as the message has it
 //   specviz-ask-missing  rounds were lost on the way; detail: { run, first, count, answer }: answer([message, …]) fills
 //                        them in, as long as the run is on the screen
+//   specviz-ask-supposed what would have been, with the models that made the run; detail: { settings, pair, what, answer }:
+//                        answer(message) brings that round, null none
 //   specviz-branch       somebody has set a coin of the run on the screen by hand; detail: where, { round, index }
 //   specviz-press        and wants the run that follows from it (gradio/remote.js)
 //   specviz-kept         the page was loaded again; detail: { run }, the one that was on its screen
 // Its getters show what it holds.
 
 import { SpecvizElement, sheet } from "../shared/element.js";
-import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSomething } from "./choosing.js";
+import { chartsAfter } from "./charted.js";
+import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, pin } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback/playback.js";
-import { drawPicture, pictureCard } from "./picture/picture.js";
-import { buildPresentation, openPresentation } from "./playback/present.js";
+import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
+import { pictureCard } from "./picture/picture.js";
+import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./record/records.js";
+import { roundsOver } from "./place.js";
 import { knownAt } from "./record/stages.js";
 import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
 import { kept } from "../shared/kept.js";
+import { momentStyle } from "../moment/moment.js";
 import { View } from "./view.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
 /** @typedef {import("./types.js").Gap} Gap */
 /** @typedef {import("./types.js").Index} Index */
 
-const WIDE = 790; // px of width from which the picture stands beside the rounds
+const DRAW_EVERY = 150; // ms between two drawings of the charts
 const SMALL = 520; // px below which it is a phone
 
 const styles = ["run", "picture/picture", "playback/playback", "playback/present"];
 const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
 
 export class SpecvizRun extends SpecvizElement {
-  static sheets = sheets;
+  static sheets = [...sheets, momentStyle];
+
+  connected() {
+    this.listen(document, "keydown", (event) => this.view && this.actions && onPlaybackKey(this.view, event, this.actions));
+    this.listen(window, "beforeprint", () => this.view && layOutForPaper(this.view));
+  }
 
   build() {
     this.view = new View(this, this.shadow, this.say);
@@ -62,16 +72,16 @@ export class SpecvizRun extends SpecvizElement {
       step: (/** @type {number} */ direction) => step(view, direction),
       goToStart: () => goToStart(view),
       goToEnd: () => goToEnd(view),
+      watchAgain: () => watchAgain(view),
       goToRound: (/** @type {number} */ count) => goToRound(view, count),
       togglePlay: () => togglePlay(view),
-      openPresentation: () => openPresentation(view),
+      openPresentation: () => present(view),
       togglePredict: () => togglePredict(view),
       guess: (/** @type {string | null} */ value) => guess(view, value),
     };
     const { ui } = view;
-    ui.frames = make("div", { class: "frame" },
-      make("div", { class: "main" }, textCard(view), transportCard(view, actions), roundsCard(view)), pictureCard(view, { choose, letGo }));
-    ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figuresBar(view), ui.frames);
+    ui.frames = make("div", { class: "frame" }, textCard(view), pictureCard(view, { choose, letGo }), transportCard(view, actions), roundsCard(view));
+    ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, figuresBar(view), ui.frames);
     this.shadow.append(ui.view);
     buildPresentation(view);
     ui.text.addEventListener("click", (/** @type {any} */ event) => onTextClick(view, event));
@@ -79,20 +89,10 @@ export class SpecvizRun extends SpecvizElement {
     ui.rounds.addEventListener("focusin", (/** @type {any} */ event) => onFocus(view, event));
     ui.rounds.addEventListener("keydown", (/** @type {any} */ event) => onKey(view, event));
     for (const box of [ui.text, ui.rounds]) box.addEventListener("pointermove", (/** @type {any} */ event) => onPointer(view, event));
-    this.shadow.addEventListener("keydown", (event) => onPlaybackKey(view, /** @type {KeyboardEvent} */ (event), actions));
-    new ResizeObserver(([entry]) => this.fit(view, entry.contentRect.width)).observe(ui.view);
-  }
-
-  /** @param {View} view @param {number} width */
-  fit(view, width) {
-    if (!width) return; // hidden tab
-    const layout = width >= WIDE ? "wide" : "narrow";
-    if (view.ui.view.dataset.layout !== layout) {
-      view.ui.view.dataset.layout = layout;
-      drawPicture(view);
-      showSomething(view); // a run may have been drawn before its width was known
-    }
-    view.ui.view.toggleAttribute("data-small", width < SMALL);
+    this.actions = actions;
+    const fit = (/** @type {number} */ width) => width && ui.view.toggleAttribute("data-small", width < SMALL); // 0: a hidden tab
+    new ResizeObserver(([entry]) => fit(entry.contentRect.width)).observe(ui.view);
+    fit(ui.view.clientWidth); // before it is painted: nothing moves
   }
 
   get handlers() {
@@ -105,7 +105,8 @@ export class SpecvizRun extends SpecvizElement {
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
     if (message.kind === "pair") return schedule(this.view);
     Object.assign(this.told.charts, message.charts);
-    if (message.charts) this.tell("specviz-charts", message.charts);
+    if (message.charts && !this.view.playback.at) this.tell("specviz-charts", message.charts);
+    else if (message.charts) this.tellCharts(true);
     if (message.share) {
       this.view.run.pair = message.share.pair ?? "";
       this.tell("specviz-share", (this.told.share = message.share));
@@ -113,6 +114,17 @@ export class SpecvizRun extends SpecvizElement {
     // Again for the same run when its speedup was measured, or when rounds that were missing have come.
     if (this.finished) this.tell("specviz-finished", this.finished);
     schedule(this.view);
+  }
+
+  /** Charts follow the reader's place, a few times a second: plotly takes longer than a frame. @param {boolean} [anew] */
+  tellCharts(anew = false) {
+    const over = this.view && roundsOver(this.view);
+    if (over === this.charted && !anew) return;
+    this.charted = over;
+    this.charting ||= setTimeout(() => {
+      this.charting = 0;
+      this.tell("specviz-charts", this.charts);
+    }, DRAW_EVERY);
   }
 
   /** @param {Gap} gap */
@@ -137,7 +149,11 @@ export class SpecvizRun extends SpecvizElement {
   get note() { return this.view?.run.note ?? ""; }
   get recorded() { return Boolean(this.view?.run.start.recorded); }
   get share() { return this.told?.share ?? null; }
-  get charts() { return this.told?.charts ?? {}; }
+  /** As far as the reader's place. */
+  get charts() {
+    const charts = this.told?.charts ?? {};
+    return this.view?.playback.at ? chartsAfter(charts, this.rounds.slice(0, roundsOver(this.view))) : charts;
+  }
   get chosen() { return this.view?.chosen ?? null; }
   get pinned() { return this.view?.pinned ? this.view.chosen : null; }
   get missing() { return this.view?.run.missing ?? []; }
@@ -167,7 +183,7 @@ export class SpecvizRun extends SpecvizElement {
   choose(round, index) {
     if (!this.view) return;
     draw(this.view); // the list may lag behind the messages
-    choose(this.view, { round, index }, { pin: true, reveal: true });
+    pin(this.view, { round, index }, true);
   }
 
   release() {

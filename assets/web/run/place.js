@@ -79,6 +79,9 @@ export function frontier(view) {
   return { round: at.round, count: committedIn(view.run, at.round, knownAt(view.run, at.round, at.stage)) };
 }
 
+/** How many rounds are over at the reader's place. @param {View} view */
+export const roundsOver = ({ playback: { at }, run, drawn }) => (!at ? drawn : at.stage === endOf(run, at.round).stage ? at.round + 1 : at.round);
+
 /** For each new round of the text: the counts up to its end. @param {View} view @param {number} index */
 export function noteRound(view, index) {
   const round = view.run.rounds[index];
@@ -104,7 +107,7 @@ export function forgetDrawn(view) {
 export function figuresHere(view) {
   const { at } = view.playback;
   if (!at) return view.run.figures;
-  const over = at.stage === endOf(view.run, at.round).stage ? at.round + 1 : at.round;
+  const over = roundsOver(view);
   const { accepted, judged, holes } = view.playback.sums[over] ?? view.playback.sums.at(-1);
   const known = holes === 0;
   return {

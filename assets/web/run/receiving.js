@@ -3,7 +3,9 @@
 import { bringIntoSight, scrolling } from "../shared/dom.js";
 import { keep } from "../shared/kept.js";
 import { redraw } from "./drawing.js";
+import { whenAtRest } from "./picture/supposing.js";
 import { resetPlayback } from "./playback/playback.js";
+import { playsByItself } from "./playback/showing.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
 /** @typedef {import("./view.js").View} View */
@@ -59,10 +61,13 @@ export function handlersOf(view, ask) {
     },
     pair(message) {
       view.pair = message.pair;
+      whenAtRest(view); // what is supposed may be worked out now
     },
     trace(message) {
+      const { key } = view.run;
       for (const part of message.parts) handlers[part.kind](part);
       if (view.run.start.recorded) view.ui.followRounds.hold(); // a recorded run is read from its beginning
+      else if (view.run.key !== key) resetPlayback(view, false); // it comes from a file, or was on this page before
     },
   };
 
@@ -84,9 +89,10 @@ export function handlersOf(view, ask) {
 
 /** @param {View} view @param {string} key @param {string} [recorded] */
 function begin(view, key, recorded = "") {
-  resetPlayback(view);
+  resetPlayback(view, !recorded || playsByItself());
   view.begin(key);
   keep("run", recorded ? null : key);
+  view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);

@@ -13,7 +13,7 @@ import { AS_IT_WAS } from "./picture/suppose.js";
  * What the bar, the keys and the presentation can do.
  *
  * @typedef {{ step(direction: number): void, goToStart(): void, goToEnd(): void, goToRound(count: number): void,
- *   togglePlay(): void, openPresentation(): void, togglePredict(): void, guess(value: string | null): void }} Actions
+ *   watchAgain(): void, togglePlay(): void, openPresentation(): void, togglePredict(): void, guess(value: string | null): void }} Actions
  */
 
 export class View {
@@ -43,6 +43,7 @@ export class View {
   playback = {
     at: /** @type {Place | null} */ (null),
     playing: false,
+    showing: false, // the run is shown at a reader's speed (playback/showing.js), or was being shown when it was paused
     speed: 1,
     unit: "token", // or "decision", "round": how far a step goes
     timer: 0,
@@ -61,7 +62,7 @@ export class View {
   supposed = AS_IT_WAS;
 
   picture = {
-    piece: /** @type {Piece | null} */ ("draft"), // what the camera is close to; null: the whole round
+    piece: /** @type {Piece | null} */ (null), // what the camera is close to; null: the whole round
     token: "", // whose close-up was drawn last
   };
 
@@ -73,6 +74,12 @@ export class View {
     this.shadow = shadow;
     this.say = say;
     this.run = new Run(say, null);
+  }
+
+  /** What plays stops where it is: its reader has pointed at something, or moves by hand. */
+  pause() {
+    clearTimeout(this.playback.timer);
+    this.playback.playing = false;
   }
 
   /** Another run: what was chosen and unfolded belonged to the last one. `redraw` empties the page. @param {string} key */

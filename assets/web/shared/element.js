@@ -114,10 +114,10 @@ export class SpecvizElement extends HTMLElement {
   /**
    * Listens to another part of the page for as long as the element is on it; called from `connected`.
    *
-   * @template {keyof DocumentEventMap} Type
+   * @template {keyof (DocumentEventMap & WindowEventMap)} Type
    * @param {Document | Window} target
    * @param {Type} type
-   * @param {(event: DocumentEventMap[Type]) => void} handler
+   * @param {(event: (DocumentEventMap & WindowEventMap)[Type]) => void} handler
    */
   listen(target, type, handler) {
     target.addEventListener(type, /** @type {EventListener} */ (handler), { signal: this.#onPage?.signal });

@@ -44,8 +44,15 @@ function visibleParts(say, text) {
 export function showToken(say, node, text) {
   node.replaceChildren(...visibleParts(say, text).map(([part, mark]) => (mark ? make("i", { text: part }) : part)));
   node.setAttribute("dir", "auto");
+  node.setAttribute("translate", "no");
   return node;
 }
+
+/** A token as a text alone, its white space as marks. @param {Say} say @param {string} text */
+export const tokenLabel = (say, text) => visibleParts(say, text).map(([part]) => part).join("");
+
+/** Running text on one line: spaces stay, other control characters become marks. @param {Say} say @param {string} text */
+export const onOneLine = (say, text) => [...text].map((char) => (char === " " || char === "\ufffd" ? char : visibleParts(say, char)[0][0])).join("");
 
 /**
  * ‹ dragon›: the token as prose quotes it; isolated so that right-to-left text cannot turn the sentence around.

@@ -22,7 +22,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
-from specviz.ui.contest import OWN, Choice, Comparison, comparison_of, order_of
+from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import result_page
@@ -76,17 +76,17 @@ def create_compare_tab(desk: Desk) -> Tab:
     view = element_view("compare", say)
     button, offer = desk.result_button("comparison")
 
-    def chosen(pair: ModelPair, values: dict[str, Any]) -> Choice:
+    def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
         # The fields may be older than the pair, and hold drafters that `offered` takes away.
         possible = [name for name in values["drafters"] if refusal(pair, name) is None]
-        return Choice(**values | {"drafters": possible or values["drafters"]})
+        return ContestOptions(**values | {"drafters": possible or values["drafters"]})
 
     def check(pair: ModelPair, order: Order, **values: Any) -> None:
         comparison_of(runner, pair, order, chosen(pair, values))
 
     def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
-        choice = chosen(runner.store.get(order.pair), values)
-        if page := (yield from compare(runner, order, choice, visit.halt, say.language)):
+        options = chosen(runner.store.get(order.pair), values)
+        if page := (yield from compare(runner, order, options, visit.halt, say.language)):
             desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
@@ -160,13 +160,13 @@ def _counted(text: str, say: Words) -> str:
 
 
 def compare(
-    runner: Runner, order: Order, choice: Choice, halt: threading.Event, language: str
+    runner: Runner, order: Order, options: ContestOptions, halt: threading.Event, language: str
 ) -> Generator[str, None, str | None]:
     """Messages for the table: progress, and the figures after every run. Returns the table as a page in a
     file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
     yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
     pair, say = runner.store.get(order.pair), words(language)
-    comparison = comparison_of(runner, pair, order, choice, halt)
+    comparison = comparison_of(runner, pair, order, options, halt)
     yield _table(comparison, say, "running", said("common.warming_up"), 0.0)
     finished = 0
     for text, fraction in comparison.progress():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -22,6 +23,7 @@ from specviz.ui.downloads import SUFFIXES, offered, run_files
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, Visit, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
+from specviz.ui.supposing import supposed_round
 from specviz.ui.tabs.race import progress
 from specviz.views.run_messages import message, notice, text_messages
 
@@ -36,7 +38,7 @@ PATIENCE = 20.0
 def create_generate_tab(desk: Desk) -> Tab:
     """Lays out the tab; its buttons stand below the controls."""
     runner, runs, say = desk.runner, desk.visitors.runs, desk.say
-    shown = create_viewer(runs, True, say)
+    shown = create_viewer(runs, partial(supposed_round, runner), say)
     wire_links(desk.controls, shown.share)
 
     def on_kept(wanted: gr.EventData) -> list[Any]:
@@ -65,16 +67,16 @@ class Viewer:
     share: gr.HTML  # the link to the run
 
 
-def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
+def create_viewer(runs: LiveRuns, suppose: Callable[[dict[str, Any]], str | None] | None, say: Words) -> Viewer:
     """Lays out the live view, its charts, the ways in and out of traces, and the recorded runs.
 
-    The view opens with the first recording. links: runs can be linked to, which takes models. Traces and
-    recordings are shown without a model, and past any run in line.
+    The view opens with the first recording. suppose: see `run_view`; None without models, and then nothing can be
+    linked to. Traces and recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
     shown = show(first, RECORDINGS[0])
     trace, page, cells = map(str, run_files(first, say).paths)
-    view = run_view(say, runs.missing_rounds, value=shown.message)
+    view = run_view(say, runs.missing_rounds, suppose, value=shown.message)
     element_view("beside", say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
@@ -84,7 +86,7 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         upload = gr.UploadButton(
             say("generate.upload"), file_types=[".json"], file_count="single", size="sm", elem_id="open-run"
         )
-        share = share_view(say, shown.share, links)
+        share = share_view(say, shown.share, suppose is not None)
     dropped("run-view", "open-run")
     gallery = gallery_view(say, shown.share["recording"])
 

@@ -23,7 +23,7 @@ from transformers import (
 import specviz
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
-from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.cached_model import CachedModel, new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET, Role
@@ -288,7 +288,7 @@ def greedy_run(pair: ModelPair, prompt: list[int], max_new_tokens: int = 20, **s
 @torch.inference_mode()
 def assert_same_rows(cached: CachedModel, ids: list[int], close: float = 1e-4) -> None:
     """Whatever a cache has been through, it holds what one pass over the text's first tokens leaves in a fresh one."""
-    fresh = reader(cached.model, Stopwatch(cached.device))
+    fresh = new_cached_model(cached.model, Stopwatch(cached.device))
     if not cached.length:  # a running state that was put back to where a text begins
         return
     fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), rows_wanted=1)

@@ -26,7 +26,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
 from specviz.ui import ways
-from specviz.ui.contest import Choice, comparison_of
+from specviz.ui.contest import ContestOptions, comparison_of
 from specviz.ui.controls import Controls
 from specviz.ui.desk import Desk
 from specviz.ui.device import PairName, PairStore
@@ -54,7 +54,7 @@ def controls(runner) -> Controls:
 
 
 ORDER = Order(PairName(), RunSettings("Once upon", max_new_tokens=12, seed=5))
-CHOICE = Choice(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
+OPTIONS = ContestOptions(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
 
 
 def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
@@ -149,17 +149,17 @@ def names(rows: Iterable[Row]) -> list[tuple]:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "choice", "drafting", "left_out"),
+    ("temperature", "options", "drafting", "left_out"),
     [
         # Every drafter meets every γ.
         (
-            *(1.0, CHOICE),
+            *(1.0, OPTIONS),
             [(mode, gamma, 1, "token") for mode in ("draft_model", "prompt_lookup") for gamma in (2, 4)],
             [],
         ),
         # Branches are for those that can, and blocks for chains.
         (
-            *(1.0, replace(CHOICE, gammas=[2], widths=[0, 1, 3], rules=["block", "typical"])),
+            *(1.0, replace(OPTIONS, gammas=[2], widths=[0, 1, 3], rules=["block", "typical"])),
             [
                 *(("draft_model", 2, 1, rule) for rule in ("token", "block", "typical")),
                 *(("draft_model", 2, 3, rule) for rule in ("tree", "typical")),
@@ -169,7 +169,7 @@ def names(rows: Iterable[Row]) -> list[tuple]:
         ),
         # At temperature 0 no rule is added.
         (
-            *(0.0, replace(CHOICE, gammas=[2], rules=["block", "typical"])),
+            *(0.0, replace(OPTIONS, gammas=[2], rules=["block", "typical"])),
             [(mode, 2, 1, "token") for mode in ("draft_model", "prompt_lookup")],
             [(mode, 2, 1, rule) for mode in ("draft_model", "prompt_lookup") for rule in ("block", "typical")],
         ),
@@ -177,17 +177,17 @@ def names(rows: Iterable[Row]) -> list[tuple]:
     ids=["gammas", "branches and rules", "greedy"],
 )
 def test_plain_decoding_comes_first_and_then_all_that_fits_together(
-    runner, pair, temperature, choice, drafting, left_out
+    runner, pair, temperature, options, drafting, left_out
 ):
-    comparison = comparison_of(runner, pair, ORDER.but(temperature=temperature), choice)
+    comparison = comparison_of(runner, pair, ORDER.but(temperature=temperature), options)
     assert names(comparison.contest.entries) == [("plain", None, None, None), *drafting]
     assert names(comparison.left_out) == left_out
 
 
 def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_varied(runner, pair):
-    choice = Choice(["early_exit", "suffix"], [2], [0], [], 1, vary="confidence=0, 0.5")
+    options = ContestOptions(["early_exit", "suffix"], [2], [0], [], 1, vary="confidence=0, 0.5")
     order = ORDER.but(drafter="early_exit", exit_layer=1, confidence=0.9)
-    _, *drafting = comparison_of(runner, pair, order, choice).contest.entries
+    _, *drafting = comparison_of(runner, pair, order, options).contest.entries
     found = [(row.mode, row.settings["exit_layer"], row.settings["confidence"]) for row in drafting]
     assert found == [("early_exit", 1, 0.0), ("early_exit", 1, 0.5), ("suffix", None, None)]
     told = json.loads(messages.contest_message(drafting, phase="running", text="", fraction=0.0))
@@ -199,8 +199,8 @@ def test_parameters_are_those_that_are_set_and_every_value_of_the_one_that_is_va
 
 
 def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to_differ_in(runner, pair):
-    choice = replace(CHOICE, rules=["block", "typical"])
-    told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
+    options = replace(OPTIONS, rules=["block", "typical"])
+    told = compare(runner, ORDER.but(temperature=0.0), options, threading.Event(), "en")
     table = next(message for message in map(words().translated, map(json.loads, told)) if message["kind"] == "contest")
     assert {one["rule"] for one in table["rows"][1:]} == {"at temperature 0 all rules are the same"}
     told.close()
@@ -210,7 +210,7 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
 
 
 @pytest.mark.parametrize(
-    "order_changes, choice_changes, field, sentence",
+    "order_changes, option_changes, field, sentence",
     [
         ({}, {"repeats": 20}, "drafters", "100 runs, but this page allows at most 64"),
         ({}, {"drafters": []}, "drafters", "at least one"),
@@ -224,16 +224,16 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
         ({"chat": True}, {"prompts": "\n\nTwo fish"}, "prompts", r"Line 3 of the prompts: .* has no chat template"),
     ],
 )
-def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_changes, choice_changes, field, sentence):
+def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_changes, option_changes, field, sentence):
     with refused(field, sentence) as caught:
-        comparison_of(runner, pair, ORDER.but(**order_changes), replace(CHOICE, **choice_changes))
+        comparison_of(runner, pair, ORDER.but(**order_changes), replace(OPTIONS, **option_changes))
     assert words("de").error(caught.value) != str(caught.value)
 
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
     pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
-    comparison = comparison_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    comparison = comparison_of(runner, pair, ORDER.but(max_new_tokens=20), replace(OPTIONS, gammas=[2]))
     contest, said = comparison.contest, words().translated(list(comparison.progress()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
     assert [[run.repeat for run in contest.runs if run.number == number] for number in range(3)] == [[0, 1]] * 3
@@ -247,7 +247,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     assert drafted.speedup_interval[0] < drafted.speedup_measured < drafted.speedup_interval[1]
     # A run that was stopped is not counted, and the finished ones are.
     halt, order = threading.Event(), ORDER.but(max_new_tokens=200, temperature=0.0)
-    comparison = comparison_of(runner, pair, order, replace(CHOICE, gammas=[2], repeats=5), halt)
+    comparison = comparison_of(runner, pair, order, replace(OPTIONS, gammas=[2], repeats=5), halt)
     contest = comparison.contest
     for _ in comparison.progress():
         if len(contest.runs) >= 3:
@@ -267,10 +267,10 @@ PROMPTS = "\n".join(
 
 
 def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner, pair):
-    choice = replace(CHOICE, gammas=[2], repeats=1, prompts=PROMPTS)
+    options = replace(OPTIONS, gammas=[2], repeats=1, prompts=PROMPTS)
     order = ORDER.but(temperature=0.0, prompt="")
-    assert [one.settings.prompt for one in comparison_of(runner, pair, order, choice).orders] == LINES
-    *_, last = compare(runner, order, choice, threading.Event(), "en")
+    assert [one.settings.prompt for one in comparison_of(runner, pair, order, options).orders] == LINES
+    *_, last = compare(runner, order, options, threading.Event(), "en")
     told = words().translated(json.loads(last))
     assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
     assert [one["repeats"] for one in told["rows"]] == [5, 5, 5] and told["texts"]["of"] == 10

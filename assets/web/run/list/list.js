@@ -74,10 +74,14 @@ function onChunksMoved(view, entries) {
   ensureTabStop(view);
 }
 
-/** Blocks that were in sight, and not built because they were to come, are looked at anew. @param {View} view */
+/** Every block. @param {View} view */
+export function fillAll(view) {
+  for (const chunk of view.chunks) if (!chunk.built) fill(view, chunk);
+}
+
+/** All blocks are looked at anew: some were in sight but still to come, some were built for paper. @param {View} view */
 export function lookAgain(view) {
-  for (const { box, built } of view.chunks) {
-    if (built) continue;
+  for (const { box } of view.chunks) {
     view.ui.watcher.unobserve(box);
     view.ui.watcher.observe(box);
   }

@@ -1,7 +1,6 @@
 // The text of a run, each token tinted by where it came from.
 
 import { make } from "../../shared/dom.js";
-import { SYMBOL } from "../../shared/tokens.js";
 import { follower } from "./follower.js";
 import { frontier } from "../place.js";
 import { chipOfEmitted, nextKind } from "../record/records.js";
@@ -15,7 +14,7 @@ export function textCard(view) {
   view.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
   view.ui.prompt = make("span", { class: "prompt", part: "prompt" });
   view.ui.caret = make("span", { class: "caret", "aria-hidden": "true" });
-  view.ui.paper = make("div", { class: "paper", part: "paper" });
+  view.ui.paper = make("div", { class: "paper", part: "paper", translate: "no" });
   view.ui.textEmpty = make("div", { class: "empty" }, make("p", {
     text: view.say("rounds.text_empty"),
   }));
@@ -23,18 +22,8 @@ export function textCard(view) {
     view.ui.textEmpty, view.ui.paper);
   view.ui.followText = follower(view.ui.text, view.ui.paper);
   view.ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
-  const head = make("div", { class: "head" }, make("h3", { text: view.say("rounds.text") }), view.ui.recorded, view.ui.status);
-  return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text, legend(view.run));
-}
-
-/** @param {Run} run */
-function legend(run) {
-  const entry = (kind, rest) =>
-    make("span", {}, `${SYMBOL[kind]} `, make("b", { class: kind, text: run.say(`rounds.${kind}`) }), rest ? ` ${run.say(rest)}` : "");
-  return make("div", { class: "legend", part: "legend" },
-    entry("accepted", "rounds.legend_accepted"), entry("recovered", "rounds.legend_recovered"),
-    entry("bonus", "rounds.legend_bonus"), entry("rejected"),
-    make("span", { text: `┄ ${run.say("rounds.discarded")}` }), make("span", { text: `○ ${run.say("rounds.plain")}` }));
+  const head = make("div", { class: "head" }, view.ui.recorded, view.ui.status);
+  return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text);
 }
 
 /** @param {Run} run @param {number} index */

@@ -8,6 +8,8 @@ import { tokenName } from "../record/names.js";
 import { placeLabel, sealedAt, sentenceHere } from "../place.js";
 import { isLossy, rowOf, tokenAt } from "../record/records.js";
 import { sayDistance, sayReach, sayReadAgain } from "../record/sentences.js";
+import { roundShown } from "./suppose.js";
+import { saySupposed } from "./supposing.js";
 import { blockTable, siblingTable } from "./tables.js";
 import { whatIf } from "./whatif.js";
 
@@ -16,20 +18,21 @@ import { whatIf } from "./whatif.js";
 
 /** What is known of a token here. @param {View} view @param {Spot} spot */
 export function closeup(view, spot) {
-  const round = view.run.at(spot.round);
+  const round = roundShown(view, spot.round);
   const { index } = spot;
+  const token = tokenAt(round, index);
   const { coin, bars, draw } = evidence(view, spot);
-  const say = make("p", { class: "say", part: "say", text: sentenceHere(view, spot) });
+  const say = make("p", { class: "say", part: "say", text: saySupposed(view, spot) ?? sentenceHere(view, spot) });
   const title = (/** @type {string} */ text) => make("h3", { part: "picture-title", text });
   const pictures = make("div", { class: "pictures" }, make("div", {}, ...bars), make("div", {}, ...draw));
   if (sealedAt(view, spot)) return [make("div", { class: "said" }, title(placeLabel(view)), say), pictures];
-  const name = view.say("rounds.title", { round: spot.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, tokenAt(round, index).text) });
+  const name = view.say("rounds.title", { round: spot.round + 1, name: tokenName(view.run, round, index), token: "unknown" in token ? "?" : quoted(view.say, token.text) });
   const tables = [...blockTable(view.run, round, index), ...siblingTable(view.run, round, index)];
   const notes = [];
   const { reach } = rowOf(round, index);
   if (reach != null && index !== "next") notes.push(make("p", { class: "raw", part: "reach", text: sayReach(view.run, reach) }));
   if (round.read_again) notes.push(make("p", { class: "raw", part: "read_again", text: sayReadAgain(view.run, round) }));
   if (isLossy(round)) notes.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
-  if (view.pinned && !view.presentation.open && view.ui.view.dataset.layout === "wide") notes.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
+  if (view.pinned && !view.presentation.open) notes.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   return [make("div", { class: "said" }, title(name), say, ...coin, ...whatIf(view, spot), ...tables), pictures, make("div", { class: "notes" }, ...notes)];
 }

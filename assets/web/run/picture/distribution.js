@@ -1,9 +1,9 @@
 // Draws p and q where a token was judged or drawn.
 
 import { make } from "../../shared/dom.js";
-import { briefly, plainNumber } from "../../shared/numbers.js";
+import { brief, briefly, plainNumber } from "../../shared/numbers.js";
 import { quoted, showToken } from "../../shared/tokens.js";
-import { blockWeights, isBlock, isCopy, isJudged, isLossy, rowOf, tokenAt, tokenText } from "../record/records.js";
+import { blockWeights, isBlock, isCopy, isJudged, isLossy, isRefusal, rowOf, tokenAt, tokenText } from "../record/records.js";
 import { unbroken } from "../record/sentences.js";
 import { tempered } from "./tempered.js";
 import { isTree, parentOf, siblings } from "../record/trees.js";
@@ -30,7 +30,9 @@ export function distribution(run, round, index, refused, drawn, most = SHOWN, po
   const own = index !== "next" || drawn ? token.id : null;
   const { weight, ...known } = distributions(run, round, index);
   const [p, q] = [tempered(known.p, power), tempered(known.q, power)];
-  const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => of(p, b)[0] - of(p, a)[0]);
+  // Where the residual is drawn from, by what p has over q: the likeliest may have nothing left.
+  const over = (/** @type {number} */ id) => (refused && index === "next" ? Math.max(0, (weight ?? 1) * of(p, id)[0] - of(q, id)[1]) : 0);
+  const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => over(b) - over(a) || of(p, b)[0] - of(p, a)[0]);
   const shown = ids.slice(0, most);
   if (own !== null && !shown.includes(own) && (p.has(own) || q.has(own))) shown[Math.max(0, Math.min(most, shown.length) - 1)] = own;
   if (!shown.length) return [];
@@ -49,6 +51,23 @@ export function distribution(run, round, index, refused, drawn, most = SHOWN, po
   const greedy = Boolean(run.start.greedy);
   const heading = greedy && power === 1 ? "rounds.heading_raw" : both ? "rounds.heading_both" : "rounds.heading_target";
   return [make("h4", { text: run.say(heading) }), bars, barsLegend(run, token, { both, left, weight }), ...(power === 1 ? rawLine(run, token, index, greedy) : [])];
+}
+
+/**
+ * The residual's likeliest tokens and, once it is drawn, the next one, for the overview; nothing where the record lists none.
+ *
+ * @param {Run} run @param {Round} round @param {boolean} drawn @param {number} most
+ */
+export function residualBars(run, round, drawn, most) {
+  const pairs = (isRefusal(run, round, "next") && rowOf(round, "next").residual || []).filter(([, share]) => share > 0.0005).slice(0, most);
+  if (drawn && pairs.length && !pairs.some(([id]) => id === round.next.id)) pairs.splice(most - 1, 1, [round.next.id, round.next.prob ?? 0]);
+  const label = pairs.map(([id, share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
+  const rows = pairs.flatMap(([id, share]) => {
+    const stripe = make("i", { class: "left" });
+    stripe.style.width = `${(100 * share) / pairs[0][1]}%`;
+    return [nameOf(run, id, drawn && id === round.next.id), make("span", { class: "bar" }, stripe)];
+  });
+  return pairs.length ? [make("div", { class: "bars one", role: "img", "aria-label": label }, ...rows)] : [];
 }
 
 /** @param {Map<number, Range>} shares @param {number} id @returns {Range} */
@@ -120,14 +139,19 @@ function barRow(bars, row, { both, left, scale, weight }) {
   if (left) bars.append(make("span", { class: "v left", text: over ? briefly(/** @type {Range} */ (excess)) : "" }));
 }
 
+/** Whose p is, and q of a token that was drafted. @param {Run} run @param {any} token */
+export function pairLegend(run, token) {
+  const entry = (/** @type {string} */ kind, /** @type {string} */ sign, /** @type {string} */ name) =>
+    make("span", {}, make("b", { class: kind, text: sign }), ` ${run.say(`rounds.legend_${name}`)}`);
+  return make("span", { class: "legend", part: "pair-legend" }, entry("target", "p", "target"), ...(token ? [entry("draft", "q", isCopy(run, token) ? "copy" : "draft")] : []));
+}
+
 /**
  * @param {Run} run @param {any} token
  * @param {{ both: boolean, left: boolean, weight: number | null }} how
  */
 function barsLegend(run, token, { both, left, weight }) {
-  const entry = (kind, sign, text) => make("span", {}, make("b", { class: kind, text: sign }), ` ${text}`);
-  const legend = make("div", { class: "legend" }, entry("target", "p", run.say("rounds.legend_target")));
-  if (both) legend.append(entry("draft", "q", run.say(isCopy(run, token) ? "rounds.legend_copy" : "rounds.legend_draft")));
+  const legend = pairLegend(run, both ? token : null);
   if (!left) return legend;
   const text = weight === null ? run.say("rounds.legend_left") : run.say("rounds.legend_left_block", { w: plainNumber(weight) });
   legend.append(make("span", {}, make("i", { class: "patch" }), ` ${text}`));

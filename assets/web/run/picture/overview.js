@@ -3,6 +3,7 @@
 
 import { make } from "../../shared/dom.js";
 import { SYMBOL, quoted, showToken } from "../../shared/tokens.js";
+import { pairLegend, residualBars } from "./distribution.js";
 import { drawnLine } from "./draw_line.js";
 import { evidence } from "./evidence.js";
 import { sealedAt, sentenceHere } from "../place.js";
@@ -33,7 +34,7 @@ export function overview(view, spot, round) {
   const index = spot.round;
   const { at } = view.playback;
   const known = at && at.round === index ? knownAt(view.run, index, at.stage) : null;
-  const before = piece(view, "text", "next", view.say("playback.piece_text"), "words", tail(view, index, 0));
+  const before = piece(view, "text", "next", view.say("playback.piece_text"), "words", [...tail(view, index, 0), ...(round ? [pairLegend(view.run, round.drafted[0])] : [])]);
   if (!round) return [before];
   const count = known ? committedIn(view.run, index, known) : round.emitted.length;
   const supposed = saySupposed(view, spot);
@@ -52,7 +53,7 @@ function piece(view, name, index, label, kind, children, stage) {
 /** A chain: a column a token, a row a stage, and the target's own token last. @param {View} view @param {number} number @param {Round} round */
 function columns(view, number, round) {
   const table = make("div", { class: round.drafted.length ? "table" : "table alone" });
-  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage top", text: view.say(`playback.stage_${name}`) })));
+  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage heading", text: view.say(`playback.stage_${name}`) })));
   table.style.setProperty("--n", String(round.drafted.length));
   round.drafted.forEach((_, index) => table.append(...draftPieces(view, number, round, index)));
   table.append(...nextPieces(view, number, round));
@@ -81,9 +82,8 @@ function draftPieces(view, number, round, index) {
   const verdict = pending ? "" : `${SYMBOL[token.outcome]} ${run.say(isGreedy(run, token) && token.outcome === "accepted" ? "rounds.match" : `rounds.${token.outcome}`)}${dropped}`;
   return [
     piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w" }), token.text),
-      make("span", { class: "m" }, ...knownNumbers(run, token, "drafted"))]),
-    piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, [
-      make("span", { class: "m" }, ...(bars.length ? knownNumbers(run, token, "passed").slice(-1) : [])), ...small(bars)]),
+      make("span", { class: "m" }, ...knownNumbers(run, token, bars.length ? "passed" : "drafted"))]),
+    piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, small(bars)),
     piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),
   ];
 }
@@ -94,7 +94,9 @@ function nextPieces(view, number, round) {
   const spot = /** @type {Spot} */ ({ round: number, index: "next" });
   const pending = sealedAt(view, spot);
   const kind = nextKind(round);
-  const { bars, draw } = kind === "open" ? { bars: [], draw: [] } : evidence(view, spot, ROWS);
+  const { bars: both, draw } = kind === "open" ? { bars: [], draw: [] } : evidence(view, spot, ROWS);
+  const left = both.length && !round.next.unknown ? residualBars(run, round, !pending, ROWS) : [];
+  const bars = left.length ? left : both;
   const heard = labelOf(bars);
   const name = run.say(`rounds.${kind}`);
   const token = pending ? [] : [make("span", { class: "drawn" }, round.next.unknown ? make("span", { class: "w", text: "?" }) : showToken(run.say, make("span", { class: "w" }), round.next.text),
@@ -109,10 +111,13 @@ function nextPieces(view, number, round) {
 /** @param {any[]} nodes */
 const pictures = (nodes) => nodes.filter((node) => node.matches("[role=img]"));
 
+/** @param {string} text */
+const inOneLine = (text) => text.replace(/\r?\n/g, "↵");
+
 /** The text as it would stand. @param {View} view @param {number} number @param {Round} round */
 function guess(view, number, round) {
   const { next, drafted } = round;
-  const fresh = (/** @type {string} */ kind, /** @type {string} */ text) => make("span", { class: `t fresh ${kind}`, text });
+  const fresh = (/** @type {string} */ kind, /** @type {string} */ text) => make("span", { class: `t fresh ${kind}`, text: inOneLine(text) });
   const [box] = tail(view, number, 0);
   box.firstElementChild?.append(...acceptedIndexes(round).map((index) => fresh("accepted", drafted[index].text)), fresh(nextKind(round), next.unknown ? " ?" : next.text));
   return [box];
@@ -129,14 +134,15 @@ const labelOf = (bars) => pictures(bars).map((node) => node.getAttribute("aria-l
 
 /**
  * The end of the text as it stood after `count` tokens of a round, tinted like the text itself; its last tokens, those of
- * the round, stand out.
+ * the round, stand out. In the overview it is one line, with its breaks as signs, whose end is seen.
  *
  * @param {View} view @param {number} round @param {number} count
  */
 export function tail(view, round, count, most = TAIL) {
   const spans = (view.spans[round] ?? []).slice(0, count);
   for (let index = round - 1; index >= 0 && spans.length < most; index -= 1) spans.unshift(...(view.spans[index] ?? []));
-  const copies = spans.slice(-most).map((span) => make("span", { class: `t ${span.dataset.kind ?? "missing"}${Number(span.dataset.round) === round ? " fresh" : ""}`, text: span.textContent }));
-  const prompt = spans.length < most ? [make("span", { class: "prompt", text: view.run.start.prompt ?? "" })] : [];
-  return [make("span", { class: "tail", dir: "auto" }, make("span", {}, ...prompt, ...copies))];
+  const written = most === TAIL ? inOneLine : String;
+  const copies = spans.slice(-most).map((span) => make("span", { class: `t ${span.dataset.kind ?? "missing"}${Number(span.dataset.round) === round ? " fresh" : ""}`, text: written(span.textContent ?? "") }));
+  const prompt = spans.length < most ? [make("span", { class: "prompt", text: written(view.run.start.prompt ?? "") })] : [];
+  return [make("span", { class: "tail", dir: "auto", translate: "no" }, make("span", {}, ...prompt, ...copies))];
 }

@@ -2,6 +2,7 @@
 // beside the list, where a close-up follows the token that is looked at, and goes over the whole window (present.js).
 
 import { make } from "../../shared/dom.js";
+import { SYMBOL } from "../../shared/tokens.js";
 import { fly, slide } from "./camera.js";
 import { closeup } from "./closeup.js";
 import { overview, tail } from "./overview.js";
@@ -25,16 +26,27 @@ export function pictureCard(view, choosing) {
   ui.whole = make("div", { class: "layer overview", part: "overview" });
   ui.near = make("div", { class: "layer closeup", part: "closeup", tabindex: "0" }); // it may scroll
   ui.frame = make("div", { class: "screen" }, ui.whole, ui.near);
-  ui.out = button("out", "⤢", () => zoomOut(view));
-  ui.steer = make("div", { class: "steer" }, make("h3", { text: say("rounds.picture") }), button("before", "‹", () => turn(view, choosing, "ArrowLeft")),
-    button("after", "›", () => turn(view, choosing, "ArrowRight")), ui.out,
-    make("button", { class: "go close", type: "button", "aria-label": say("rounds.close"), text: "×", on: { click: () => choosing.letGo(view, true) } }));
-  ui.picture = make("aside", { class: "card picture", part: "picture", "aria-label": say("rounds.picture") }, ui.steer, ui.frame, supposePanel(view, () => drawPicture(view)));
+  ui.out = button("out", "⤢", () => leave(view, choosing));
+  ui.slowed = make("span", { class: "slowed", part: "slowed" });
+  ui.steer = make("div", { class: "steer" }, legend(view), ui.slowed, supposePanel(view, () => drawPicture(view)), button("before", "‹", () => turn(view, choosing, "ArrowLeft")), button("after", "›", () => turn(view, choosing, "ArrowRight")), ui.out);
+  ui.picture = make("section", { class: "card picture", part: "picture", "aria-label": say("rounds.picture") }, ui.steer, ui.frame);
   letCoinsMove(view, (node) => spotIn(view, node), (spot) => look(view, choosing, spot));
   ui.whole.addEventListener("click", (/** @type {any} */ event) => onPiece(view, choosing, event));
   ui.picture.addEventListener("keydown", (/** @type {any} */ event) => onPictureKey(view, choosing, event));
   new ResizeObserver(() => fitPicture(view)).observe(ui.frame);
   return ui.picture;
+}
+
+/** What the colours of text, picture and list mean. @param {View} view */
+function legend({ say }) {
+  const entry = (/** @type {string} */ kind, /** @type {string} */ sign) => make("span", {}, `${sign} `, make("b", { class: kind, text: say(`rounds.${kind}`) }));
+  return make("div", { class: "legend", part: "legend" }, ...["accepted", "rejected", "recovered", "bonus", "discarded", "plain"].map((kind) => entry(kind, SYMBOL[kind] ?? "┄")));
+}
+
+/** Out of a close-up, and away from the token that was pinned for it. @param {View} view @param {Choosing} choosing */
+function leave(view, choosing) {
+  zoomOut(view);
+  choosing.letGo(view, false);
 }
 
 /** The round that the picture shows, and its token that is looked at. @param {View} view @returns {Spot | null} */
@@ -81,7 +93,7 @@ function drawWhole(view) {
     return;
   }
   const { open } = view.presentation;
-  const said = !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
+  const said = view.playback.predicting ? "playback.predict_how" : !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
   ui.whole.replaceChildren(...(open ? overview(view, { round: 0, index: "next" }, null) : []), make("p", { class: "say", part: "invitation", text: view.say(said) }));
 }
 
@@ -93,18 +105,24 @@ function pageOf(view, { round }) {
   const end = view.playback.at ? frontier(view) : { round, count: view.run.at(round).emitted.length };
   const count = view.picture.piece === "text" ? 0 : end.round === round ? end.count : view.run.at(round).emitted.length;
   const name = view.picture.piece === "text" ? "piece_text" : "piece_new";
-  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity))];
+  return [make("h3", { part: "picture-title", text: view.say(`playback.${name}`, { n: count }) }), make("p", { class: "page" }, ...tail(view, round, count, Infinity)), legend(view)];
 }
 
 /** The token that is looked at, and the piece that Tab leads to. @param {View} view @param {Spot} spot @param {Place} stop */
-function mark({ ui, presentation }, spot, stop) {
+function mark({ ui }, spot, stop) {
   for (const node of pieces(ui.whole)) {
     node.classList.toggle("chosen", !isText(pieceOf(node).piece) && node.dataset.index === String(spot.index));
     node.tabIndex = -1;
   }
   const first = nodeOf(ui.whole, stop);
   if (first) first.tabIndex = 0;
-  if (presentation.open) first?.scrollIntoView({ block: "nearest", inline: "nearest" }); // a long draft, upright
+}
+
+/** Scrolls a box, and nothing around it, until it shows what lies in it. @param {Element} box @param {Element} node */
+function bringIn(box, node) {
+  const [area, at] = [box.getBoundingClientRect(), node.getBoundingClientRect()];
+  box.scrollLeft += Math.max(0, at.right - area.right) + Math.min(0, at.left - area.left);
+  box.scrollTop += Math.max(0, at.bottom - area.bottom) + Math.min(0, at.top - area.top);
 }
 
 /** @typedef {{ piece: Piece, index: Index }} Place */
@@ -213,7 +231,7 @@ function onPictureKey(view, choosing, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || node.matches("input, select")) return;
   const inside = view.ui.frame.contains(node);
   if (event.key === "Escape" && !view.presentation.open) {
-    if (view.picture.piece !== null && view.ui.view.dataset.layout === "wide") zoomOut(view);
+    if (view.picture.piece !== null && !view.pinned) zoomOut(view);
     else choosing.letGo(view, true);
   } else if (inside && event.key.startsWith("Arrow")) turn(view, choosing, event.key);
   else return;
@@ -226,7 +244,8 @@ const [LARGEST, SMALLEST, LEAST] = [2, 0.4, 0.75];
 const FOR_FINGERS = 1.08; // a chip of a tree is 44 px high
 
 /**
- * Over the whole window nothing is cut off: what has too little room is drawn smaller. Upright, a tree scrolls sideways.
+ * A tree, the sentence and, over the whole window, close-ups are not cut off: what has too little room is drawn smaller.
+ * Upright, a tree scrolls sideways.
  *
  * @param {View} view
  */
@@ -235,8 +254,10 @@ function fitPicture({ ui, presentation }) {
   const upright = ui.frame.clientWidth < 560; // as in picture.css
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
-  if (presentation.open && caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
-  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, 1, LEAST);
+  if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
+  for (const node of ui.whole.querySelectorAll(".table .chosen")) bringIn(node.parentElement, node); // of a long draft
+  if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
+  if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
 }
 
 const STEP = 0.05;

@@ -17,7 +17,8 @@ import { tempered } from "./tempered.js";
 /**
  * What is supposed of a round; null: as it was.
  *
- * @typedef {{ round: number, gamma: number | null, temperature: number | null, coins: { [index: string]: number } }} Supposed
+ * @typedef {{ round: number, gamma: number | null, temperature: number | null, coins: { [index: string]: number },
+ *   exact?: Round | null }} Supposed exact: the round as the models have worked it out, where they were there
  */
 
 /** @type {Supposed} */
@@ -29,12 +30,17 @@ export function supposedOf(view, round) {
 }
 
 /** @param {Supposed} what */
-const isAsItWas = ({ gamma, temperature, coins }) => gamma === null && temperature === null && !Object.keys(coins).length;
+export const isAsItWas = ({ gamma, temperature, coins }) => gamma === null && temperature === null && !Object.keys(coins).length;
 
 /** A round as it is supposed. @param {View} view @param {number} number */
 export function roundShown(view, number) {
   const what = supposedOf(view, number);
-  return isAsItWas(what) ? view.run.at(number) : suppose(view.run, view.run.at(number), what);
+  const round = view.run.at(number);
+  if (isAsItWas(what)) return round;
+  const { exact } = what;
+  if (!exact) return suppose(view.run, round, what);
+  const drafted = round.drafted.map((token, index) => exact.drafted[index] ?? { ...token, outcome: /** @type {const} */ ("undrafted") });
+  return { ...exact, drafted, top: round.top.map((row, index) => exact.top[index] ?? row) };
 }
 
 /**
@@ -50,7 +56,7 @@ export function recordedTemperature({ start }) {
 }
 
 /** What logits are multiplied by at the temperature supposed. @param {Run} run @param {Supposed} what */
-export const powerOf = (run, { temperature }) => (temperature === null ? 1 : (recordedTemperature(run) ?? 1) / temperature);
+export const powerOf = (run, { temperature, exact }) => (temperature === null || exact ? 1 : (recordedTemperature(run) ?? 1) / temperature);
 
 /** @param {Run} run @param {Round} round @param {Supposed} what @returns {Round} */
 export function suppose(run, round, what) {

@@ -6,12 +6,15 @@ import { briefly, fixed, plainNumber, written } from "../../shared/numbers.js";
 import { quoted } from "../../shared/tokens.js";
 import { sealedAt } from "../place.js";
 import { flippedAt, isBlock, isLossy } from "../record/records.js";
-import { AS_IT_WAS, recordedTemperature, roundShown, supposedOf } from "./suppose.js";
+import { sentence } from "../record/sentences.js";
+import { AS_IT_WAS, isAsItWas, recordedTemperature, roundShown, supposedOf } from "./suppose.js";
 import { depthOf, isTree } from "../record/trees.js";
 
 /** @typedef {import("../view.js").View} View */
 /** @typedef {import("../types.js").Spot} Spot */
 /** @typedef {import("../types.js").Round} Round */
+
+const REST = 250; // ms after the last move before the models are asked
 
 /** @param {View} view @param {() => void} draw what is supposed */
 export function supposePanel(view, draw) {
@@ -31,13 +34,42 @@ export function supposePanel(view, draw) {
     draw();
   } } });
   ui.suppose = make("div", { class: "suppose", part: "suppose", role: "group", "aria-label": say("playback.suppose") }, gamma.label, temperature.label, reset);
-  Object.assign(ui.suppose, { gamma, temperature, reset });
+  Object.assign(ui.suppose, { gamma, temperature, reset, draw, asked: false });
   return ui.suppose;
 }
 
 /** @param {View} view @param {number} round @param {object} change */
 export function suppose(view, round, change) {
-  view.supposed = { ...supposedOf(view, round), ...change, round };
+  view.supposed = { ...supposedOf(view, round), ...change, round, exact: null };
+  whenAtRest(view);
+}
+
+/** Asks for the round as the models have it, one at a time, and not under a slider that is held. @param {View} view */
+function workOut(view) {
+  const { supposed: what, ui: { suppose: panel, near }, run } = view;
+  const host = /** @type {import("../element.js").SpecvizRun} */ (view.host);
+  if (panel.asked || !host.share?.settings || !host.finished || view.pair !== run.pair || isAsItWas(what) || what.exact) return;
+  if (near.querySelector("[part=what-if]:active")) return whenAtRest(view);
+  const { round, gamma, temperature, coins } = what;
+  const tokens = [...run.rounds.slice(0, round).flatMap((one) => one?.emitted ?? []), ...run.at(round).drafted.map(({ id }) => id)];
+  const answer = (/** @type {import("../../shared/element.js").Message | null} */ message) => {
+    panel.asked = false;
+    if (view.supposed !== what) return workOut(view);
+    if (!message) return;
+    run.add({ vocabulary: message.vocabulary, first: null });
+    view.supposed = { ...what, exact: message.rounds[0] };
+    const moving = view.shadow.activeElement?.matches("[part=what-if]");
+    panel.draw();
+    if (moving) near.querySelector("[part=what-if]")?.focus();
+  };
+  panel.asked = true;
+  host.tell("specviz-ask-supposed", { settings: host.share.settings, pair: run.pair, what: { round, tokens, gamma, temperature, coins }, answer });
+}
+
+/** Asks, once nothing has been moved for a moment. @param {View} view */
+export function whenAtRest(view) {
+  clearTimeout(view.ui.suppose.resting);
+  view.ui.suppose.resting = setTimeout(() => workOut(view), REST);
 }
 
 /** Nothing can be moved before the round is over, or while it is being guessed. @param {View} view @param {number} round */
@@ -88,10 +120,12 @@ export function saySupposed(view, spot) {
   if (what.gamma !== null && typeof rate === "number" && !isTree(round) && !isBlock(run) && !isLossy(round)) {
     said.push(say("playback.suppose_expected", { gamma: what.gamma, tokens: fixed(expectedTokens(rate, what.gamma), 2), rate: plainNumber(rate) }));
   }
-  if (what.temperature !== null) said.push(say("playback.suppose_ranges", { temperature: what.temperature }));
+  if (what.temperature !== null) said.push(say(`playback.suppose_${what.exact ? "judged" : "ranges"}`, { temperature: what.temperature }));
   const coin = what.coins[spot.index];
   const token = spot.index === "next" ? null : round.drafted[spot.index];
-  if (token) {
+  const told = what.exact && token?.outcome !== "undrafted" ? sentence(run, round, spot.index, true) : null;
+  if (told !== null) said.push(said.length ? told : say("playback.suppose_so", { told }));
+  else if (token) {
     const bound = token.bound ? say("playback.suppose_bound", { bound: briefly(token.bound) }) : "";
     const outcome = say(`rounds.${token.outcome}`);
     said.push(coin === undefined ? say("playback.suppose_token", { token: quoted(say, token.text), outcome }) : `${say("rounds.what_if_outcome", { u: fixed(coin, 3), outcome })}.`, bound);

@@ -73,6 +73,8 @@ function outcomeOf(view, { round: number, index }, u) {
     const below = u < (round.drafted[index].accept_prob ?? 0);
     return view.say(isBlock(view.run) ? (below ? "rounds.what_if_below" : "rounds.what_if_above") : below ? "rounds.accepted" : "rounds.rejected");
   }
+  const { exact, coins } = supposedOf(view, number);
+  if (exact && coins.next === u) return quoted(view.say, exact.next.text);
   const piece = (round.next.line ?? []).find(([, start, end]) => u >= start && u < end);
   return piece ? quoted(view.say, tokenText(view.run, piece[0])) : view.say("rounds.what_if_other");
 }

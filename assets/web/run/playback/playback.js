@@ -2,13 +2,14 @@
 
 import { choose, letChoiceGo } from "../choosing.js";
 import { drawFigures } from "../figures.js";
-import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "../list/list.js";
+import { chipAt, dressRows, fillAll, lookAgain, rowHere, setOpen } from "../list/list.js";
 import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "../place.js";
 import { drawPicture } from "../picture/picture.js";
 import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
-import { drawPresentation } from "./present.js";
+import { drawPresentation, openPresentation } from "./present.js";
 import { stageAt } from "../record/stages.js";
 import { scrollFor, showText } from "../list/text.js";
+import { isTold, noteSkipped, playsByItself, shownAfter, staysFor, wantsToWatch } from "./showing.js";
 import { drawTransport } from "./transport.js";
 import { showInTree } from "../list/tree_box.js";
 import { isTree } from "../record/trees.js";
@@ -23,11 +24,23 @@ const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 }
 
 const DWELL_ROUND = 2000; // ms, where a step is a whole round
 
-/** A new run: the reader follows it, or waits at its start to predict it. @param {View} view */
-export function resetPlayback(view) {
-  pause(view);
-  Object.assign(view.playback, { at: view.playback.predicting ? START : null, asking: null, guesses: new Map(), unfolded: null });
+/** A new run: it is shown from its beginning, or followed; who predicts waits at its start. @param {View} view @param {boolean} shown */
+export function resetPlayback(view, shown) {
+  view.pause();
+  const showing = shown && !view.playback.predicting && wantsToWatch();
+  Object.assign(view.playback, { at: showing || view.playback.predicting ? START : null, showing, asking: null, guesses: new Map(), unfolded: null });
   forgetDrawn(view);
+  if (showing && playsByItself()) playFrom(view);
+}
+
+/** Shows the run once more, from its beginning. @param {View} view */
+export function watchAgain(view) {
+  if (!view.drawn) return;
+  view.pause();
+  noteSkipped(false);
+  view.playback.showing = true;
+  moveTo(view, START);
+  if (playsByItself()) playFrom(view);
 }
 
 /** @param {View} view @param {Stage} stage */
@@ -80,7 +93,7 @@ function moveTo(view, at, asking = null) {
 export function step(view, direction) {
   const { at, asking, unit, predicting } = view.playback;
   if (!view.drawn || (asking && direction > 0)) return; // it takes a guess, or "show it"
-  pause(view);
+  leaveShow(view);
   view.playback.telling = unit !== "round" || predicting;
   if (direction < 0) moveTo(view, asking ? at : placeBefore(view, at ?? lastPlace(view)));
   else if (at) goOn(view, at);
@@ -96,7 +109,7 @@ function goOn(view, at) {
 
 /** Predicting begins where nothing is told yet. @param {View} view */
 export function togglePredict(view) {
-  pause(view);
+  leaveShow(view);
   view.playback.predicting = !view.playback.predicting;
   const { predicting, at } = view.playback;
   moveTo(view, predicting && !at && view.drawn ? (view.run.phase === "running" ? lastPlace(view) : START) : at);
@@ -113,13 +126,14 @@ export function guess(view, value) {
 /** @param {View} view */
 export function goToStart(view) {
   if (!view.drawn) return;
-  pause(view);
+  leaveShow(view);
   moveTo(view, START);
 }
 
 /** @param {View} view */
 export function goToEnd(view) {
-  pause(view);
+  if (view.playback.showing) noteSkipped(true);
+  leaveShow(view);
   moveTo(view, null);
 }
 
@@ -129,37 +143,66 @@ export function goToEnd(view) {
  * @param {View} view @param {number} count
  */
 export function goToRound(view, count) {
-  pause(view);
+  leaveShow(view);
   view.playback.telling = false;
   if (count >= view.drawn && view.run.phase === "running") moveTo(view, null);
   else moveTo(view, count < 1 ? START : endOf(view.run, Math.min(count, view.drawn) - 1));
 }
 
+/** Shows the round large: that of a pinned token, which stays looked at, else the one at the reader's place. @param {View} view */
+export function present(view) {
+  const { chosen, pinned, drawn } = view;
+  if (pinned && chosen && chosen.round < drawn && chosen.round !== (view.playback.at ?? lastPlace(view)).round) {
+    leaveShow(view);
+    Object.assign(view.playback, { at: endOf(view.run, chosen.round), asking: null });
+    showPlace(view);
+    choose(view, chosen, { pin: true });
+  }
+  openPresentation(view);
+}
+
 /** Plays, from the start if nothing is left; of a run that is followed live, it holds the place. @param {View} view */
 export function togglePlay(view) {
   if (!view.drawn || view.playback.asking) return;
-  if (view.playback.playing) pause(view);
+  if (view.playback.playing) view.pause();
   else if (view.playback.at === null && view.run.phase === "running") moveTo(view, lastPlace(view));
   else {
     if (atEnd(view) && view.run.phase !== "running") moveTo(view, START);
-    view.playback.playing = true;
-    view.playback.telling = view.playback.unit !== "round" || view.playback.predicting;
-    awaitNext(view);
+    playFrom(view);
   }
   drawTransport(view);
 }
 
 /** @param {View} view */
-function pause(view) {
-  clearTimeout(view.playback.timer);
-  view.playback.playing = false;
+function playFrom(view) {
+  view.playback.playing = true;
+  const { showing, unit, predicting, at } = view.playback;
+  view.playback.telling = showing ? isTold(view, at?.round ?? 0) : unit !== "round" || predicting;
+  awaitNext(view);
+}
+
+/** Who moves by hand is not shown the rest by itself. @param {View} view */
+function leaveShow(view) {
+  view.pause();
+  view.playback.showing = false;
 }
 
 /** @param {View} view */
 function awaitNext(view) {
   const at = view.playback.at ?? lastPlace(view);
-  const kind = at.stage ? stageAt(view.run, at).kind : "draft";
-  view.playback.timer = setTimeout(() => playOn(view), (view.playback.unit === "round" ? DWELL_ROUND : DWELL[kind]) / view.playback.speed);
+  const { showing, unit, speed } = view.playback;
+  const stay = showing ? staysFor(view, at) : unit === "round" ? DWELL_ROUND : DWELL[at.stage ? stageAt(view.run, at).kind : "draft"];
+  view.playback.timer = setTimeout(() => (showing ? showOn(view, at) : playOn(view)), stay / speed);
+}
+
+/** Whoever has seen the first rounds, and caught up with a run that goes on, follows it live. @param {View} view @param {Place} at */
+function showOn(view, at) {
+  const next = shownAfter(view, at);
+  if (!next && view.run.phase === "running" && isTold(view, view.drawn)) return awaitNext(view);
+  if (next) view.playback.telling = isTold(view, next.round);
+  else leaveShow(view);
+  moveTo(view, next);
+  if (next) awaitNext(view);
 }
 
 /** @param {View} view */
@@ -168,7 +211,7 @@ function playOn(view) {
   // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
   const stop = atEnd(view) && view.run.phase !== "running" ? null : goOn(view, at);
   if (stop && !stop.asking) return awaitNext(view);
-  pause(view);
+  view.pause();
   drawTransport(view);
 }
 
@@ -185,7 +228,7 @@ function showPlace(view) {
   if (at) {
     follow(view);
     const spot = spotHere(view, at);
-    if (spot) choose(view, spot, { pin: view.pinned && view.ui.view.dataset.layout === "narrow" });
+    if (spot) choose(view, spot, { pin: view.pinned });
     else letChoiceGo(view);
   } else {
     view.ui.followText.jump();
@@ -194,9 +237,28 @@ function showPlace(view) {
     drawPicture(view);
   }
   drawFigures(view);
+  /** @type {import("../element.js").SpecvizRun} */ (view.host).tellCharts();
   drawTransport(view);
   drawPredictions(view);
   drawPresentation(view);
+}
+
+/** On paper stands the whole run, in the light colours, wherever its reader is. @param {View} view */
+export function layOutForPaper(view) {
+  const { at } = view.playback;
+  const dark = document.querySelector(".dark");
+  const show = (/** @type {Place | null} */ place) => {
+    view.playback.at = place;
+    if (at) showPlace(view);
+  };
+  dark?.classList.remove("dark");
+  show(null);
+  fillAll(view);
+  window.addEventListener("afterprint", () => {
+    dark?.classList.add("dark");
+    show(at);
+    lookAgain(view);
+  }, { once: true });
 }
 
 /**
@@ -261,7 +323,7 @@ export function drawPlayback(view) {
   drawPresentation(view);
 }
 
-/** What a key does, wherever focus is in the view. @type {Record<string, (actions: Actions) => void>} */
+/** What a key does, wherever the focus is on the page. @type {Record<string, (actions: Actions) => void>} */
 const KEYS = {
   ArrowLeft: (actions) => actions.step(-1),
   ArrowRight: (actions) => actions.step(1),
@@ -271,24 +333,30 @@ const KEYS = {
   p: (actions) => actions.openPresentation(),
 };
 
+/** What takes all keys, what takes arrows, and what Space presses. */
+const [FIELDS, ROWS, PRESSED] = ["input, textarea, select, [contenteditable]:not([contenteditable=false]), [role=textbox], [role=combobox]",
+  "[role=tab], [role=radio], [role=option], [role=menuitem], [role=slider]", "button, summary, a[href], [role=button]"];
+
 /**
- * Keys act wherever focus is in the view, except where they already mean something: in a field, a button, the list.
+ * Keys act wherever the focus is, as long as the view is seen, except where they already mean something: in a field, a
+ * row of tabs, a button, the list, another dialog.
  *
  * @param {View} view @param {KeyboardEvent} event @param {Actions} actions
  */
 export function onPlaybackKey(view, event, actions) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  const node = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !view.ui.view.checkVisibility()) return;
+  const node = /** @type {HTMLElement} */ (event.composedPath()[0]);
+  const slides = node.matches("[type=range]") && view.shadow.contains(node);
+  if ((node.matches(FIELDS) && !slides) || (node.closest("dialog") ?? view.ui.dialog) !== view.ui.dialog) return;
   const { asking } = view.playback;
-  const answer = asking && !node.matches("select") && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
+  const answer = asking && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
   if (answer) {
     event.preventDefault();
     return actions.guess(answer.value);
   }
-  if (!Object.hasOwn(KEYS, event.key)) return;
-  if (node.matches("select") || (node.matches("[type=range]") && ![" ", "p"].includes(event.key))) return;
-  if (node.matches("button") && event.key === " ") return; // presses it
-  if (view.ui.rounds.contains(node) && node.matches("button") && event.key !== "p") return;
+  if (!Object.hasOwn(KEYS, event.key) || (slides && ![" ", "p"].includes(event.key))) return;
+  if (event.key === " " && node.matches(PRESSED)) return;
+  if ((node.matches(ROWS) || (view.ui.rounds.contains(node) && node.matches("button"))) && event.key !== "p") return;
   event.preventDefault();
   KEYS[event.key](actions);
 }

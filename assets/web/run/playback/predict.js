@@ -5,6 +5,7 @@ import { quoted, showToken } from "../../shared/tokens.js";
 import { acceptedIndexes, isRefusal, rowOf, tokenText } from "../record/records.js";
 import { stageAt } from "../record/stages.js";
 import { depthOf } from "../record/trees.js";
+import { wallParts } from "./wall.js";
 
 /** @typedef {import("../data.js").Run} Run */
 /** @typedef {import("../view.js").View} View */
@@ -73,8 +74,9 @@ export function predictionPanel(view, actions, forward) {
     if (button) actions.guess(button.dataset.value ?? null);
   } } });
   const tally = make("span", { class: "tally", part: "tally" });
+  const wall = wallParts(view, options);
   const box = make("div", { class: "prediction hidden", part: "prediction", role: "group", "aria-label": view.say("playback.predict") }, said, options, tally);
-  view.ui.prediction = { toggle, box, said, options, tally, forward, asked: null };
+  view.ui.prediction = { toggle, box, said, options, tally, wall, forward, asked: null };
   return { toggle, box };
 }
 
@@ -85,7 +87,9 @@ export function drawPredictions(view) {
   const made = [...guesses.values()].filter((right) => right !== null);
   const said = question ? { text: question.text, right: null } : outcome(view);
   const panel = view.ui.prediction;
+  const opens = predicting && panel.box.classList.contains("hidden");
   panel.box.classList.toggle("hidden", !predicting);
+  if (opens) view.ui.transport.scrollIntoView({ block: "nearest" }); // a window may end above it
   panel.toggle.setAttribute("aria-pressed", String(predicting));
   setText(panel.said, said.text);
   panel.said.dataset.right = String(said.right);
@@ -94,6 +98,7 @@ export function drawPredictions(view) {
   panel.asked = asking;
   if (!asking && panel.options.contains(view.shadow.activeElement)) panel.forward.focus();
   panel.options.replaceChildren(...(question ? answers(view, question) : []));
+  panel.wall.ask(question);
 }
 
 /** How the guess at the reader's place came out. @param {View} view */

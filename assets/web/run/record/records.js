@@ -49,8 +49,8 @@ export const isBlock = (run) => run.start.draws_like === "block" && !run.start.g
 /** @param {DraftedToken} token */
 export const isJudged = (token) => token.accept_prob !== null;
 
-/** Older traces do not say where on the line a token lies. @param {NextToken} next */
-export const isPlaced = (next) => typeof next.below === "number";
+/** Older traces do not say where on the line a token lies, and a greedy choice has no place there. @param {NextToken} next */
+export const isPlaced = (next) => typeof next.below === "number" && next.u !== null;
 
 /**
  * The draft token, if a coin decided on it; null for any other.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
@@ -74,6 +74,10 @@ class Rate:
 class Lesson:
     """One class."""
 
+    #: Seconds without a look at the counts after which it has ended; answers a second, and at once.
+    unread: ClassVar[float] = UNREAD
+    pace: ClassVar[tuple[float, float]] = 5, 60
+
     key: str
     rate: Rate
     began: float
@@ -91,10 +95,11 @@ class Lesson:
 
 
 class Lessons:
-    """All lessons of this server. clock: seconds."""
+    """All lessons of this server, of one kind. clock: seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic, kind: type[Lesson] = Lesson):
         self.clock = clock
+        self.kind = kind
         self.lock = threading.Lock()
         self.lessons: dict[str, Lesson] = {}
         self.rate = Rate(0.2, 8, clock)
@@ -108,13 +113,13 @@ class Lessons:
                 raise HTTPException(429)
             code = "".join(secrets.choice(_SIGNS) for _ in range(8))
             now = self.clock()
-            self.lessons[code] = Lesson(secrets.token_urlsafe(16), Rate(5, 60, self.clock), now, now)
+            self.lessons[code] = self.kind(secrets.token_urlsafe(16), Rate(*self.kind.pace, self.clock), now, now)
             return {"code": code, "key": self.lessons[code].key}
 
     def seat(self, code: str) -> dict[str, str]:
         """A seat for another phone. Raises HTTPException 404 for a lesson that has ended, 429 where it is full."""
         with self.lock:
-            lesson = self._lesson(code)
+            lesson = self.find(code)
             lesson.rate.take()
             if len(lesson.seats) >= MOST_SEATS:
                 raise HTTPException(429)
@@ -125,7 +130,7 @@ class Lessons:
     def answer(self, code: str, answers: Answers) -> None:
         """Notes a phone's answers, in place of earlier ones. Raises HTTPException 404 for an unknown seat."""
         with self.lock:
-            lesson = self._lesson(code)
+            lesson = self.find(code)
             lesson.rate.take()
             if answers.seat not in lesson.seats:
                 raise HTTPException(404)
@@ -134,16 +139,17 @@ class Lessons:
     def counts(self, code: str, key: str) -> dict[str, object]:
         """`Lesson.counts`, for the holder of the key; others get 404."""
         with self.lock:
-            lesson = self._lesson(code, key)
+            lesson = self.find(code, key)
             lesson.read = self.clock()
             return lesson.counts()
 
     def end(self, code: str, key: str) -> None:
         with self.lock:
-            self._lesson(code, key)
+            self.find(code, key)
             del self.lessons[code]
 
-    def _lesson(self, code: str, key: str | None = None) -> Lesson:
+    def find(self, code: str, key: str | None = None) -> Lesson:
+        """Raises HTTPException 404 for one that has ended, and where a key is given that is not its own."""
         self._end_forgotten()
         lesson = self.lessons.get(code)
         if lesson is None or (key is not None and not secrets.compare_digest(key.encode(), lesson.key.encode())):
@@ -153,7 +159,7 @@ class Lessons:
     def _end_forgotten(self) -> None:
         now = self.clock()
         for code, lesson in list(self.lessons.items()):
-            if now - lesson.read > UNREAD or now - lesson.began > LONGEST:
+            if now - lesson.read > lesson.unread or now - lesson.began > LONGEST:
                 del self.lessons[code]
 
 
@@ -170,7 +176,7 @@ def lesson_routes(address: str, lessons: Lessons) -> list[Route]:
         if request.method == "DELETE":
             lessons.end(code, key)
             return Response(status_code=204)
-        body = await _body(request)
+        body = await body_of(request)
         if not body:
             return JSONResponse(lessons.seat(code))
         try:
@@ -185,11 +191,11 @@ def lesson_routes(address: str, lessons: Lessons) -> list[Route]:
     ]
 
 
-async def _body(request: Request) -> bytes:
-    """Raises HTTPException 413 as soon as it is too long."""
+async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
+    """A request's body. Raises HTTPException 413 as soon as it is too long."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
+        if len(body) > most:
             raise HTTPException(413)
     return body

@@ -1,0 +1,51 @@
+// The page by which a phone joins a class (specviz/ui/routes/wall.py): the question on the wall, and one vote. Nothing is kept.
+
+import { make, setText } from "../shared/dom.js";
+import { speaker } from "../shared/words.js";
+
+const EVERY = 1500; // ms between two looks
+
+const say = speaker(JSON.parse(document.getElementById("words")?.textContent ?? ""));
+const room = new URL("../", location.href).href + location.pathname.split("/").at(-2);
+const [asked, told, options] = [make("h1"), make("p", { role: "status" }), make("div")];
+/** @type {string | null} */ let seat = null;
+let shown = -1; // the number of the question that is shown
+
+document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
+document.body.append(make("main", {}, asked, options, told));
+setText(told, say("wall.wait"));
+
+/** A seat, so that the wall knows how many are there. */
+async function sit() {
+  const answer = seat ? null : await fetch(room, { method: "POST" }).catch(() => null);
+  if (answer?.ok) ({ seat } = await answer.json());
+}
+
+async function look() {
+  const answer = await fetch(room).catch(() => null); // a phone loses its network for a while
+  const question = answer?.ok ? await answer.json() : undefined;
+  if (question === null) return show({ number: -2, text: say("wall.ended"), options: [] }, "");
+  if (question) show(question, say("wall.wait"));
+  await sit();
+  setTimeout(look, EVERY);
+}
+
+/** @param {{ number: number, text: string, options: string[] }} question @param {string} wait */
+function show({ number, text, options: names }, wait) {
+  if (number === shown) return;
+  shown = number;
+  setText(asked, text);
+  setText(told, names.length ? "" : wait);
+  options.replaceChildren(...names.map((name, option) => make("button", { type: "button", translate: "no", dir: "auto", text: name, on: { click: (/** @type {any} */ event) => vote(number, option, event.currentTarget) } })));
+}
+
+/** @param {number} number @param {number} option @param {HTMLButtonElement} button */
+async function vote(number, option, button) {
+  const answer = await fetch(room, { method: "POST", body: JSON.stringify({ seat, number, option }) }).catch(() => null);
+  if (!answer?.ok || number !== shown) return; // another tap tries again
+  button.setAttribute("aria-pressed", "true");
+  for (const one of options.querySelectorAll("button")) one.disabled = true;
+  setText(told, say("wall.voted"));
+}
+
+look();

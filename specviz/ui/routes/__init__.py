@@ -1,0 +1,6 @@
+"""What the page's server answers beside Gradio, a module each.
+
+lessons  a class's answers to the five questions
+wall     a class's guesses before a coin falls
+preview  what other sites show of a link to the page
+"""

@@ -1,0 +1,57 @@
+"""The Generate tab as its reader finds it: one stage in a projector's window, with motion, and nothing that jumps."""
+
+import pytest
+from elements import VIEW
+
+from specviz.records.prompts import PRESETS, TEMPERATURE
+from specviz.records.recordings import RECORDINGS
+from specviz.records.settings import RunSettings
+
+PROJECTOR = {"width": 1280, "height": 720}
+
+#: How far things that nobody touched have jumped: https://web.dev/articles/cls.
+SHIFTS = """if (!window.shifts) new PerformanceObserver((list) => {
+  for (const { value, startTime, hadRecentInput, sources } of list.getEntries()) {
+    const moved = sources.map(({ node }) => node?.className ?? node?.nodeName);
+    if (!hadRecentInput) window.shifts.push({ value, startTime, moved });
+  }
+}).observe({ type: 'layout-shift', buffered: true });
+window.shifts ??= [];"""
+
+#: What of the stage is not wholly inside the window, or cut inside its own box.
+OUTSIDE = f"""() => {{
+  const shadow = {VIEW}.shadowRoot;
+  const parts = ['.figures', '[part=text-card]', '[part=picture]', '.caption p', '[part=transport]', '.table .chosen']
+    .flatMap((name) => [...shadow.querySelectorAll(name)]);
+  const nodes = [...parts, ...document.querySelectorAll('#go, .sv-drafting')].filter((node) => node.offsetParent);
+  const within = (at, top, bottom) => at.height > 0 && at.top >= top && at.bottom <= bottom + 0.5;
+  return nodes.filter((node) => {{
+    const box = node.closest('.screen')?.getBoundingClientRect() ?? {{ top: 0, bottom: innerHeight }};
+    return !within(node.getBoundingClientRect(), box.top, Math.min(box.bottom, innerHeight));
+  }}).map((node) => `${{node.className || node.id}} ${{node.getBoundingClientRect().bottom}}`);
+}}"""
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_all_of_the_stage_is_in_a_projectors_window_and_nothing_has_jumped(visit, language):
+    page = visit(language, viewport=PROJECTOR, watches=True)
+    page.add_init_script(SHIFTS)
+    page.reload()
+    page.wait_for_function(f"() => {VIEW}?.place?.round === 1")
+    assert page.evaluate(OUTSIDE) == []
+    shifts = page.evaluate("window.shifts")
+    moves = [shift for shift in shifts if shift["value"] > 0.005]
+    assert sum(shift["value"] for shift in shifts) <= 0.1, moves
+    page.locator("#go").click()
+    page.wait_for_function(f"() => !{VIEW}.recorded && {VIEW}.place?.round === 1")
+    assert page.evaluate(OUTSIDE) == []
+    page.locator('[part="to_end"]').click()
+    page.wait_for_function(f"() => {VIEW}.place === null")
+    assert page.evaluate(OUTSIDE) == []
+
+
+def test_the_recording_that_opens_the_page_is_what_its_form_would_make():
+    run = RECORDINGS[0].load()
+    settings = RunSettings(PRESETS[0].prompt)
+    assert (run.prompt.text, run.sampling.temperature, run.seed) == (PRESETS[0].prompt, TEMPERATURE, settings.seed)
+    assert (run.drafter, run.num_draft_tokens, run.rule) == ("draft_model", settings.num_draft_tokens, "token")
