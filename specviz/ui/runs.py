@@ -48,9 +48,11 @@ class LiveRun:
     sent: set[int] = field(default_factory=set)  # token ids whose text the page has
     batches: int = 0
     measured: Speedup | None = None
-    #: Of plain decoding and this run, in turn and without being shown; and how many repeats of both.
+    #: Of plain decoding and this run, in turn and without being shown; how many repeats of both; and whether something
+    #: else wanted the processor then.
     duel_counts: tuple[Tally, Tally] | None = None
     repeats: int = 0
+    busy: bool = False
     failure: SpecvizError | None = None  # what ended it before its own end
     files: Downloads | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
@@ -107,8 +109,8 @@ class LiveRun:
     def disturbed(self) -> Literal["", "busy", "uneven"]:
         """Why its seconds are not those of an idle machine: other programs were busy, or its passes took unequally long
         and it was not measured in turn with anything. Empty where neither is known."""
-        if self.duel_counts is not None:
-            return "busy" if self.measured and self.measured.busy else ""
+        if self.repeats:
+            return "busy" if self.busy else ""
         return "uneven" if uneven([one.seconds.verify for one in self.rounds if one.seconds]) else ""
 
     @property

@@ -44,10 +44,10 @@ export function drawFigures(view) {
     setText(view.ui.figures[name], typeof value === "number" ? format(value) : "—");
   }
   const { speedup, speedup_low: low, speedup_high: high } = here;
-  const { decided, text } = speedupVerdict(view.say, speedup, low, high);
-  setText(view.ui.figures.speedup, text);
-  view.ui.figures.speedup.toggleAttribute("data-words", !decided && text !== "—");
-  const ends = decided && typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
+  const { open, text } = speedupVerdict(view.say, speedup, low, high);
+  setText(view.ui.figures.speedup, open ? view.say(`rounds.speedup_${open}`) : text);
+  view.ui.figures.speedup.toggleAttribute("data-words", Boolean(open));
+  const ends = typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
   ["between", "between_brief"].forEach((key, i) => setText(view.ui.between[i], ends ? view.say(`rounds.figure_speedup_${key}`, ends) : ""));
 }
 

@@ -174,5 +174,5 @@ def _batch_messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iter
             what, _ = progress(event)
             yield live.end(said("generate.measuring_now", what=what), more=True)
         elif isinstance(event, Duel):
-            live.duel_counts, live.repeats = event.counts(), len(event.fast)
+            live.duel_counts, live.repeats, live.busy = event.counts(), len(event.fast), event.busy
             live.measured = event.speedup()

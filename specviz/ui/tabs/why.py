@@ -105,10 +105,8 @@ def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
 
 
 def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
-    request, disturbed = live.request, live.disturbed
-    # Seconds of a run that was held up say nothing beside those of another measurement.
-    comparable = passes and disturbed != "uneven" and _taken_by(request, passes)
-    target = passes.curve("target") if passes and comparable else None
+    request = live.request
+    target = passes.curve("target") if passes and _taken_by(request, passes) else None
     # All parts are of the turns that the speedup is of; of the shown run alone where nothing was measured.
     plain, counts = live.duel_counts or (None, live.trail.counts)
     gamma = request.num_draft_tokens
@@ -119,7 +117,6 @@ def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
         gamma,
         rule=request.rule.name,
         plain=plain,
-        target=target,
         speedup=live.speedup,
         at_once=request.drafter.at_once,
     )
@@ -128,7 +125,7 @@ def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
     settings = request.settings
     drafter, temperature = label(settings.drafter), settings.sampling.temperature
     diagnosis = diagnose(figures, target)
-    return LabRun(drafter, temperature, figures, diagnosis, live.measured, live.repeats, disturbed)
+    return LabRun(drafter, temperature, figures, diagnosis, live.measured, live.repeats, live.disturbed)
 
 
 def _taken_by(request: Request, passes: PassTimes) -> bool:
