@@ -161,14 +161,14 @@ def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, 
     same, margins = equal_tokens(contestant, due, plain, preset)
     if not margins:
         return Finding("right", what, Sentence("the same {n} tokens", n=same))
-    tied = {"ties": len(margins), "dtype": dtype_name(plain.pair.dtype), "margin": float(f"{max(margins):.2g}")}
     if same < FAIR * len(due.token_ids):
         return Finding("skipped", what, too_few(same, len(due.token_ids), plain))
     seen = Sentence(
-        "the same {n} tokens; near-ties, where rounding in {dtype} decides between two tokens: {ties} (at most {margin} "
-        "apart)",
+        "the same {n} tokens; near-ties, which rounding in {dtype} decides: {ties} (at most {margin} apart)",
         n=same,
-        **tied,
+        ties=len(margins),
+        dtype=dtype_name(plain.pair.dtype),
+        margin=float(f"{max(margins):.2g}"),
     )
     return Finding("right", what, seen)
 

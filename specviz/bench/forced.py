@@ -177,8 +177,8 @@ class OracleDrafter(DraftModel):
         if not self.drafted:
             return Draft.copied((), uniforms.device)
         place, draft = self.speaker.place, super().propose(committed, budget, uniforms)
-        # A prepared pass makes the whole draft in one call and chooses in there: that took its time, and here is what it
-        # says. Its cache then holds the choices that nobody heard.
+        # A prepared pass makes the whole draft in one call and chooses in there: that took its time, and here is what
+        # it says. Its cache then holds the choices that nobody heard.
         return replace(draft, tokens=self.speaker.script[place : place + len(draft.parents)])
 
     def ahead(self, deepest: int) -> None:
