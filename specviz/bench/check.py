@@ -7,7 +7,8 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import PLAIN, Contestant
@@ -67,6 +68,17 @@ def check_pair(pair: ModelPair, seconds: float = SECONDS) -> Iterator[Sentence |
         except Exception as error:
             # A failing check ends alone, however it fails: the others may tell why.
             yield Finding("wrong", what, reason_of(error))
+
+
+def summary(findings: Sequence[Finding]) -> Sentence:
+    """What came of it, in a sentence."""
+    states = Counter(finding.state for finding in findings)
+    made = len(findings) - states["skipped"]
+    if wrong := states["wrong"]:
+        return Sentence("Something is wrong (see ✗): {wrong} of {made} checks failed.", wrong=wrong, made=made)
+    right = "All that was checked is right: {made} of {n} checks were made."
+    slow = "All that was checked is right, but slow here (see !): {made} of {n} checks were made."
+    return Sentence(slow if states["slow"] else right, made=made, n=len(findings))
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import Progress, TimedRun, busy, speedup_of
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import compare
+from specviz.records.metrics import Tally, compare, tally
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.theory.statistics import Ratio
@@ -66,6 +66,11 @@ class Duel:
         plain, fast = self.shown(request)
         return collect(_plain(request), plain.rounds), collect(request, fast.rounds)
 
+    def counts(self) -> tuple[Tally, Tally]:
+        """Of plain decoding and of the run, over all repeats: the times of the parts of what `ratio` compares."""
+        plain, fast = (tally(round_ for run in side for round_ in run.rounds) for side in (self.plain, self.fast))
+        return plain, fast
+
     def speedup(self) -> Speedup:
         """Raises SpecvizError (field ``measured``) where the interval says nothing."""
         ratio = self.ratio
@@ -79,7 +84,8 @@ class Duel:
                 low=round(ratio.low, 2),
                 high=round(ratio.high, 2),
             )
-        return Speedup(ratio.value, self.machine, ratio.low, ratio.high, self.busy)
+        rate = sum(len(run.token_ids) for run in self.fast) / sum(run.seconds for run in self.fast)
+        return Speedup(ratio.value, self.machine, ratio.low, ratio.high, self.busy, rate)
 
     def outcome(self, request: Request) -> dict[str, Any]:
         """How both compare, see `compare`. request: the checked order.

@@ -37,6 +37,9 @@ BRANCHES = 3
 #: The most tokens, and the least, of each greedy text that is checked.
 TEXT_TOKENS, LEAST_TEXT = 48, 16
 
+#: The share of a text's tokens that must have been compared for a verdict, and the near-ties after which it goes on.
+FAIR, MOST_TIES = 0.5, 6
+
 #: New tokens of a text across a length, and how many of them come before it.
 NEW, BEFORE = 20, 8
 
@@ -155,16 +158,53 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
 
 
 def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, preset: str) -> Finding:
-    compared = agreement(contestant, new_tokens(contestant, plain), due, plain, preset)
-    if compared.identical:
-        return Finding("right", what, Sentence("the same {n} tokens", n=compared.tokens))
+    same, margins = equal_tokens(contestant, due, plain, preset)
+    if not margins:
+        return Finding("right", what, Sentence("the same {n} tokens", n=same))
+    if same < FAIR * len(due.token_ids):
+        return Finding("skipped", what, too_few(same, len(due.token_ids), plain))
     seen = Sentence(
-        "the same up to token {place}, where rounding in {dtype} decides between two tokens ({margin} apart)",
-        place=compared.place,
+        "the same {n} tokens; near-ties, which rounding in {dtype} decides: {ties} (at most {margin} apart)",
+        n=same,
+        ties=len(margins),
         dtype=dtype_name(plain.pair.dtype),
-        margin=float(f"{compared.margin:.2g}"),
+        margin=float(f"{max(margins):.2g}"),
     )
     return Finding("right", what, seen)
+
+
+def equal_tokens(contestant: Contestant, due: Run, plain: Request, preset: str) -> tuple[int, list[float]]:
+    """How many tokens are the same, and the margin of each near-tie between them, at which the texts may part.
+
+    Past a near-tie both go on from the same text, until a fair share of it has been compared. Arguments and errors: see
+    `agreement`.
+    """
+    whole, same, margins = due, 0, list[float]()
+    while True:
+        tokens = new_tokens(contestant, plain)
+        compared = agreement(contestant, tokens, due, plain, preset)
+        if compared.place is None or compared.margin is None:
+            return same + compared.tokens, margins
+        same += compared.place
+        margins.append(compared.margin)
+        # One of the two tokens may end the text.
+        texts = [text[: compared.place + 1] for text in (due.token_ids, tokens)]
+        begun = next((text for text in texts if text[-1] not in plain.pair.eos_ids), None)
+        left = plain.settings.max_new_tokens - compared.place - 1
+        if same >= FAIR * len(whole.token_ids) or len(margins) > MOST_TIES or not left or begun is None:
+            return same, margins
+        plain = plain.but(replace(plain.settings, prompt=(*plain.prompt.ids, *begun), max_new_tokens=left))
+        due = plain_run(plain)
+
+
+def too_few(same: int, tokens: int, plain: Request) -> Sentence:
+    """Why a comparison of so few tokens is none."""
+    return Sentence(
+        "only {same} of {n} tokens could be compared: at the others rounding in {dtype} decides between two tokens",
+        same=same,
+        n=tokens,
+        dtype=dtype_name(plain.pair.dtype),
+    )
 
 
 def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
@@ -265,7 +305,10 @@ def _ending_at(plain: Request, length: int, tokens: int) -> Request:
 def _crossing(what: Sentence, ways: list[Contestant], plain: Request) -> Finding:
     _, *drafting = ways
     due = plain_run(plain)
-    agreements = [agreement(way, new_tokens(way, plain), due, plain, PRESETS[0].name) for way in drafting]
-    same = Sentence("the same {n} tokens in {ways} ways", n=len(due.token_ids), ways=len(ways))
-    rounded = Sentence("the same {n} tokens in {ways} ways, up to rounding", n=len(due.token_ids), ways=len(ways))
-    return Finding("right", what, same if all(compared.identical for compared in agreements) else rounded)
+    compared = [equal_tokens(way, due, plain, PRESETS[0].name) for way in drafting]
+    least, tokens = min(same for same, _ in compared), len(due.token_ids)
+    if least < FAIR * tokens:
+        return Finding("skipped", what, too_few(least, tokens, plain))
+    same = Sentence("the same {n} tokens in {ways} ways", n=tokens, ways=len(ways))
+    rounded = Sentence("the same {n} tokens in {ways} ways, up to rounding", n=least, ways=len(ways))
+    return Finding("right", what, rounded if any(margins for _, margins in compared) else same)

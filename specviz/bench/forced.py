@@ -174,7 +174,15 @@ class OracleDrafter(DraftModel):
         # Beyond the end of the script it has nothing to say.
         budget = min(budget, len(self.speaker.script) - self.speaker.place)
         self.drafted = max(0, budget)
-        return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
+        if not self.drafted:
+            return Draft.copied((), uniforms.device)
+        place, draft = self.speaker.place, super().propose(committed, budget, uniforms)
+        # A prepared pass makes the whole draft in one call and chooses in there: that took its time, and here is what
+        # it says. Its cache then holds the choices that nobody heard.
+        return replace(draft, tokens=self.speaker.script[place : place + len(draft.parents)])
+
+    def ahead(self, deepest: int) -> None:
+        """The device would make whole rounds with the draft model's own choices."""
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # In a plain step the draft model has read nothing that could be taken back; it catches up later.

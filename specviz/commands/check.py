@@ -6,7 +6,7 @@ import argparse
 import json
 import pathlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Prints every finding as it comes. Exit status 1 if something is wrong."""
     pair = pairs.load(options)
-    from specviz.bench.check import check_pair
+    from specviz.bench.check import check_pair, summary
     from specviz.bench.equal_texts import Finding
 
     findings: list[Finding] = []
     began = time.perf_counter()
 
     def text(interrupted: bool) -> str:
-        return _summary(findings, time.perf_counter() - began, interrupted) if findings else ""
+        counts = _counts(findings, time.perf_counter() - began, interrupted)
+        return f"{summary(findings)}\n{counts}" if findings else ""
 
     def write_findings(interrupted: bool) -> None:
         report = _report(pair, findings, time.perf_counter() - began, interrupted)
@@ -57,8 +58,9 @@ def main(options: argparse.Namespace) -> int:
     return int(any(finding.state == "wrong" for finding in findings))
 
 
-def _report(pair: ModelPair, findings: Iterable[Finding], seconds: float, interrupted: bool) -> dict[str, Any]:
+def _report(pair: ModelPair, findings: Sequence[Finding], seconds: float, interrupted: bool) -> dict[str, Any]:
     """The values of the JSON file. interrupted: the check was ended before it was over."""
+    from specviz.bench.check import summary
     from specviz.bench.machine import describe_machine
 
     def plain(finding: Finding) -> dict[str, str | None]:
@@ -71,6 +73,7 @@ def _report(pair: ModelPair, findings: Iterable[Finding], seconds: float, interr
         "pair": asdict(pair.info()),
         "seconds": round(seconds, 1),
         "interrupted": interrupted,
+        "summary": summary(findings),
         "findings": [plain(finding) for finding in findings],
     }
 
@@ -81,7 +84,7 @@ def line_of(finding: Finding) -> str:
     return f"{SIGNS[finding.state]} {finding.what}: {finding.seen}{advice}"
 
 
-def _summary(findings: Iterable[Finding], seconds: float, interrupted: bool) -> str:
+def _counts(findings: Iterable[Finding], seconds: float, interrupted: bool) -> str:
     """How many there are of each kind, on a line."""
     states: list[str] = [finding.state for finding in findings]
     counts = [f"{sign} {states.count(state)}" for state, sign in SIGNS.items()]

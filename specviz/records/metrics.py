@@ -1,6 +1,7 @@
 """From rounds to the numbers that people compare, each defined once, here; and two runs of a prompt side by side."""
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,15 @@ def tally(rounds: Iterable[Round]) -> Tally:
     for round_ in rounds:
         counts.add(round_)
     return counts
+
+
+#: Passes of a run take about equally long; where their mean is this many times their median, some were held up.
+UNEVEN = 1.5
+
+
+def uneven(seconds: Sequence[float]) -> bool:
+    """Whether some of these passes were held up so much that their mean says little."""
+    return bool(seconds) and statistics.mean(seconds) > UNEVEN * statistics.median(seconds)
 
 
 def emission_times(rounds: Sequence[Round]) -> list[float]:

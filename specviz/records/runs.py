@@ -189,6 +189,7 @@ class Speedup:
     low: float | None = None  # where it lies, 90 %; None in files of earlier versions
     high: float | None = None
     busy: bool = False  # other programs used the processor at the same time
+    tokens_per_second: float | None = None  # of this run, in the same turns; None in files of earlier versions
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -30,8 +30,8 @@ class RunFigures:
     rest: float
     one: float  # seconds of a plain step: its target pass, and everything else
     one_rest: float
-    #: Where the plain step was timed: in a ``plain`` run, as T(1) of bare ``passes``, or, failing both, as the run's
-    #: own verification (``round``).
+    #: Where the plain step was timed: in a ``plain`` run or, failing that, as the run's own verification (``round``).
+    #: Never in another measurement: the machine may have been slower then.
     one_source: str
     speedup: float | None = None  # over plain decoding; None if not measured
     at_once: bool = False  # whether all tokens of a draft come from one pass, and deeper ones are guessed worse
@@ -91,22 +91,18 @@ def run_figures(
     *,
     rule: str = "token",
     plain: Tally | None = None,
-    target: Curve | None = None,
     speedup: float | None = None,
     at_once: bool = False,
 ) -> RunFigures | None:
     """The figures of a run; None if no draft token was judged.
 
-    plain: plain decoding of the same prompt, timed in the same way. target: T(K) of the target. at_once: see
-    `RunFigures`.
+    plain: plain decoding of the same prompt, timed in turn with it. at_once: see `RunFigures`.
     """
     if counts.acceptance_rate is None or counts.acceptance_length is None:
         return None
     rounds = counts.rounds
     if plain is not None and plain.rounds:
         step_seconds, rest, source = plain.verify_seconds / plain.rounds, plain.accept_seconds / plain.rounds, "plain"
-    elif target is not None and target.one_token:
-        step_seconds, rest, source = target.one_token, 0.0, "passes"
     else:
         step_seconds, rest, source = counts.verify_seconds / rounds, 0.0, "round"
     return RunFigures(

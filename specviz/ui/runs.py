@@ -7,14 +7,14 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
 from specviz.foreign.rounds import opened
 from specviz.records import links
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import Tally
+from specviz.records.metrics import Tally, uneven
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.stopwatch import garbage_collector_off
@@ -48,7 +48,11 @@ class LiveRun:
     sent: set[int] = field(default_factory=set)  # token ids whose text the page has
     batches: int = 0
     measured: Speedup | None = None
-    duel_counts: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
+    #: Of plain decoding and this run, in turn and without being shown; how many repeats of both; and whether something
+    #: else wanted the processor then.
+    duel_counts: tuple[Tally, Tally] | None = None
+    repeats: int = 0
+    busy: bool = False
     failure: SpecvizError | None = None  # what ended it before its own end
     files: Downloads | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
@@ -100,6 +104,14 @@ class LiveRun:
     @property
     def speedup(self) -> float | None:
         return self.measured.ratio if self.measured else None
+
+    @property
+    def disturbed(self) -> Literal["", "busy", "uneven"]:
+        """Why its seconds are not those of an idle machine: other programs were busy, or its passes took unequally long
+        and it was not measured in turn with anything. Empty where neither is known."""
+        if self.repeats:
+            return "busy" if self.busy else ""
+        return "uneven" if uneven([one.seconds.verify for one in self.rounds if one.seconds]) else ""
 
     @property
     def finished(self) -> bool:

@@ -145,7 +145,8 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
         "acceptance_length": counts.acceptance_length,
         "acceptance_rate": counts.acceptance_rate,
         "reach": counts.reach,
-        "tokens_per_second": counts.tokens_per_second,
+        # Of the same turns as the speedup: the shown run was timed while it was drawn.
+        "tokens_per_second": (measured and measured.tokens_per_second) or counts.tokens_per_second,
         "speedup": measured.ratio if measured else None,
         "speedup_low": measured.low if measured else None,
         "speedup_high": measured.high if measured else None,

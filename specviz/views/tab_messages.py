@@ -6,7 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
-from specviz.records.runs import DraftedToken, Round
+from specviz.records.runs import DraftedToken, Round, Speedup
 from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
@@ -119,6 +119,9 @@ class LabRun:
     temperature: float
     figures: RunFigures
     diagnosis: Diagnosis
+    measured: Speedup | None = None
+    repeats: int = 0  # in turn with plain decoding, all of which the figures are of; 0: of the shown run alone
+    disturbed: str = ""  # see `LiveRun.disturbed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +189,8 @@ def _run(run: LabRun) -> dict[str, Any]:
         "temperature": run.temperature,
         "figures": figures,
         "diagnosis": asdict(run.diagnosis) | {"pays": run.diagnosis.pays},
+        "low": run.measured and run.measured.low,
+        "high": run.measured and run.measured.high,
+        "repeats": run.repeats,
+        "disturbed": run.disturbed,
     }

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import threading
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from specviz.bench import check as pair_check
 from specviz.bench import equal_texts
 from specviz.bench.check import check_pair
 from specviz.bench.contest import Row
+from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import Finding
 from specviz.commands.check import line_of
 from specviz.decoding import lossless
@@ -132,6 +134,29 @@ def test_whoever_fails_is_one_fault_and_not_left_out_and_the_others_are_compared
         assert states == ["wrong", "right"]
 
 
+@pytest.mark.parametrize("ties, state, n", [(1, "right", 15), (2, "right", 14), (99, "skipped", 16)])
+def test_a_comparison_goes_on_past_a_near_tie_and_one_of_too_few_tokens_is_none(monkeypatch, ties, state, n):
+    honest, prompts = equal_texts.agreement, []
+
+    def agreement(contestant, tokens, due, plain, preset):
+        verdict = honest(contestant, tokens, due, plain, preset)
+        if contestant != Contestant.of("draft_model", equal_texts.GAMMA):
+            return verdict
+        prompts.append(len(plain.prompt.ids))
+        return replace(verdict, place=0, margin=0.01 * len(prompts)) if len(prompts) <= ties else verdict
+
+    monkeypatch.setattr(equal_texts, "agreement", agreement)
+    findings = found(pair_check.texts(tiny_pair("llama"), inf))
+    one = findings["greedy text, draft_model"]
+    assert (one.state, one.seen.values["n"]) == (state, n)
+    assert prompts == list(range(prompts[0], prompts[0] + min(ties, equal_texts.MOST_TIES) + 1))
+    if state == "right":
+        assert (one.seen.values["ties"], one.seen.values["margin"]) == (ties, 0.01 * ties)
+    else:
+        assert "only 0 of 16 tokens could be compared" in str(one.seen)
+    assert str(pair_check.summary(list(findings.values()))).startswith("All that was checked is right: ")
+
+
 @pytest.mark.parametrize("token, seconds, tokens", [(0.01, 20, 16), (0.1, 3.0, 6), (0.1, 0.1, 4), (0.1, inf, 16)])
 def test_texts_are_as_long_as_there_is_time_for(monkeypatch, token, seconds, tokens):
     monkeypatch.setattr(equal_texts, "LEAST_TEXT", 4)
@@ -241,6 +266,7 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
     assert main(order) == 0
     out = capsys.readouterr().out
     assert "✓ greedy text, draft_model: the same 16 tokens" in out and "✗ 0" in out
+    assert "All that was checked is right: 4 of 5 checks were made." in out
     report = json.loads((tmp_path / "check.json").read_text())
     assert report["schema"] == "specviz.check/1" and report["pair"]["dtype"] == "float32"
     assert {one["state"] for one in report["findings"]} <= {"right", "slow", "skipped"}
@@ -276,5 +302,8 @@ def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("testing trees"), pair_check.trees),))
     store = SimpleNamespace(get=lambda name, progress=None: pair, starting_pair=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
-    assert last.count("\n") == 1 and last.startswith("- ✓ **")
+    first, _, *rows = last.splitlines()
+    right = Sentence("All that was checked is right: {made} of {n} checks were made.", made=2, n=2)
+    assert first == f"**{say.step(right)}**"
+    assert len(rows) == 2 and rows[0].startswith("- ✓ **")
     assert say.step(Sentence("read in the same way as the branches alone")) in last

@@ -21,7 +21,7 @@ import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list/list.js";
-import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
+import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, showAll, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
 import { pictureCard } from "./picture/picture.js";
 import { buildPresentation } from "./playback/present.js";
 import { handlersOf } from "./receiving.js";
@@ -184,6 +184,11 @@ export class SpecvizRun extends SpecvizElement {
     if (!this.view) return;
     draw(this.view); // the list may lag behind the messages
     pin(this.view, { round, index }, true);
+  }
+
+  /** Plays no further: all of the run stands there. */
+  showAll() {
+    if (this.view) showAll(this.view);
   }
 
   release() {

@@ -2,6 +2,7 @@
 
 import { make, setText } from "../shared/dom.js";
 import { fixed, rate } from "../shared/numbers.js";
+import { speedupVerdict } from "../shared/verdict.js";
 import { figuresHere } from "./place.js";
 
 /** @typedef {import("./view.js").View} View */
@@ -42,7 +43,10 @@ export function drawFigures(view) {
     const value = here[name];
     setText(view.ui.figures[name], typeof value === "number" ? format(value) : "—");
   }
-  const { speedup_low: low, speedup_high: high } = here;
+  const { speedup, speedup_low: low, speedup_high: high } = here;
+  const { open, text } = speedupVerdict(view.say, speedup, low, high);
+  setText(view.ui.figures.speedup, open ? view.say(`rounds.speedup_${open}`) : text);
+  view.ui.figures.speedup.toggleAttribute("data-words", Boolean(open));
   const ends = typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
   ["between", "between_brief"].forEach((key, i) => setText(view.ui.between[i], ends ? view.say(`rounds.figure_speedup_${key}`, ends) : ""));
 }

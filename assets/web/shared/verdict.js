@@ -13,14 +13,14 @@ const ALIKE = 1.1;
  * @param {number | null | undefined} speedup
  * @param {number | null | undefined} low
  * @param {number | null | undefined} high
- * @returns {{ decided: boolean, text: string }} decided: the figure may stand by itself, and names the faster one; text:
- *   that figure, or a sentence that says what is known instead
+ * @returns {{ decided: boolean, open: string, text: string }} decided: the figure may stand by itself, and names the faster
+ *   one; open: what the interval leaves open; text: that figure, or a sentence that says what is known instead
  */
 export function speedupVerdict(say, speedup, low, high) {
-  const known = typeof speedup === "number";
   const open = typeof low === "number" && typeof high === "number" ? openWord(low, high) : "";
-  if (open) return { decided: false, text: say(`common.speedup_${open}`, { low, high }) };
-  return { decided: known, text: known ? `${fixed(speedup, 2)}×` : "—" };
+  if (open) return { decided: false, open, text: say(`common.speedup_${open}`, { low, high }) };
+  const known = typeof speedup === "number";
+  return { decided: known, open, text: known ? `${fixed(speedup, 2)}×` : "—" };
 }
 
 /** What an interval leaves open; nothing where it is narrow and all on one side of 1. @param {number} low @param {number} high */

@@ -51,10 +51,11 @@ export class Waits {
  *
  * @param {Tour} tour
  * @param {Record<string, any>} settings
+ * @param {boolean} measure whether its speedup is measured, too
  * @param {object} showing
  * @returns {Promise<Finished>}
  */
-export async function run(tour, settings, showing) {
+export async function run(tour, settings, measure, showing) {
   const { page, say, waits } = tour;
   const goOn = () => {
     if (tour.showing !== showing) throw new Left();
@@ -66,18 +67,18 @@ export async function run(tour, settings, showing) {
   /** @type {number | null} */
   let over = null;
   tour.refusal = null;
-  tour.tell("specviz-press", { settings, press: "generate", measure: false });
+  tour.tell("specviz-press", { settings, press: "generate", measure });
   const timers = [setTimeout(() => tour.onPage(), PATIENCE + 50)];
   try {
     return await waits.until(() => {
       goOn();
       busy ||= !page.idle();
       const finished = /** @type {Finished | null} */ (liveRun()?.finished ?? null);
-      if (finished && finished.run !== before && page.idle()) return whole(tour, finished);
+      if (finished && finished.run !== before && page.idle() && !liveRun()?.busy) return whole(tour, finished);
       if (busy && page.idle()) {
         if (over === null) timers.push(setTimeout(() => tour.onPage(), GRACE + 50));
         over ??= performance.now();
-        const told = ["error", "finished"].includes(liveRun()?.state ?? "");
+        const told = !liveRun()?.busy && ["error", "finished"].includes(liveRun()?.state ?? "");
         if (told || performance.now() - over > GRACE) throw new Error(liveRun()?.note || say("tour.ended_early"));
       }
       if (!busy && tour.refusal !== null) throw new Error(tour.refusal);

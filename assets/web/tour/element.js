@@ -44,7 +44,7 @@ export class SpecvizTour extends SpecvizElement {
   written = null;
   /** a token of the live view is pinned by the tour */
   chose = false;
-  /** @type {boolean | null} whether the visitor wants speedups measured, before the tour's runs left that out */
+  /** @type {boolean | null} whether the visitor wants speedups measured; the tour's runs go by their step */
   measured = null;
   /** @type {object | null} what the page's controls said before the tour's first run */
   stood = null;
@@ -66,6 +66,8 @@ export class SpecvizTour extends SpecvizElement {
       // The first of the tour's own changes.
       if (this.measured !== null) this.stood ??= detail.before;
     });
+    // A reload in the middle brings back what the visitor had, not what the tour ran: after all others have heard of it.
+    this.listen(document, "specviz-share", () => queueMicrotask(() => this.stood && keep("settings", this.stood)));
     this.listen(window, "resize", () => this.dock());
   }
 
@@ -222,10 +224,10 @@ export class SpecvizTour extends SpecvizElement {
     const showing = (this.showing = {});
     this.failure = null;
     ring([]);
-    this.leaveOutSpeedup();
+    this.measured ??= this.page.measures();
     this.render();
     try {
-      const shown = await STEPS[step].show(this, (settings) => run(this, settings, showing));
+      const shown = await STEPS[step].show(this, (settings, measure = false) => run(this, settings, measure, showing));
       if (this.showing !== showing) return;
       this.shown.set(step, shown);
       this.point(shown);
@@ -239,6 +241,7 @@ export class SpecvizTour extends SpecvizElement {
 
   /** Chooses the token a step speaks about, rings what is worth a look, and brings it into sight. @param {Shown} shown */
   point(shown) {
+    liveRun()?.showAll();
     if (shown.choice) {
       liveRun()?.choose(...shown.choice);
       this.chose = true;
@@ -257,11 +260,7 @@ export class SpecvizTour extends SpecvizElement {
     if (this.built) this.renderAction();
   }
 
-  /** The tour's runs leave out the speedup's own two runs; when it closes, the controls stand as the visitor had them. */
-  leaveOutSpeedup() {
-    this.measured ??= this.page.measures();
-  }
-
+  /** When the tour closes, the controls stand as the visitor had them. */
   bringBackControls() {
     if (this.stood) this.tell("specviz-press", { settings: this.stood, press: null, measure: this.measured });
     Object.assign(this, { measured: null, stood: null });

@@ -1,9 +1,10 @@
 // The tour's steps: what each one runs on the page, and what it says about the run that came out. Every figure is taken
 // from that run, as <specviz-run> tells it, never from here.
 
-import { compared, fixed, quotient, rate } from "../shared/numbers.js";
+import { compared, fixed, quotient } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { liveRun } from "../shared/live.js";
+import { speedupVerdict } from "../shared/verdict.js";
 
 /** @typedef {import("./element.js").SpecvizTour} Tour */
 /** @typedef {import("../run/types.js").Round} Round */
@@ -14,7 +15,7 @@ import { liveRun } from "../shared/live.js";
  * What a step brought: a sentence, the token to look at as [round, index], and what to ring.
  *
  * @typedef {{ said: string, choice?: [number, Index], rings(): (Element | null | undefined)[] }} Shown
- * @typedef {(settings: Record<string, any>) => Promise<Finished>} Ask
+ * @typedef {(settings: Record<string, any>, measure?: boolean) => Promise<Finished>} Ask measure: its speedup as well
  * @typedef {{ name: string, show(tour: Tour, ask: Ask): Promise<Shown>, lab?: string }} Step lab: the tab it points to
  */
 
@@ -33,15 +34,21 @@ const figure = (name) => inView(`[data-figure="${name}"]`)?.parentElement;
 /** @param {number} round */
 const row = (round) => inView(`.round[data-round="${round}"] .chips`);
 
-/** What the sentences about a whole run quote, as the page writes it above the text. @param {Tour} tour @param {Finished} run */
+/**
+ * What the sentences about a whole run quote, as the page writes it above the text. Tokens a second are not among it: those
+ * of two runs, each by itself, say less about a speedup than the page does, which has both take turns.
+ *
+ * @param {Tour} tour @param {Finished} run
+ */
 function headline({ say }, { figures }) {
+  const { decided, open, text } = speedupVerdict(say, figures.speedup, figures.speedup_low, figures.speedup_high);
   const known = (/** @type {any} */ x, /** @type {(x: number) => string} */ format) => (typeof x === "number" ? format(x) : say("tour.no_value"));
   return {
     tokens: figures.tokens,
     passes: figures.target_passes,
     length: known(figures.acceptance_length, (x) => fixed(x, 2)),
     share: known(figures.acceptance_rate, (x) => `${Math.round(100 * x)}\u202f%`),
-    rate: known(figures.tokens_per_second, rate),
+    fast: open ? text : say(decided ? "tour.fast" : "tour.not_measured", { speedup: text }),
   };
 }
 
@@ -56,8 +63,8 @@ async function showPass(tour, ask) {
 
 /** @type {Step["show"]} */
 async function showDraft(tour, ask) {
-  const run = await ask(settings(tour));
-  return { said: tour.say("tour.draft_said", headline(tour, run)), rings: () => [figure("acceptance_length"), figure("acceptance_rate")] };
+  const run = await ask(settings(tour), true);
+  return { said: tour.say("tour.draft_said", headline(tour, run)), rings: () => [figure("acceptance_length"), figure("acceptance_rate"), figure("speedup")] };
 }
 
 /** The first refusal of the run on the screen; of a new run where there is none to see. @type {Step["show"]} */
@@ -109,7 +116,7 @@ async function showMatch(tour, ask) {
   const prompt = tour.plan.prompts.story_sea;
   const [first, second] = [await ask(settings(tour, { prompt })), await ask(settings(tour, { prompt, drafter: "early_exit", exit_layer: 1 }))];
   const [good, bad] = [first, second].map((run) => headline(tour, run));
-  const values = { good: good.share, good_length: good.length, good_rate: good.rate, bad: bad.share, bad_length: bad.length, bad_rate: bad.rate };
+  const values = { good: good.share, good_length: good.length, bad: bad.share, bad_length: bad.length };
   // On other models it may be the other way round.
   const alike = (second.figures.acceptance_rate ?? 0) >= (first.figures.acceptance_rate ?? 0) ? [tour.say("tour.match_alike")] : [];
   return { said: [tour.say("tour.match_said", values), ...alike].join(" "), rings: () => [figure("acceptance_rate"), figure("acceptance_length")] };
@@ -118,11 +125,11 @@ async function showMatch(tour, ask) {
 /** @type {Step["show"]} */
 async function showLong(tour, ask) {
   const { plan } = tour;
-  const short = headline(tour, await ask(settings(tour)));
-  const run = await ask(settings(tour, { num_draft_tokens: plan.long_draft }));
+  const short = headline(tour, await ask(settings(tour), true));
+  const run = await ask(settings(tour, { num_draft_tokens: plan.long_draft }), true);
   const long = headline(tour, run);
   const values = {
-    short: plan.short_draft, short_length: short.length, short_rate: short.rate, long: plan.long_draft, long_length: long.length, long_rate: long.rate,
+    short: plan.short_draft, short_length: short.length, short_fast: short.fast, long: plan.long_draft, long_length: long.length, long_fast: long.fast,
     discarded: countOf(run, "discarded"), drafted: run.rounds.reduce((sum, round) => sum + round.drafted.length, 0),
   };
   const unused = run.rounds.map((round) => round.drafted.filter((token) => token.outcome === "discarded").length);

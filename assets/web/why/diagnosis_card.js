@@ -2,6 +2,7 @@
 
 import { make } from "../shared/dom.js";
 import { key } from "../shared/frame.js";
+import { speedupVerdict } from "../shared/verdict.js";
 import { ms, percent, runName, times, two } from "./figures.js";
 import { lastRun } from "./state.js";
 
@@ -36,17 +37,24 @@ function invitation(lab) {
 /** @param {Lab} lab @param {any} run */
 function diagnosed(lab, run) {
   const { figures, diagnosis } = run;
-  const [source, outcome] = [figures.speedup === null ? "parts" : "measured", diagnosis.pays ? "pays" : "loses"];
-  const verdict = `why.verdict_${source}_${outcome}`;
+  const source = run.repeats ? lab.say(`why.of_${run.temperature ? "texts" : "repeats"}`, { n: run.repeats }) : lab.say("why.of_this_run");
   return [
-    make("p", { class: "meta", text: runName(lab, run) }),
-    make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: lab.say(verdict, { speedup: times(diagnosis.speedup) }) }),
+    make("p", { class: "meta", part: "source", text: `${runName(lab, run)}. ${source}` }),
+    ...(run.disturbed ? [make("p", { class: "note", part: "disturbed", text: lab.say(`why.disturbed_${run.disturbed}`) })] : []),
+    make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: verdictText(lab, run) }),
     make("h3", { text: lab.say("why.steps_title") }), stepBars(lab, run),
     make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(lab, diagnosis) }),
     make("h3", { text: lab.say("why.split_title", { ms: ms(figures.seconds) }) }), timeSplit(lab, figures),
     make("h3", { text: lab.say("why.changes_title") }), ...changes(lab, run),
     make("p", { class: "quiet", text: [lab.say(`why.one_${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [lab.say(diagnosis.with_passes ? "why.forecast_passes" : "why.forecast_one")])].join(" ") }),
   ];
+}
+
+/** @param {Lab} lab @param {any} run */
+function verdictText(lab, { figures, diagnosis, low, high }) {
+  const { open, text } = speedupVerdict(lab.say, diagnosis.speedup, low, high);
+  if (open) return lab.say("why.verdict_open", { range: text });
+  return lab.say(`why.verdict_${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`, { speedup: text });
 }
 
 /** @param {Lab} lab @param {any} diagnosis */
@@ -59,18 +67,19 @@ function limitText(lab, { limit, gain }) {
  *
  * @param {Lab} lab @param {any} run
  */
-function stepBars(lab, { figures, diagnosis }) {
+function stepBars(lab, { figures, diagnosis, low, high }) {
   const all = diagnosis.steps.filter((step) => step.cause !== "short" || figures.depth < figures.num_draft_tokens - 0.05);
   if (figures.one_source === "round") all.splice(all.findIndex((step) => step.cause === "verify"), 1);
   const values = {
     gamma: figures.num_draft_tokens, depth: two(figures.depth), alpha: two(figures.alpha), cost: two(figures.cost_coefficient), ratio: two(figures.verify / figures.one),
     draft: ms(figures.draft), rest: ms(figures.rest),
   };
-  const rows = all.map(({ cause, speedup }) => [cause, lab.say(`why.step_${cause}`, values), speedup]);
-  if (figures.speedup !== null) rows.push(["measured", lab.say("why.step_measured"), figures.speedup]);
+  const rows = all.map(({ cause, speedup }) => [cause, lab.say(`why.step_${cause}`, values), speedup, times(speedup)]);
+  const { open } = speedupVerdict(lab.say, figures.speedup, low, high);
+  if (figures.speedup !== null) rows.push(["measured", lab.say("why.step_measured"), figures.speedup, open ? `${two(low)}–${times(high)}` : times(figures.speedup)]);
   const most = Math.max(...rows.map((row) => row[2]));
-  return make("ol", { class: "steps", part: "steps" }, ...rows.map(([cause, text, speedup]) => make("li", { "data-cause": cause, "data-limit": cause === diagnosis.limit && diagnosis.gain > 1.005 },
-    make("span", { class: "what", text }), make("b", { text: times(speedup) }),
+  return make("ol", { class: "steps", part: "steps" }, ...rows.map(([cause, text, speedup, shown]) => make("li", { "data-cause": cause, "data-limit": cause === diagnosis.limit && diagnosis.gain > 1.005 },
+    make("span", { class: "what", text }), make("b", { text: shown }),
     make("span", { class: "bar", "aria-hidden": "true" }, make("i", { style: `width:${(100 * speedup) / most}%` }), make("s", { style: `left:${100 / most}%` })))));
 }
 

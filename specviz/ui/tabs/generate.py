@@ -12,7 +12,6 @@ import gradio as gr
 from specviz.bench.contestants import Progress
 from specviz.bench.duel import Duel, duel, runs_of
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
 from specviz.records.words import Said, Words, said
@@ -175,6 +174,5 @@ def _batch_messages(batch: list[Round | Progress | Duel], live: LiveRun) -> Iter
             what, _ = progress(event)
             yield live.end(said("generate.measuring_now", what=what), more=True)
         elif isinstance(event, Duel):
+            live.duel_counts, live.repeats, live.busy = event.counts(), len(event.fast), event.busy
             live.measured = event.speedup()
-            plain, fast = event.shown(live.request)
-            live.duel_counts = tally(plain.rounds), tally(fast.rounds)

@@ -91,7 +91,10 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown]:
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
-    """The findings so far, as Markdown, and the check in progress."""
+    """The findings so far, as Markdown, and the check in progress; once it is over, first what came of it."""
+    from specviz.bench.check import summary
+
+    findings: list[Finding] = []
     lines: list[str] = []
     step = say("common.preparing")
     yield step
@@ -102,10 +105,14 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
                 if isinstance(event, Sentence):
                     step = say("models.checking", step=say.step(event))
                 else:
+                    findings.append(event)
                     lines.append(_line_of(event, say))
             yield "\n".join([*lines, "", as_text(step)])
     except SpecvizError as error:
         lines += ["", say("models.problem", reason=as_text(say.error(error)))]
+    else:
+        stopped = [say("models.check_stopped")] if halt.is_set() else []
+        lines = [" ".join([f"**{as_text(say.step(summary(findings)))}**", *stopped]), "", *lines]
     yield "\n".join(lines)
 
 

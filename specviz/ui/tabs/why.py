@@ -107,7 +107,7 @@ def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
 def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
     request = live.request
     target = passes.curve("target") if passes and _taken_by(request, passes) else None
-    # Timed unwatched where it was: drawing a page slows the models down.
+    # All parts are of the turns that the speedup is of; of the shown run alone where nothing was measured.
     plain, counts = live.duel_counts or (None, live.trail.counts)
     gamma = request.num_draft_tokens
     if request.chooses_length and counts.rounds:
@@ -117,14 +117,15 @@ def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
         gamma,
         rule=request.rule.name,
         plain=plain,
-        target=target,
         speedup=live.speedup,
         at_once=request.drafter.at_once,
     )
     if figures is None:
         return None
     settings = request.settings
-    return LabRun(label(settings.drafter), settings.sampling.temperature, figures, diagnose(figures, target))
+    drafter, temperature = label(settings.drafter), settings.sampling.temperature
+    diagnosis = diagnose(figures, target)
+    return LabRun(drafter, temperature, figures, diagnosis, live.measured, live.repeats, live.disturbed)
 
 
 def _taken_by(request: Request, passes: PassTimes) -> bool:

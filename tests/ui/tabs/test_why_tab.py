@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from specviz.bench.duel import Duel
 from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
 from specviz.records.metrics import tally
-from specviz.records.runs import Seconds
+from specviz.records.runs import Seconds, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
@@ -32,6 +33,7 @@ from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.why import explain_runs, measured
 from specviz.ui.visitors import Visitors
+from specviz.views.run_messages import headline
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 VIEW = element("why")
@@ -53,9 +55,15 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
         list(generate(runner, runs, order, True, visit, words()))
     (run,) = explain_runs(visitors, "me")
     live = next(iter(runs.runs.values()))
-    assert run.figures.alpha == live.trail.counts.acceptance_rate
-    assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
+    assert (run.figures.num_draft_tokens, run.figures.one_source, run.repeats) == (3, "plain", live.repeats)
     assert run.figures.speedup == run.diagnosis.speedup == live.speedup and not run.diagnosis.with_passes
+    # All of it, and the tile of tokens a second, are of the repeats in turn, however slow the shown run was.
+    plain, fast = live.duel_counts
+    live.trail.counts.verify_seconds *= 100
+    run = explain_runs(visitors, "me")[0]
+    assert (run.figures.alpha, run.figures.verify) == (fast.acceptance_rate, fast.verify_seconds / fast.rounds)
+    assert run.figures.one == plain.verify_seconds / plain.rounds
+    assert headline(live.trail, live.measured)["tokens_per_second"] == live.measured.tokens_per_second
     # The trace keeps what was measured, and where.
     told = live.run().measured
     assert (told.ratio, told.low, told.high) == (live.speedup, 1.4, 1.6) == (1.5, 1.4, 1.6)
@@ -64,9 +72,26 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     assert [one["passes"]["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["result"]["fraction"] == 1
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
+    assert explain_runs(visitors, "me")[0].figures == run.figures, "passes timed at another moment change no figure"
     # Passes of other models say nothing about this run.
     pair.dtype = torch.bfloat16
     assert not explain_runs(visitors, "me")[0].diagnosis.with_passes
+
+
+def test_a_run_that_nothing_was_measured_beside_stands_alone_and_says_if_it_was_held_up(runner, pair):
+    runs = LiveRuns()
+    list(generate(runner, runs, ORDER, False, Visit("me", threading.Event()), words()))
+    (live,) = runs.runs.values()
+
+    def explained(slow: float):
+        seconds = Seconds(0.001, 0.002, 0.0001, 0.0031, 0.003)
+        held_up = replace(seconds, verify=slow)
+        live.rounds = [replace(one, seconds=held_up if one.index == 3 else seconds) for one in live.rounds]
+        return explain_runs(Visitors(runs), "me")[0]
+
+    run = explained(0.002)
+    assert (run.figures.one_source, run.repeats, run.disturbed) == ("round", 0, "")
+    assert explained(0.1).disturbed == "uneven"
 
 
 def measuring(runner, *asked, halt_at: int | None = None) -> list[dict]:
@@ -150,6 +175,19 @@ def test_measured_and_computed_speedups_share_no_sentence(alone):
     computed = [part(page, "base"), *part(page, "changes").locator("li").all()]
     assert not any("1.67×" in one.inner_text() for one in computed)
     assert part(page, "verdict").inner_text().count("×") == 1
+
+
+def test_words_come_before_a_figure_that_the_interval_does_not_bear_and_a_disturbed_run_says_so(alone):
+    page, run = alone("why"), lab_run()
+    measured = partial(Speedup, 1.67, "a machine")
+    give(page, "why", [why_message(runs=[replace(run, measured=measured(0.9, 2.5), repeats=4, disturbed="busy")])])
+    expect(part(page, "verdict")).to_contain_text("0.90 to 2.50 times as fast: not decided.")
+    expect(part(page, "source")).to_contain_text("4 times each, taking turns")
+    expect(part(page, "disturbed")).to_be_visible()
+    expect(part(page, "steps").locator("[data-cause=measured] b")).to_have_text("0.90–2.50×")
+    give(page, "why", [why_message(runs=[replace(run, measured=measured(1.6, 1.8), repeats=4)])])
+    expect(part(page, "verdict")).to_contain_text("Measured: 1.67×")
+    expect(part(page, "disturbed")).to_have_count(0)
 
 
 def test_the_passes_are_drawn_to_scale_up_to_the_longest_chain_and_wider_ones_on_request(alone):

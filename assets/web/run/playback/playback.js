@@ -133,6 +133,11 @@ export function goToStart(view) {
 /** @param {View} view */
 export function goToEnd(view) {
   if (view.playback.showing) noteSkipped(true);
+  showAll(view);
+}
+
+/** All of the run, for who speaks about it as a whole. @param {View} view */
+export function showAll(view) {
   leaveShow(view);
   moveTo(view, null);
 }
