@@ -5,6 +5,7 @@ import html
 import io
 import json
 import pathlib
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -44,6 +45,9 @@ def text_of(name: str) -> str:
     """A file's text, by its path below assets/web."""
     return FILES[name].decode()
 
+
+#: Names this process among all that serve the page at its address, one after the other.
+STARTED = secrets.token_hex(8)
 
 #: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
 #: languages.
@@ -214,13 +218,15 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
     """The page's name, with its subtitle or, while its models are at work, their task (assets/web/gradio/brand.js).
 
-    in_line: `Line.now` in the page's language; without it there are no models.
+    in_line: `Line.now` in the page's language; without it there are no models. A page that was opened before its server
+    was started again asks to be loaded anew: what it holds belongs to a server that is gone.
     """
     template = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
     if in_line is None:
         return gr.HTML(template)
-    ask = _server_function("in_line", lambda _: in_line())
-    return _component("gradio/brand.js", {"words": say.texts("line")}, template=template, server_functions=[ask])
+    ask = _server_function("in_line", lambda _: [STARTED, *in_line()])
+    given = {"words": say.texts("line"), "started": STARTED}
+    return _component("gradio/brand.js", given, template=template, server_functions=[ask])
 
 
 def remote() -> gr.HTML:

@@ -5,8 +5,8 @@ import { isIdle } from "./tabs.js";
 
 const ASK_EVERY = 3000; // ms
 
-/** @param {import("./view.js").Component} component @param {{ words: Record<string, import("../shared/words.js").Text> }} given */
-export function join({ element, server }, { words }) {
+/** @param {import("./view.js").Component} component @param {{ words: Record<string, import("../shared/words.js").Text>, started?: string }} given */
+export function join({ element, server }, { words, started }) {
   const say = speaker(words);
   const told = /** @type {HTMLElement} */ (element.querySelector("p"));
   const usual = told.textContent;
@@ -18,8 +18,8 @@ export function join({ element, server }, { words }) {
   };
   new ResizeObserver(measure).observe(head);
   // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
-  const show = (/** @type {[string[], number | null]} */ [names, seconds] = [[], null]) => {
-    const text = sentence(say, names, seconds);
+  const show = (/** @type {[string | undefined, string[], number | null]} */ [running, names, seconds] = [started, [], null]) => {
+    const text = running === started ? sentence(say, names, seconds) : say("line.restarted");
     told.textContent = text ?? usual;
     told.classList.toggle("sv-at-work", text !== null);
   };

@@ -11,15 +11,15 @@ import { stageAt, stagesOf } from "../record/stages.js";
 /** @typedef {import("../types.js").Place} Place */
 /** @typedef {import("../types.js").Stage} Stage */
 
-const PACE = [1, 0.5]; // of the rounds told stage by stage: how long their stages stay, as a share of DWELL
+const PACE = [1, 0.35]; // of the rounds told stage by stage: how long their stages stay, as a share of DWELL
 const SINGLE = 6; // rounds after these that stay for DWELL_ROUND each
 
 /** How long the stages of the first round stay, ms, and how long those of a kind do together at most. */
-const DWELL = { draft: 350, pass: 1100, decide: 900, next: 1200, missing: 500 };
-const MOST = 2700;
+const DWELL = { draft: 300, pass: 1500, decide: 1400, next: 1700, missing: 500 };
+const MOST = 2800;
 const DWELL_START = 600;
-const DWELL_ROUND = 700;
-const REST = 3000; // ms for all other rounds, in steps of at least FRAME
+const DWELL_ROUND = 600;
+const REST = 2500; // ms for all other rounds, in steps of at least FRAME
 const FRAME = 60;
 
 const ENOUGH = 2; // runs skipped: such a reader is not made to watch again
