@@ -100,7 +100,7 @@ function nextPieces(view, number, round) {
   const heard = labelOf(bars);
   const name = run.say(`rounds.${kind}`);
   const token = pending ? [] : [make("span", { class: "drawn" }, round.next.unknown ? make("span", { class: "w", text: "?" }) : showToken(run.say, make("span", { class: "w" }), round.next.text),
-    make("span", { class: "m", text: `${SYMBOL[kind]} ${name}` }))];
+    make("span", { class: "m" }, SYMBOL[kind], make("span", { class: "kind", text: ` ${name}` })))];
   return [
     piece(view, "pass", "next", `${name}: ${heard}`, `passed next ${pending ? "sealed" : kind}`, small(bars), isRefusal(run, round, "next") && bars.length ? "residual" : "own"),
     piece(view, "coin", "next", saySupposed(view, spot) ?? sentenceHere(view, spot), `flipped next ${pending ? "sealed unborn" : kind}`,

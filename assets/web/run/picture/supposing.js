@@ -33,7 +33,7 @@ export function supposePanel(view, draw) {
     view.supposed = AS_IT_WAS;
     draw();
   } } });
-  ui.suppose = make("div", { class: "suppose", part: "suppose", role: "group", "aria-label": say("playback.suppose") }, gamma.label, temperature.label, reset);
+  ui.suppose = make("div", { class: "suppose", part: "suppose", role: "group", "aria-label": say("playback.suppose") }, make("span", { class: "quiet", "aria-hidden": "true", text: say("playback.suppose") }), gamma.label, temperature.label, reset);
   Object.assign(ui.suppose, { gamma, temperature, reset, draw, asked: false });
   return ui.suppose;
 }

@@ -17,6 +17,7 @@ const SINGLE = 6; // rounds after these that stay for DWELL_ROUND each
 /** How long the stages of the first round stay, ms, and how long those of a kind do together at most. */
 const DWELL = { draft: 300, pass: 1500, decide: 1400, next: 1700, missing: 500 };
 const MOST = 2800;
+const LEISURE = 1.8; // the same, of a recording: nobody waits for what it comes to
 const DWELL_START = 600;
 const DWELL_ROUND = 600;
 const REST = 2500; // ms for all other rounds, in steps of at least FRAME
@@ -60,7 +61,7 @@ export function staysFor(view, { round, stage }) {
   if (round >= PACE.length) return DWELL_ROUND;
   const { kind } = stageAt(view.run, { round, stage });
   const alike = stagesOf(view.run, view.run.rounds[round]).filter((one) => one.kind === kind).length;
-  return PACE[round] * Math.min(DWELL[kind], MOST / alike);
+  return PACE[round] * (view.run.start.recorded ? LEISURE : 1) * Math.min(DWELL[kind], MOST / alike);
 }
 
 /** How many times slower a run that is over is shown than it was; null where its times are not all known. @param {View} view */

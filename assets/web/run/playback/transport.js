@@ -63,6 +63,7 @@ export function drawTransport(view) {
   const following = at === null;
   view.ui.view.toggleAttribute("data-placed", !following);
   view.ui.view.toggleAttribute("data-showing", showing);
+  view.ui.view.toggleAttribute("data-predicting", view.playback.predicting);
   view.ui.scrub.disabled = !count;
   // Not `disabled`: a button that was just pressed would lose the focus.
   for (const node of [view.ui.toStart, view.ui.back, view.ui.play, view.ui.present]) node.setAttribute("aria-disabled", String(!count));
