@@ -290,12 +290,12 @@ def leads_to(tab: str, element_id: str) -> str:
     """A script that opens a tab, see gradio/history.js, and brings a component into sight once it is there."""
     return f"""() => {{
   location.hash = {json.dumps(tab)};
+  // A tab that is opened for the first time is drawn bit by bit.
   const look = (frames) => {{
-    const there = document.getElementById({json.dumps(element_id)});
-    if (there?.getClientRects().length) there.scrollIntoView({{ block: "start" }});
-    else if (frames) requestAnimationFrame(() => look(frames - 1));
+    document.getElementById({json.dumps(element_id)})?.scrollIntoView({{ block: "start" }});
+    if (frames) requestAnimationFrame(() => look(frames - 1));
   }};
-  look(300);
+  look(60);
 }}"""
 
 

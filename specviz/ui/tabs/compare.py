@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
+from specviz.ui.device import PairName
 from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
@@ -58,6 +59,7 @@ def create_compare_tab(desk: Desk) -> Tab:
     with gr.Column(elem_id="compare-choices", elem_classes=["sv-more"]):
         _create_choices(fields, desk)
         fields["prompts"] = _create_prompts(say)
+    note = gr.Markdown(elem_classes=["sv-note"], elem_id="compare-time")
     view = element_view("compare", say)
     button, offer = desk.result_button("comparison")
     server.click(None, js=leads_to("why", "served-view"))
@@ -67,8 +69,8 @@ def create_compare_tab(desk: Desk) -> Tab:
         possible = [name for name in values["drafters"] if refusal(pair, name) is None]
         return ContestOptions(**values | {"drafters": possible or values["drafters"]})
 
-    def check(pair: ModelPair, order: Order, **values: Any) -> None:
-        comparison_of(runner, pair, order, chosen(pair, values))
+    def check(pair: ModelPair, order: Order, **values: Any) -> Comparison:
+        return comparison_of(runner, pair, order, chosen(pair, values))
 
     def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
         options = chosen(runner.store.get(order.pair), values)
@@ -98,12 +100,43 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.pair_updates.append((fields["drafters"], offered))
+    _wire_time(desk, fields, note, check)
     shown = text_messages("contest_phase"), text_messages("contest_error")
     comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
     shown_replay = waiting_replay, text_messages("replay_error")
     told = waiting_verdict, text_messages("verdict_error")
     verdict = desk.action(ask, view, stream_verdict, *told, check_verdict, {"prompts": fields["prompts"]})
     return Tab([verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+
+
+def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..., Comparison]) -> None:
+    """Has `note` say how long the comparison would take. check: makes it."""
+    runner, controls, say = desk.runner, desk.controls, desk.say
+
+    def on_change(*values: Any) -> str:
+        try:
+            name = PairName(**values[len(controls.fields)])
+            if (pair := runner.store.loaded(name)) is None:
+                return ""
+            chosen = dict(zip(fields, values[len(controls.inputs) :]))
+            return say.translated(time_of(check(pair, controls.order(values, name, pair), **chosen), pair))
+        except SpecvizError:
+            return ""  # the press says what is wrong
+
+    inputs = [*controls.inputs, *fields.values()]
+    heard = [*fields.values(), controls.pair, *(controls.fields[name] for name in ("max_new_tokens", "prompt"))]
+    gr.on([one.change for one in heard], on_change, inputs, note, trigger_mode="always_last", **UNQUEUED)
+
+
+def time_of(comparison: Comparison, pair: ModelPair) -> Said:
+    """How many runs it makes and about how long they take, were all as slow as plain decoding."""
+    from specviz.bench.turns import WARM_UP_TOKENS
+
+    contest, tokens = comparison.contest, comparison.plain.max_new_tokens
+    read = contest.count * tokens + len(contest.entries) * len(comparison.orders) * min(WARM_UP_TOKENS, tokens)
+    seconds = read * pair.passes.seconds_by_width.get(1, 0.0)
+    key = "compare.time_minutes" if seconds > 90 else "compare.time_seconds"
+    return said(key, runs=contest.count, tokens=tokens, seconds=max(1.0, seconds), minutes=seconds / 60)
 
 
 def _create_choices(fields: Fields, desk: Desk) -> None:
