@@ -23,7 +23,7 @@ from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.ui.advice import advise, competing
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to
-from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of
+from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName
@@ -126,17 +126,6 @@ def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..
     inputs = [*controls.inputs, *fields.values()]
     heard = [*fields.values(), controls.pair, *(controls.fields[name] for name in ("max_new_tokens", "prompt"))]
     gr.on([one.change for one in heard], on_change, inputs, note, trigger_mode="always_last", **UNQUEUED)
-
-
-def time_of(comparison: Comparison, pair: ModelPair) -> Said:
-    """How many runs it makes and about how long they take, were all as slow as plain decoding."""
-    from specviz.bench.turns import WARM_UP_TOKENS
-
-    contest, tokens = comparison.contest, comparison.plain.max_new_tokens
-    read = contest.count * tokens + len(contest.entries) * len(comparison.orders) * min(WARM_UP_TOKENS, tokens)
-    seconds = read * pair.passes.seconds_by_width.get(1, 0.0)
-    key = "compare.time_minutes" if seconds > 90 else "compare.time_seconds"
-    return said(key, runs=contest.count, tokens=tokens, seconds=max(1.0, seconds), minutes=seconds / 60)
 
 
 def _create_choices(fields: Fields, desk: Desk) -> None:
