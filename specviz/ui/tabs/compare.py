@@ -22,7 +22,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.ui.advice import advise, competing
-from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to
+from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_served
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
@@ -62,7 +62,7 @@ def create_compare_tab(desk: Desk) -> Tab:
     note = gr.Markdown(elem_classes=["sv-note"], elem_id="compare-time")
     view = element_view("compare", say)
     button, offer = desk.result_button("comparison")
-    server.click(None, js=leads_to("why", "served-view"))
+    server.click(None, js=leads_to_served())
 
     def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
         # The fields may be older than the pair, and hold drafters that `offered` takes away.
@@ -124,7 +124,13 @@ def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..
             return ""  # the press says what is wrong
 
     inputs = [*controls.inputs, *fields.values()]
-    heard = [*fields.values(), controls.pair, *(controls.fields[name] for name in ("max_new_tokens", "prompt"))]
+    # The passes that are timed last are the fastest: the chip tells of them.
+    heard = [
+        *fields.values(),
+        controls.pair,
+        desk.head.chip,
+        *(controls.fields[name] for name in ("max_new_tokens", "prompt")),
+    ]
     gr.on([one.change for one in heard], on_change, inputs, note, trigger_mode="always_last", **UNQUEUED)
 
 
