@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -77,9 +78,6 @@ def create_compare_tab(desk: Desk) -> Tab:
         if page := (yield from compare(runner, order, options, visit.halt, say.language)):
             desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
 
-    def check_verdict(pair: ModelPair, order: Order, prompts: str) -> None:
-        competing(runner, pair, order, prompts)
-
     def stream_verdict(visit: Visit, order: Order, prompts: str) -> Iterator[str]:
         return advise(runner, order, prompts, visit.halt, say)
 
@@ -104,8 +102,8 @@ def create_compare_tab(desk: Desk) -> Tab:
     shown = text_messages("contest_phase"), text_messages("contest_error")
     comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
     shown_replay = waiting_replay, text_messages("replay_error")
-    told = waiting_verdict, text_messages("verdict_error")
-    verdict = desk.action(ask, view, stream_verdict, *told, check_verdict, {"prompts": fields["prompts"]})
+    told, own = (waiting_verdict, text_messages("verdict_error")), {"prompts": fields["prompts"]}
+    verdict = desk.action(ask, view, stream_verdict, *told, partial(competing, runner), own)
     return Tab([verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
 
 
@@ -155,7 +153,7 @@ def _create_choices(fields: Fields, desk: Desk) -> None:
             label=say("compare.rules"),
         )
         fields["vary"] = gr.Textbox(
-            label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
+            "", label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
         fields["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
 
@@ -170,7 +168,9 @@ def _rule_label(rule: str, say: Words) -> str:
 
 def _create_prompts(say: Words) -> gr.Textbox:
     """The visitor's prompts, typed or from a file; their number, and a button that removes them."""
+    # Until its tab is opened, the field has the value that it is made with.
     box = gr.Textbox(
+        "",
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),
         lines=1,

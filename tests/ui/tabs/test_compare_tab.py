@@ -474,8 +474,8 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
     page.locator("#start-compare").click()
     page.locator("#stop-compare").wait_for()
     at = [page.locator(button).bounding_box()["x"] for button in ("#stop-compare", "#start-replay")]
-    page.locator("#start-compare").wait_for()
-    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("compare", "replay")] == at
+    page.locator("#start-compare:enabled").wait_for()
+    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("verdict", "replay")] == at
     rows = compared(page, "rows")
     assert compared(page, "state") == "finished"
     assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [
@@ -545,7 +545,7 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     expect(note).to_contain_text("2 prompts in 2 domains")
     page.locator("#start-compare").click()
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
-    page.locator("#start-compare").wait_for()
+    page.locator("#start-compare:enabled").wait_for()
     rows = page.locator("specviz-compare [part=domains] tbody tr")
     assert [row.locator("td").first.inner_text() for row in rows.all()] == ["all", domain, "tale"]
     assert page.evaluate("window.hit ?? null") is None and [one["repeats"] for one in compared(page, "rows")] == [2, 2]
