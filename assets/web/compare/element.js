@@ -130,7 +130,7 @@ class SpecvizCompare extends SpecvizElement {
 
   section(name, title, ...body) {
     const { text, track, note } = (this.ui[`${name}Progress`] = this.progress(name));
-    return make("section", { class: `card ${name} hidden`, "aria-label": title }, make("h3", { text: title }), text, track, note, ...body);
+    return make("section", { class: "card hidden", "aria-label": title }, make("h3", { text: title }), text, track, note, ...body);
   }
 
   open(section, parts, phase, text, fraction = 0) {
