@@ -1,4 +1,4 @@
-"""Which drafter here: every one available in turn with plain decoding, then the fastest again, on the user's own work.
+"""Does it pay here: every drafter there is in turn with plain decoding, then the fastest again, on the user's own work.
 
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """

@@ -301,17 +301,19 @@ def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
     return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 
-def leads_to(tab: str, element_id: str) -> str:
-    """A script that opens a tab, see gradio/history.js, and brings a component into sight once it is there."""
-    return f"""() => {{
-  location.hash = {json.dumps(tab)};
-  const look = (frames) => {{
-    const there = document.getElementById({json.dumps(element_id)});
-    if (there?.getClientRects().length) there.scrollIntoView({{ block: "start" }});
-    else if (frames) requestAnimationFrame(() => look(frames - 1));
-  }};
-  look(300);
-}}"""
+def leads_to_served() -> str:
+    """A script that opens the tab of <specviz-served>, see gradio/history.js, brings it into sight and unfolds it."""
+    return """() => {
+  location.hash = "why";
+  // A tab that is opened for the first time is drawn bit by bit.
+  const look = (frames) => {
+    const served = document.querySelector("specviz-served"), fold = served?.shadowRoot?.querySelector("details");
+    if (fold) fold.open = true;
+    served?.scrollIntoView({ block: "start" });
+    if (frames) requestAnimationFrame(() => look(frames - 1));
+  };
+  look(60);
+}"""
 
 
 def dropped(onto: str, upload: str) -> gr.HTML:

@@ -104,6 +104,17 @@ def order_of(order: Order, contestant: Contestant) -> Order:
     return replace(order, settings=contestant.on(order.settings))
 
 
+def time_of(comparison: Comparison, pair: ModelPair) -> Said:
+    """How many runs it makes and about how long they take, were all as slow as plain decoding."""
+    from specviz.bench.turns import WARM_UP_TOKENS
+
+    contest, tokens = comparison.contest, comparison.plain.max_new_tokens
+    read = contest.count * tokens + len(contest.entries) * len(comparison.orders) * min(WARM_UP_TOKENS, tokens)
+    seconds = read * pair.passes.seconds_by_width.get(1, 0.0)
+    key = "compare.time_minutes" if seconds > 90 else "compare.time_seconds"
+    return said(key, runs=contest.count, tokens=tokens, seconds=max(1.0, seconds), minutes=seconds / 60)
+
+
 # Choosing
 
 

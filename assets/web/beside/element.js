@@ -150,7 +150,7 @@ class SpecvizBeside extends SpecvizElement {
     const parts = [make("h3", { text: this.say("beside.title") }), make("p", { class: `verdict ${kind}`, part: "verdict", role: "status" }, make("b", { "aria-hidden": "true", text: sign }), make("span", { text })),
     ];
     if (reason) parts.push(make("p", { class: "reason", part: "reason", text: reason }));
-    if (a.start.pair !== b.start.pair) parts.push(make("p", { class: "hint", part: "pairs", text: this.say("beside.other_pair", { a: a.start.pair, b: b.start.pair }) }));
+    if (a.start.pair !== b.start.pair) parts.push(make("p", { class: "hint", part: "pairs", text: this.say(a.start.share?.pair && a.start.share.pair === b.start.share?.pair ? "beside.other_form" : "beside.other_pair", { a: a.start.pair, b: b.start.pair }) }));
     parts.push(make("div", { class: "columns heads" }, this.head("A", this.say("beside.kept_run"), a), this.head("B", this.say("beside.new_run"), b)));
     if (aligned) parts.push(this.texts(aligned), make("p", { class: "key", text: this.say("beside.key") }));
     return make("div", { class: "card", part: "card" }, ...parts);

@@ -3,7 +3,7 @@
 // Takes the messages of specviz/views/tab_messages.py: `contest` and `replay` hold all that their part shows, and `verdict`
 // (specviz/ui/advice.py) whether it pays; `contest_phase` and errors come in between. Its getters show what it holds.
 
-import { bringIntoSight, make, setText } from "../shared/dom.js";
+import { bringIntoSight, make, scrolling, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, written } from "../shared/numbers.js";
 import { tint } from "../shared/tint.js";
@@ -43,7 +43,7 @@ class SpecvizCompare extends SpecvizElement {
         if (["finished", "stopped"].includes(message.phase)) this.held.sort ??= { column: RANKING, down: true };
         this.open(this.ui.contest, this.ui.contestProgress, message.phase, message.text, message.fraction);
         this.renderTexts();
-        this.renderWinner();
+        this.ui.winner.replaceChildren(...winnerParts(this, message));
         this.renderTable();
         this.renderMap();
         this.renderDomains(message.domains ?? []);
@@ -118,20 +118,19 @@ class SpecvizCompare extends SpecvizElement {
   }
 
   verdictSection() {
-    this.ui.verdictProgress = this.progress("verdict");
     this.ui.told = make("div", { part: "verdict" });
-    const { text, track, note } = this.ui.verdictProgress;
-    return make("section", { class: "card hidden", "aria-label": this.say("advice.go") },
-      make("h3", { text: this.say("advice.go") }), text, track, note, this.ui.told);
+    return this.section("verdict", this.say("advice.go"), this.ui.told);
   }
 
   replaySection() {
-    this.ui.replayProgress = this.progress("replay");
     this.ui.totals = make("div", { part: "totals" });
     this.ui.differing = make("div", { class: "differing", part: "differing" });
-    const { text, track, note } = this.ui.replayProgress;
-    return make("section", { class: "card replay hidden", "aria-label": this.say("compare.two_rules") },
-      make("h3", { text: this.say("compare.two_rules") }), text, track, note, this.ui.totals, this.ui.differing);
+    return this.section("replay", this.say("compare.two_rules"), this.ui.totals, this.ui.differing);
+  }
+
+  section(name, title, ...body) {
+    const { text, track, note } = (this.ui[`${name}Progress`] = this.progress(name));
+    return make("section", { class: "card hidden", "aria-label": title }, make("h3", { text: title }), text, track, note, ...body);
   }
 
   open(section, parts, phase, text, fraction = 0) {
@@ -140,6 +139,7 @@ class SpecvizCompare extends SpecvizElement {
     // What was started last stands first: the other one may be long.
     const begins = phase === "running" && section.dataset.phase !== "running";
     if (begins) this.ui.view.prepend(section);
+    const ends = phase !== "running" && section.dataset.phase === "running";
     section.dataset.phase = phase;
     parts.note.classList.add("hidden");
     setText(parts.text, text);
@@ -147,6 +147,8 @@ class SpecvizCompare extends SpecvizElement {
     parts.track.setAttribute("aria-valuenow", String(Math.round(100 * fraction)));
     parts.track.classList.toggle("idle", phase !== "running");
     if (begins) bringIntoSight(this);
+    // What was waited for is to be read: in a low or narrow window all but its first lines would be below the edge.
+    if (ends && this.getBoundingClientRect().top > window.innerHeight / 2) this.scrollIntoView({ block: "start", behavior: scrolling() });
   }
 
   fail(section, parts, text) {
@@ -273,13 +275,6 @@ class SpecvizCompare extends SpecvizElement {
     const table = make("table", { class: "standings", part: "domains" }, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows.map((row) => line(row, "td"))));
     this.ui.domains.replaceChildren(make("h3", { text: this.say("compare.by_domain") }),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.by_domain") }, table));
-  }
-
-  /** The fastest lossless drafter, once all is measured, and what its interval lets one say. */
-  renderWinner() {
-    const { phase, rows } = this.held.contest;
-    const best = phase === "running" ? null : rows.find((row) => row.best && row.use);
-    this.ui.winner.replaceChildren(...(best ? winnerParts(this, best) : []));
   }
 
   renderTexts() {

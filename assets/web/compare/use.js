@@ -4,12 +4,15 @@ import { make, somebodyPresses } from "../shared/dom.js";
 import { speedupVerdict } from "../shared/verdict.js";
 
 /**
- * The fastest lossless row, and what its interval lets one say.
+ * The fastest lossless drafter of a comparison, once all is measured, and what its interval lets one say.
  *
- * @param {import("../shared/element.js").SpecvizElement} host @param {any} best
+ * @param {import("../shared/element.js").SpecvizElement} host @param {any} contest
  * @returns {Node[]}
  */
-export function winnerParts(host, { drafter, num_draft_tokens: gamma, figures, use }) {
+export function winnerParts(host, { phase, rows }) {
+  const best = phase !== "running" && rows.find((/** @type {any} */ row) => row.best && row.use);
+  if (!best) return [];
+  const { drafter, num_draft_tokens: gamma, figures, use } = best;
   const [low, high] = figures.speedup_interval ?? [];
   const verdict = speedupVerdict(host.say, figures.speedup_measured, low, high).text;
   return [make("span", { text: host.say("compare.winner", { drafter, gamma, verdict }) }), ...useButton(host, use)];

@@ -30,8 +30,8 @@ export function verdictParts(host, { sentence, load, use, flags, head, rows, dom
   return [
     make("p", { class: "answer", part: "answer", text: sentence }),
     ...(load ? [make("p", { class: "quiet", part: "load", text: load })] : []),
-    ...(use ? [make("p", { class: "winner" }, ...useButton(host, use))] : []),
     ...(lines.length ? [make("h3", { text: host.say("advice.flags") }), make("ul", { class: "flags", part: "flags" }, ...lines)] : []),
+    ...(use ? [make("p", { class: "winner" }, ...useButton(host, use))] : []),
     tableOf([head, ...bestOfEach(rows)], host.say("compare.table")),
     ...(domains.length ? [tableOf(domains, host.say("compare.by_domain"))] : []),
     make("p", { class: "quiet", text: about }), ...failed,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -22,10 +23,11 @@ from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.ui.advice import advise, competing
-from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to
-from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of
+from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_served
+from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
+from specviz.ui.device import PairName
 from specviz.ui.downloads import result_page
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, Visit, closing
@@ -58,25 +60,23 @@ def create_compare_tab(desk: Desk) -> Tab:
     with gr.Column(elem_id="compare-choices", elem_classes=["sv-more"]):
         _create_choices(fields, desk)
         fields["prompts"] = _create_prompts(say)
+    note = gr.Markdown(elem_classes=["sv-note"], elem_id="compare-time")
     view = element_view("compare", say)
     button, offer = desk.result_button("comparison")
-    server.click(None, js=leads_to("why", "served-view"))
+    server.click(None, js=leads_to_served())
 
     def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
         # The fields may be older than the pair, and hold drafters that `offered` takes away.
         possible = [name for name in values["drafters"] if refusal(pair, name) is None]
         return ContestOptions(**values | {"drafters": possible or values["drafters"]})
 
-    def check(pair: ModelPair, order: Order, **values: Any) -> None:
-        comparison_of(runner, pair, order, chosen(pair, values))
+    def check(pair: ModelPair, order: Order, **values: Any) -> Comparison:
+        return comparison_of(runner, pair, order, chosen(pair, values))
 
     def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
         options = chosen(runner.store.get(order.pair), values)
         if page := (yield from compare(runner, order, options, visit.halt, say.language)):
             desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
-
-    def check_verdict(pair: ModelPair, order: Order, prompts: str) -> None:
-        competing(runner, pair, order, prompts)
 
     def stream_verdict(visit: Visit, order: Order, prompts: str) -> Iterator[str]:
         return advise(runner, order, prompts, visit.halt, say)
@@ -98,12 +98,38 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.pair_updates.append((fields["drafters"], offered))
+    _wire_time(desk, fields, note, check)
     shown = text_messages("contest_phase"), text_messages("contest_error")
     comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
     shown_replay = waiting_replay, text_messages("replay_error")
-    told = waiting_verdict, text_messages("verdict_error")
-    verdict = desk.action(ask, view, stream_verdict, *told, check_verdict, {"prompts": fields["prompts"]})
+    told, own = (waiting_verdict, text_messages("verdict_error")), {"prompts": fields["prompts"]}
+    verdict = desk.action(ask, view, stream_verdict, *told, partial(competing, runner), own)
     return Tab([verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+
+
+def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..., Comparison]) -> None:
+    """Has `note` say how long the comparison would take. check: makes it."""
+    runner, controls, say = desk.runner, desk.controls, desk.say
+
+    def on_change(*values: Any) -> str:
+        try:
+            name = PairName(**values[len(controls.fields)])
+            if (pair := runner.store.loaded(name)) is None:
+                return ""
+            chosen = dict(zip(fields, values[len(controls.inputs) :]))
+            return say.translated(time_of(check(pair, controls.order(values, name, pair), **chosen), pair))
+        except SpecvizError:
+            return ""  # the press says what is wrong
+
+    inputs = [*controls.inputs, *fields.values()]
+    # The passes that are timed last are the fastest: the chip tells of them.
+    heard = [
+        *fields.values(),
+        controls.pair,
+        desk.head.chip,
+        *(controls.fields[name] for name in ("max_new_tokens", "prompt")),
+    ]
+    gr.on([one.change for one in heard], on_change, inputs, note, trigger_mode="always_last", **UNQUEUED)
 
 
 def _create_choices(fields: Fields, desk: Desk) -> None:
@@ -127,7 +153,7 @@ def _create_choices(fields: Fields, desk: Desk) -> None:
             label=say("compare.rules"),
         )
         fields["vary"] = gr.Textbox(
-            label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
+            "", label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
         fields["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
 
@@ -142,7 +168,9 @@ def _rule_label(rule: str, say: Words) -> str:
 
 def _create_prompts(say: Words) -> gr.Textbox:
     """The visitor's prompts, typed or from a file; their number, and a button that removes them."""
+    # Until its tab is opened, the field has the value that it is made with.
     box = gr.Textbox(
+        "",
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),
         lines=1,

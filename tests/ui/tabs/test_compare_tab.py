@@ -384,6 +384,33 @@ def test_table_and_map_say_what_was_measured_and_star_the_fastest(alone):
     expect(page.locator("specviz-compare [part=map] tbody th")).to_have_text(["Medusa", "Suffix"])
 
 
+def test_the_verdict_says_yes_or_no_first_and_its_winner_is_put_to_use(alone):
+    page, data = alone("compare"), "<img src=x onerror='window.hit = 1'>"
+    page.evaluate("""() => {
+      document.addEventListener("specviz-can-press", (event) => event.preventDefault());
+      document.addEventListener("specviz-press", (event) => { window.pressed = event.detail; });
+    }""")
+    use, rows = {"drafter": "mtp", "num_draft_tokens": 3}, [["MTP", "3"], ["MTP", "6"], ["Suffix", "4"]]
+    told = {"sentence": f"Yes: {data}", "load": "Up to 4", "flags": [["vLLM", data, data]], "head": ["drafter", "γ"]}
+    told |= {"rows": rows, "domains": [], "about": "How", "use": use, "faults": ["Medusa: full"]}
+    give(page, "compare", [messages.message("verdict", phase="finished", text="", fraction=1.0, **told)])
+    parts = page.locator("specviz-compare [part=verdict]")
+    text = parts.inner_text()
+    order = ["Yes:", "Up to 4", "vLLM:", "Use it", "MTP", "How", "✗ Medusa: full"]
+    assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
+    expect(parts.locator("tbody tr")).to_have_count(2)  # the best of each drafter
+    parts.get_by_role("button", name="Use it").click()
+    assert page.evaluate("window.pressed") == {"settings": use, "press": None}
+    page.evaluate("document.dispatchEvent(new CustomEvent('specviz-set', { detail: { before: {} } }))")
+    expect(parts).to_contain_text("Set in the controls")
+    # Where nothing pays there is nothing to use.
+    no = told | {"sentence": "No: nothing here", "load": "", "flags": [], "use": None}
+    give(page, "compare", [messages.message("verdict", phase="finished", text="", fraction=1.0, **no)])
+    expect(parts.locator("[part=answer]")).to_have_text("No: nothing here")
+    expect(parts.get_by_role("button")).to_have_count(0)
+    assert page.evaluate("window.hit ?? null") is None
+
+
 # In the browser: controls come and go with the drafter
 
 
@@ -426,6 +453,7 @@ def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) 
     # Until the pair is there, all drafters are on offer, and then those that it can do with.
     expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     page.get_by_role("tab", name="Compare", exact=True).click()
+    page.locator("[aria-controls=compare-choices]").click()
     choices = page.locator(".sv-choice").first
     for group, wanted in (("Drafters to compare", drafters), ("Draft lengths γ to compare", gammas)):
         boxes = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
@@ -442,11 +470,12 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
     set_control(page, "New tokens", 16)
     set_control(page, "Temperature (0 is greedy)", 0)
     open_tab(page, drafters=("Draft model", "Prompt lookup"), gammas=("2",))
+    expect(page.locator("#compare-time")).to_contain_text("6 runs of 16 tokens, about")
     page.locator("#start-compare").click()
     page.locator("#stop-compare").wait_for()
     at = [page.locator(button).bounding_box()["x"] for button in ("#stop-compare", "#start-replay")]
-    page.locator("#start-compare").wait_for()
-    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("compare", "replay")] == at
+    page.locator("#start-compare:enabled").wait_for()
+    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("verdict", "replay")] == at
     rows = compared(page, "rows")
     assert compared(page, "state") == "finished"
     assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [
@@ -516,7 +545,7 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     expect(note).to_contain_text("2 prompts in 2 domains")
     page.locator("#start-compare").click()
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
-    page.locator("#start-compare").wait_for()
+    page.locator("#start-compare:enabled").wait_for()
     rows = page.locator("specviz-compare [part=domains] tbody tr")
     assert [row.locator("td").first.inner_text() for row in rows.all()] == ["all", domain, "tale"]
     assert page.evaluate("window.hit ?? null") is None and [one["repeats"] for one in compared(page, "rows")] == [2, 2]
