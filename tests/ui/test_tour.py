@@ -134,8 +134,8 @@ def check_round(page: Page, said: str) -> None:
 
 def assert_in_sight(page: Page, round_: int) -> None:
     """The row that it speaks about is to be seen in its list."""
-    row, rows = (page.locator(f"specviz-run {name}").first for name in (f".round[data-round='{round_}'] .chips", ".rounds"))
-    box, within = row.bounding_box(), rows.bounding_box()
+    names = f".round[data-round='{round_}'] .chips", ".rounds"
+    box, within = (page.locator(f"specviz-run {name}").first.bounding_box() for name in names)
     assert within["y"] <= box["y"] + 1 and box["y"] < within["y"] + within["height"], (box, within)
 
 
