@@ -106,8 +106,8 @@ STEPS = {
 }
 
 
-#: The steps that say how fast their runs were.
-MEASURED = "draft", "long"
+#: The steps whose runs are measured, and the one that looks at such a run.
+MEASURED = "draft", "round", "long"
 
 
 def check_round(page: Page, said: str) -> None:
@@ -129,6 +129,14 @@ def check_round(page: Page, said: str) -> None:
         emitted=len(one["emitted"]),
     )
     expect(page.locator('specviz-run [part="picture-title"]')).to_contain_text(f"Round {one['index'] + 1}")
+    assert_in_sight(page, one["index"])
+
+
+def assert_in_sight(page: Page, round_: int) -> None:
+    """The row that it speaks about is to be seen in its list."""
+    names = f".round[data-round='{round_}'] .chips", ".rounds"
+    box, within = (page.locator(f"specviz-run {name}").first.bounding_box() for name in names)
+    assert within["y"] <= box["y"] + 1 and box["y"] < within["y"] + within["height"], (box, within)
 
 
 def check_coin(page: Page, said: str) -> None:

@@ -188,7 +188,9 @@ export class SpecvizRun extends SpecvizElement {
 
   /** Plays no further: all of the run stands there. */
   showAll() {
-    if (this.view) showAll(this.view);
+    if (!this.view) return;
+    draw(this.view); // the list may lag behind the messages
+    showAll(this.view);
   }
 
   release() {

@@ -228,6 +228,7 @@ export class SpecvizTour extends SpecvizElement {
     this.render();
     try {
       const shown = await STEPS[step].show(this, (settings, measure = false) => run(this, settings, measure, showing));
+      await new Promise(requestAnimationFrame); // a tab that it has opened is laid out by then
       if (this.showing !== showing) return;
       this.shown.set(step, shown);
       this.point(shown);

@@ -46,7 +46,7 @@ class SpecvizWhy extends SpecvizElement {
   /** A reader who asked for a run here finds what came of it. */
   bringDiagnosis() {
     this.lab.awaited = false;
-    requestAnimationFrame(() => this.lab.ui.diagnosis.scrollIntoView({ block: "nearest", behavior: scrolling() }));
+    requestAnimationFrame(() => this.lab.ui.diagnosis.parentElement.scrollIntoView({ block: "start", behavior: scrolling() }));
   }
 
   get handlers() {

@@ -18,7 +18,7 @@ export function passesCard(lab) {
   lab.ui.passesLine = measuringLine(lab, "passes");
   lab.ui.passes = canvas("passes", (width) => drawPasses(lab, width));
   lab.ui.wide = make("input", { type: "checkbox", disabled: true, on: { change: () => lab.ui.passes.redraw() } });
-  lab.ui.finding = make("p", { class: "finding", part: "passes-finding", text: lab.say("why.before_finding") });
+  lab.ui.finding = make("p", { class: "finding two", part: "passes-finding", text: lab.say("why.before_finding") });
   lab.ui.meaning = make("p", { part: "passes-meaning", text: lab.say("why.before_meaning") });
   lab.ui.machine = make("p", { class: "quiet", part: "machine" });
   lab.ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": lab.say("why.all_numbers") });
@@ -28,11 +28,11 @@ export function passesCard(lab) {
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
     make("h2", { id: "passes-title", text: lab.say("why.passes_title") }),
     make("p", { class: "lead", text: lab.say("why.passes_lead") }),
-    ...lab.ui.passesLine.nodes, lab.ui.passes.box,
+    ...lab.ui.passesLine.nodes, lab.ui.finding, lab.ui.passes.box,
     make("ul", { class: "legend" }, key("p line", lab.say("why.key_target")), key("q line", lab.say("why.key_draft")),
       lab.ui.roofline, key("flat", lab.say("why.key_flat"))),
     make("label", { class: "wide", part: "wider" }, lab.ui.wide, make("span", { text: lab.say("why.wider") })),
-    make("div", { class: "after" }, lab.ui.finding, lab.ui.meaning, lab.ui.machine, lab.ui.numbers));
+    make("div", { class: "after" }, lab.ui.meaning, lab.ui.machine, lab.ui.numbers));
 }
 
 /** @param {Lab} lab @param {number} width */

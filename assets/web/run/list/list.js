@@ -136,8 +136,8 @@ export function revealRound(view, index) {
   const row = /** @type {HTMLElement} */ (rows.querySelector(`.round[data-round="${index}"]`));
   const box = view.ui.rounds.getBoundingClientRect();
   const at = row.getBoundingClientRect();
+  view.ui.followRounds.hold(); // or a list that is shown again would jump to its end
   if (at.top >= box.top && at.bottom <= box.bottom) return;
-  view.ui.followRounds.hold();
   view.ui.rounds.scrollTop += at.top - box.top - (box.height - at.height) / 2;
 }
 

@@ -133,13 +133,16 @@ export function goToStart(view) {
 /** @param {View} view */
 export function goToEnd(view) {
   if (view.playback.showing) noteSkipped(true);
-  showAll(view);
-}
-
-/** All of the run, for who speaks about it as a whole. @param {View} view */
-export function showAll(view) {
   leaveShow(view);
   moveTo(view, null);
+}
+
+/** All of the run at once, for who speaks about it. @param {View} view */
+export function showAll(view) {
+  leaveShow(view);
+  cancelAnimationFrame(view.playback.frame);
+  Object.assign(view.playback, { at: null, asking: null, frame: 0 });
+  showPlace(view);
 }
 
 /**
