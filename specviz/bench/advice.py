@@ -122,8 +122,8 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
 
 
 #: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a
-#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312,
-#: for all but n-grams. llama.cpp: pull request 27694.
+#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312, see
+#: `Servers.sglang_draws`. llama.cpp: pull request 27694.
 _DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
 _DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
 
@@ -165,13 +165,15 @@ def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> Serve
     if names.sglang is None:
         return ServerFlags("SGLang", None)
     flags, ngram = ["--speculative-algorithm", names.sglang], names.sglang == "NGRAM"
+    block = names.sglang in ("DFLASH", "DSPARK")  # drafted in one step: it refuses, or overrides, any number of them
     if model:
         flags += ["--speculative-draft-model-path", model]
-    if not ngram:
+    if not ngram and not block:
         flags += ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
-    # One more than are drafted: the pass reads the last token of the text too.
-    flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
-    if drawn and not ngram:
+    if names.sglang != "DSPARK":  # whose checkpoint says how many
+        # One more than are drafted: the pass reads the last token of the text too.
+        flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
+    if drawn and names.sglang_draws:
         flags += ["--speculative-use-rejection-sampling"]
     return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.sglang_note or names.note)
 

@@ -142,7 +142,7 @@ class Mtp(HeadDrafter):
 
     name: ClassVar[str] = "mtp"
     measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
-    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp")
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp", sglang_draws=True)
 
 
 class Parallel(HeadDrafter):

@@ -73,7 +73,7 @@ class Eagle3Head(PublishedHead):
 
     kind: ClassVar[str] = "eagle"
     method: ClassVar[str] = "EAGLE-3"
-    servers: ClassVar[Servers] = Servers("eagle3", "EAGLE3", "draft-eagle3", "EAGLE3_HEAD")
+    servers: ClassVar[Servers] = Servers("eagle3", "EAGLE3", "draft-eagle3", "EAGLE3_HEAD", sglang_draws=True)
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files)
@@ -192,7 +192,7 @@ class Eagle1Head(PublishedHead):
 
     kind: ClassVar[str] = "eagle"
     method: ClassVar[str] = "EAGLE"
-    servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD")
+    servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD", sglang_draws=True)
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files)

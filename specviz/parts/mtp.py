@@ -46,7 +46,7 @@ class MtpFile(PublishedHead):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "MTP"
-    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", model="MTP_MODULE", sglang_note="module")
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", model="MTP_MODULE", sglang_note="module", sglang_draws=True)
     num_modules: ClassVar[int] = 1
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
@@ -171,7 +171,7 @@ class MtpModules(TrainedPart):
     """
 
     kind: ClassVar[str] = "mtp"
-    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp")
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp", sglang_draws=True)
 
     def __init__(self, model: MtpModel, target: PreTrainedModel):
         self.modules = [CheckpointModule(model, index, target) for index in range(len(model.layers))]

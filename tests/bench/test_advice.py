@@ -23,7 +23,9 @@ from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair_passes import PairPasses
-from specviz.parts.eagle import PEagleHead
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DSparkHead
+from specviz.parts.eagle import Eagle3Head, PEagleHead
 from specviz.parts.gemma_assistant import GemmaAssistant
 from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.records.errors import SpecvizError
@@ -155,10 +157,23 @@ def test_flags_have_drafts_drawn_where_drawn_ones_were_measured():
         found = server_flags(offer(mode, 1.5, temperature=temperature))
         return [what in (one.flags or "") for what, one in zip(told, found, strict=True)]
 
-    assert flags("draft_model", 0.0) == [False] * 3 and flags("draft_model", 0.8) == [True] * 3
+    assert flags("draft_model", 0.0) == [False] * 3 and flags("draft_model", 0.8) == [True, False, True]
     assert flags("mtp", 0.8) == [True] * 3
     # What is copied, or comes from heads that vLLM never draws from, is not drawn there either.
     assert flags("prompt_lookup", 0.8) == [False] * 3 and not flags("medusa", 0.8)[0]
+
+
+def test_sglang_is_told_no_steps_of_drafts_made_in_one_and_to_draw_only_what_it_can():
+    for part, steps, counted, draws in (
+        (Eagle3Head, True, True, True),
+        (GemmaAssistant, True, True, False),
+        (DFlashHead, False, True, False),
+        (DSparkHead, False, False, False),
+    ):
+        _, sglang, _ = server_flags(replace(offer("mtp", 1.5, temperature=0.8), servers=part.servers))
+        assert ("--speculative-num-steps" in sglang.flags) == ("--speculative-eagle-topk" in sglang.flags) == steps
+        assert ("--speculative-num-draft-tokens" in sglang.flags) == counted
+        assert ("--speculative-use-rejection-sampling" in sglang.flags) == draws
 
 
 def test_sglang_drafts_with_modules_of_the_target_and_with_assistants():
