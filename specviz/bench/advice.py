@@ -122,8 +122,8 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
 
 
 #: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a
-#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312, see
-#: `Servers.sglang_draws`. llama.cpp: pull request 27694.
+#: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312,
+#: see `Servers.sglang_draws`. llama.cpp: pull request 27694.
 _DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
 _DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
 

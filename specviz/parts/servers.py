@@ -21,5 +21,6 @@ class Servers:
     note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``
     sglang_note: str = ""  # the same where SGLang needs something else
     #: Whether SGLang can draw these drafts (--speculative-use-rejection-sampling): at commit 004c82e0 of its
-    #: arg_groups/speculative_hook.py for EAGLE, EAGLE3 and NEXTN, but for assistants; STANDALONE refuses to start with it.
+    #: arg_groups/speculative_hook.py for EAGLE, EAGLE3 and NEXTN, but for assistants; STANDALONE refuses to
+    #: start with it.
     sglang_draws: bool = False
