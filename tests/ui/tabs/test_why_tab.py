@@ -272,19 +272,22 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     page.locator("#stop").wait_for()
     # The run is shown, and when it is over its diagnosis: nobody has to find the way back.
     expect(page.get_by_role("tab", name="Generate", exact=True)).to_have_attribute("aria-selected", "true")
-    expect(part(page, "verdict")).to_contain_text("Measured:")
-    expect(part(page, "verdict")).to_be_in_viewport()
+    expect(part(page, "verdict")).to_be_in_viewport(timeout=60000)
     run = lab(page, "lab.state.runs.at(-1)")
     figures, found = run["figures"], run["diagnosis"]
     assert (run["drafter"], figures["num_draft_tokens"], run["temperature"]) == ("Draft model", 4, 0.6)
     assert figures["speedup"] == state(page, "figures")["speedup"]
-    assert f"{figures['speedup']:.2f}×" in part(page, "verdict").inner_text()
+    # On a busy machine the interval may bear no figure.
+    low, high = run["low"], run["high"]
+    decided = (low > 1 or high < 1) and high <= 1.5 * low
+    measured = f"{figures['speedup']:.2f}×" if decided else f"{low:.2f}–{high:.2f}×"
+    assert (measured if decided else f"{low:.2f} to {high:.2f}") in part(page, "verdict").inner_text()
     again = diagnose(RunFigures(**{name: figures[name] for name in RunFigures.__dataclass_fields__}))
     assert (found["limit"], found["gain"]) == (again.limit, pytest.approx(again.gain))
     shown = part(page, "steps").locator("li b").all_inner_texts()
     full = figures["depth"] >= 3.95
     kept = [step.speedup for step in again.steps if not (step.cause == "short" and full)]
-    assert shown == [f"{speedup:.2f}×" for speedup in (*kept, figures["speedup"])]
+    assert shown == [*(f"{speedup:.2f}×" for speedup in kept), measured]
     sliders = lab(page, "[lab.state.alpha, lab.state.cost, lab.state.gamma]")
     assert sliders == [figures["alpha"], figures["cost_coefficient"], 4]
     # A measurement can be stopped, and the device is free again.
