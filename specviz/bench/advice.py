@@ -80,6 +80,8 @@ def load_of(offer: Offer, times: BatchTimes) -> Load | None:
     were timed."""
     most = None
     for requests in times.batches:
+        if requests == 1:
+            continue  # measured, and not by theory
         speedup = _batched_speedup(offer, times, requests)
         if speedup is None:
             break

@@ -109,8 +109,10 @@ def time_of(comparison: Comparison, pair: ModelPair) -> Said:
     from specviz.bench.turns import WARM_UP_TOKENS
 
     contest, tokens = comparison.contest, comparison.plain.max_new_tokens
+    if 1 not in pair.passes.seconds_by_width:  # not timed yet, or on a GPU that is lent for each call
+        return said("compare.time_unknown", runs=contest.count, tokens=tokens)
     read = contest.count * tokens + len(contest.entries) * len(comparison.orders) * min(WARM_UP_TOKENS, tokens)
-    seconds = read * pair.passes.seconds_by_width.get(1, 0.0)
+    seconds = read * pair.passes.seconds_by_width[1]
     key = "compare.time_minutes" if seconds > 90 else "compare.time_seconds"
     return said(key, runs=contest.count, tokens=tokens, seconds=max(1.0, seconds), minutes=seconds / 60)
 
