@@ -118,7 +118,7 @@ def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
     growing = [(1, 1, 1.0), (1, 5, 1.1), (4, 1, 1.2), (4, 5, 2.0), (16, 1, 2.0), (16, 5, 6.0)]
     assert load_of(best, times(*growing)) == Load(4, 16)
     assert load_of(best, times(*growing[:4])) == Load(4, None), "the rest was left out"
-    assert load_of(best, times((1, 1, 1.0), (1, 5, 3.0))) == Load(None, 1)
+    assert load_of(best, times((1, 1, 1.0), (1, 5, 3.0), (4, 1, 1.0), (4, 5, 3.0))) == Load(None, 4)
     assert load_of(best, times((1, 1, 1.0), (1, 3, 1.0))) is None, "no pass was wide enough"
     said = in_words([best], "a machine", "a pair", "plain passes", 0.0, times=times(*growing)).load
     assert "up to 4, but not with 16" in words().translated(said)
