@@ -181,9 +181,6 @@ class OracleDrafter(DraftModel):
         # it says. Its cache then holds the choices that nobody heard.
         return replace(draft, tokens=self.speaker.script[place : place + len(draft.parents)])
 
-    def ahead(self, deepest: int) -> None:
-        """The device would make whole rounds with the draft model's own choices."""
-
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # In a plain step the draft model has read nothing that could be taken back; it catches up later.
         if self.drafted:

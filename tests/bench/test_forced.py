@@ -6,7 +6,6 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from fast_passes import MAKERS, with_passes
 from refusal import refused
 from tiny import InTurn, assert_same_rows, tiny_pair
 
@@ -137,15 +136,6 @@ def test_drafts_are_accepted_as_often_as_asked():
         assert pickle.loads(pickle.dumps(last)) == last
     *_, last = measure_forced(pair, 0.6, 3, tokens=60, repeats=8)
     assert 0.45 < last.figures.acceptance_rate < 0.75
-
-
-@pytest.mark.parametrize("kind", ["kernels", "graphs"])
-def test_the_oracle_is_heard_where_drafts_are_made_in_one_call_or_on_the_device(kind):
-    pair = tiny_pair("llama", eos_token_id=None)
-    pair = with_passes(pair, MAKERS[kind](pair))
-    for alpha in (0.0, 1.0):
-        *_, last = measure_forced(pair, alpha, 3, tokens=42, repeats=1)
-        assert last.figures.acceptance_rate == alpha
 
 
 def test_it_can_be_ended_between_rounds_and_tells_of_each_repeat():

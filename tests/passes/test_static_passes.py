@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from fast_passes import MAKERS, graphed_passes, kernel_passes, with_passes
 from tiny import assert_same_rows, generated, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
+from specviz.bench.forced import measure_forced
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS, stepwise
@@ -295,6 +297,13 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, drafter
     in_one_call, step_by_step = run(counted), run(None)
     assert bool(drafted) is calls
     assert_same_drafts(in_one_call, step_by_step)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_an_oracle_is_heard_where_drafts_are_made_in_one_call(compiled, alpha):
+    pair = with_passes(compiled, compiled.passes.fast | {DRAFT: one_call(compiled)})
+    *_, last = measure_forced(replace(pair, eos_ids=frozenset()), alpha, 3, tokens=NEW_TOKENS, repeats=1)
+    assert last.figures.acceptance_rate == alpha
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, HOT])
