@@ -123,13 +123,10 @@ def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..
 
     inputs = [*controls.inputs, *fields.values()]
     # The passes that are timed last are the fastest: the chip tells of them.
-    heard = [
-        *fields.values(),
-        controls.pair,
-        desk.head.chip,
-        *(controls.fields[name] for name in ("max_new_tokens", "prompt")),
-    ]
-    gr.on([one.change for one in heard], on_change, inputs, note, trigger_mode="always_last", **UNQUEUED)
+    heard = [*fields.values(), controls.pair, desk.head.chip, controls.fields["max_new_tokens"]]
+    # As the controls stand: Gradio would answer a value that does not fit, or does not any more, with an error.
+    events = [component.change for component in heard]
+    gr.on(events, on_change, inputs, note, trigger_mode="always_last", preprocess=False, **UNQUEUED)
 
 
 def _create_choices(fields: Fields, desk: Desk) -> None:

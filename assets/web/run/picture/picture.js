@@ -254,7 +254,7 @@ function fitPicture({ ui, presentation }) {
   const upright = ui.frame.clientWidth < 560; // as in picture.css
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
-  if (caption) fit(caption, caption.firstElementChild, 1, LEAST);
+  if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
   for (const node of ui.whole.querySelectorAll(".table .chosen")) bringIn(node.parentElement, node); // of a long draft
   if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
   if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
