@@ -76,9 +76,13 @@ def summary(findings: Sequence[Finding]) -> Sentence:
     made = len(findings) - states["skipped"]
     if wrong := states["wrong"]:
         return Sentence("Something is wrong (see ✗): {wrong} of {made} checks failed.", wrong=wrong, made=made)
-    right = "All that was checked is right: {made} of {n} checks were made."
-    slow = "All that was checked is right, but slow here (see !): {made} of {n} checks were made."
-    return Sentence(slow if states["slow"] else right, made=made, n=len(findings))
+    if states["slow"]:
+        return Sentence(
+            "All that was checked is right, but slow here (see !): {made} of {n} checks were made.",
+            made=made,
+            n=len(findings),
+        )
+    return Sentence("All that was checked is right: {made} of {n} checks were made.", made=made, n=len(findings))
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:

@@ -206,7 +206,7 @@ def test_the_page_says_what_is_not_known(shown, language, window, given):
     if given is TREE:
         assert page.locator("specviz-run [part=siblings] td").all_inner_texts() == 2 * [*5 * ["–"], "✗"]
     assert "undefined" not in say.inner_text() and "NaN" not in say.inner_text()
-    close = page.locator("specviz-run .steer .close")
+    close = page.locator("specviz-run .steer .out")
     if window:
         close.click()
     chip(page, 0, "next").click()

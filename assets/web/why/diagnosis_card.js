@@ -37,7 +37,7 @@ function invitation(lab) {
 /** @param {Lab} lab @param {any} run */
 function diagnosed(lab, run) {
   const { figures, diagnosis } = run;
-  const source = run.repeats ? lab.say(`why.of_${run.temperature ? "texts" : "repeats"}`, { n: run.repeats }) : lab.say("why.of_this_run");
+  const source = run.repeats ? lab.say(run.temperature ? "why.of_texts" : "why.of_repeats", { n: run.repeats }) : lab.say("why.of_this_run");
   return [
     make("p", { class: "meta", part: "source", text: `${runName(lab, run)}. ${source}` }),
     ...(run.disturbed ? [make("p", { class: "note", part: "disturbed", text: lab.say(`why.disturbed_${run.disturbed}`) })] : []),
@@ -54,7 +54,8 @@ function diagnosed(lab, run) {
 function verdictText(lab, { figures, diagnosis, low, high }) {
   const { open, text } = speedupVerdict(lab.say, diagnosis.speedup, low, high);
   if (open) return lab.say("why.verdict_open", { range: text });
-  return lab.say(`why.verdict_${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`, { speedup: text });
+  const found = `${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`;
+  return lab.say(`why.verdict_${found}`, { speedup: text });
 }
 
 /** @param {Lab} lab @param {any} diagnosis */
