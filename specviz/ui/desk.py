@@ -49,6 +49,8 @@ class Tab:
     actions: Sequence[Action] = ()
     stop: gr.Button | None = None  # its own, in addition to that of the controls
     opened: Callable[[Visit], str] | None = None  # a message for the first action's view when the tab is opened
+    #: What is asked then, too: a function of the controls as they stand, the controls, and what shows the answer.
+    asked: tuple[Callable[..., str], Sequence[gr.components.Component], gr.Markdown] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,6 @@ class Desk:
             page = self.visitors.results.get((visit.session, kind))
             return page.offers() if page else [gr.skip()]
 
-        self.pair_updates.append((button, lambda pair: gr.update(visible=False)))  # what it holds has left the page
         return button, offer
 
     def action(
@@ -193,6 +194,8 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) ->
             wire(action, opened, tab)
         if tab.opened:
             wire_opened(opened, tab.opened, tab.actions[0].view)
+        if tab.asked:
+            opened.select(*tab.asked, preprocess=False, **UNQUEUED)
     for button in ends:
         button.click(on_stop, None, None, **UNQUEUED)
 

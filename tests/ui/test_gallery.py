@@ -146,9 +146,8 @@ def test_the_page_opens_with_a_recorded_run_and_every_file_of_any_recording_is_w
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
     wait_for_recording(page, RECORDINGS[0].name)
-    # One small request is the head's, which asks what the passes are; with each answer Compare says how long it would
-    # take. None waits in line for the models.
-    assert sum("/gradio_api/run/" in url for url in asked) <= 3 and not any("/queue/" in url for url in asked)
+    # One small request is the head's, which asks what the passes are; none waits in line for the models.
+    assert sum("/gradio_api/run/" in url for url in asked) <= 1 and not any("/queue/" in url for url in asked)
     run = RECORDINGS[0].load()
     assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
     assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate

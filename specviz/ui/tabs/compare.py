@@ -98,17 +98,21 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.pair_updates.append((fields["drafters"], offered))
-    _wire_time(desk, fields, note, check)
+    asked = _wire_time(desk, fields, note, check)
     shown = text_messages("contest_phase"), text_messages("contest_error")
     comparison = desk.action(go, view, stream, *shown, check, fields, offered=[button], offer=offer)
     shown_replay = waiting_replay, text_messages("replay_error")
     told, own = (waiting_verdict, text_messages("verdict_error")), {"prompts": fields["prompts"]}
     verdict = desk.action(ask, view, stream_verdict, *told, partial(competing, runner), own)
-    return Tab([verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
+    return Tab(
+        [verdict, comparison, desk.action(two_rules, view, stream_replay, *shown_replay, check_replay)],
+        stop,
+        asked=asked,
+    )
 
 
-def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..., Comparison]) -> None:
-    """Has `note` say how long the comparison would take. check: makes it."""
+def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..., Comparison]) -> Any:
+    """Has `note` say how long the comparison would take, when its choices change; for `Tab.asked`. check: makes it."""
     runner, controls, say = desk.runner, desk.controls, desk.say
 
     def on_change(*values: Any) -> str:
@@ -122,11 +126,12 @@ def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..
             return ""  # the press says what is wrong
 
     inputs = [*controls.inputs, *fields.values()]
-    # The passes that are timed last are the fastest: the chip tells of them.
-    heard = [*fields.values(), controls.pair, desk.head.chip, controls.fields["max_new_tokens"]]
+    # By the visitor's hand: what a pair changes, it changes while the page loads, when nobody has asked yet.
+    events = [component.input for name, component in fields.items() if name != "prompts"]
     # As the controls stand: Gradio would answer a value that does not fit, or does not any more, with an error.
-    events = [component.change for component in heard]
-    gr.on(events, on_change, inputs, note, trigger_mode="always_last", preprocess=False, **UNQUEUED)
+    how = {"trigger_mode": "always_last", "preprocess": False, **UNQUEUED}
+    gr.on([*events, fields["prompts"].change], on_change, inputs, note, **how)
+    return on_change, inputs, note
 
 
 def _create_choices(fields: Fields, desk: Desk) -> None:
