@@ -78,11 +78,11 @@ def summary(findings: Sequence[Finding]) -> Sentence:
         return Sentence("Something is wrong (see ✗): {wrong} of {made} checks failed.", wrong=wrong, made=made)
     if states["slow"]:
         return Sentence(
-            "All that was checked is right, but slow here (see !): {made} of {n} checks were made.",
+            "Everything checked out, but it is slow here (see !): {made} of {n} checks were made.",
             made=made,
             n=len(findings),
         )
-    return Sentence("All that was checked is right: {made} of {n} checks were made.", made=made, n=len(findings))
+    return Sentence("Everything checked out: {made} of {n} checks were made.", made=made, n=len(findings))
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:

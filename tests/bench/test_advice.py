@@ -121,7 +121,7 @@ def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
     assert load_of(best, times((1, 1, 1.0), (1, 5, 3.0), (4, 1, 1.0), (4, 5, 3.0))) == Load(None, 4)
     assert load_of(best, times((1, 1, 1.0), (1, 3, 1.0))) is None, "no pass was wide enough"
     said = in_words([best], "a machine", "a pair", "plain passes", 0.0, times=times(*growing)).load
-    assert "up to 4, but not with 16" in words().translated(said)
+    assert "pays up to 4 requests at once, but not with 16" in words().translated(said)
 
 
 def test_every_drafter_has_flags_or_is_said_to_have_none():

@@ -154,7 +154,7 @@ def test_a_comparison_goes_on_past_a_near_tie_and_one_of_too_few_tokens_is_none(
         assert (one.seen.values["ties"], one.seen.values["margin"]) == (ties, 0.01 * ties)
     else:
         assert "only 0 of 16 tokens could be compared" in str(one.seen)
-    assert str(pair_check.summary(list(findings.values()))).startswith("All that was checked is right: ")
+    assert str(pair_check.summary(list(findings.values()))).startswith("Everything checked out: ")
 
 
 @pytest.mark.parametrize("token, seconds, tokens", [(0.01, 20, 16), (0.1, 3.0, 6), (0.1, 0.1, 4), (0.1, inf, 16)])
@@ -266,7 +266,7 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
     assert main(order) == 0
     out = capsys.readouterr().out
     assert "✓ greedy text, draft_model: the same 16 tokens" in out and "✗ 0" in out
-    assert "All that was checked is right: 4 of 5 checks were made." in out
+    assert "Everything checked out: 4 of 5 checks were made." in out
     report = json.loads((tmp_path / "check.json").read_text())
     assert report["schema"] == "specviz.check/1" and report["pair"]["dtype"] == "float32"
     assert {one["state"] for one in report["findings"]} <= {"right", "slow", "skipped"}
@@ -303,7 +303,7 @@ def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     store = SimpleNamespace(get=lambda name, progress=None: pair, starting_pair=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     first, _, *rows = last.splitlines()
-    right = Sentence("All that was checked is right: {made} of {n} checks were made.", made=2, n=2)
+    right = Sentence("Everything checked out: {made} of {n} checks were made.", made=2, n=2)
     assert first == f"**{say.step(right)}**"
     assert len(rows) == 2 and rows[0].startswith("- ✓ **")
     assert say.step(Sentence("read in the same way as the branches alone")) in last

@@ -15,10 +15,9 @@ const FIGURES = [
   ["tokens_per_second", rate],
 ];
 
-/** Four figures in a row, above them whose they are while that is not plain. @param {View} view */
+/** Four figures in a row. @param {View} view */
 export function figuresBar(view) {
   view.ui.figures = {};
-  view.ui.other = make("p", { class: "foreign hidden", part: "foreign", role: "status" });
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
@@ -27,7 +26,7 @@ export function figuresBar(view) {
   // Where the interval of the speedup stands, once it is measured.
   view.ui.between = ["long", "brief"].map((length) => make("span", { class: `${length} between`, part: `speedup-interval-${length}` }));
   view.ui.figures.speedup.parentElement?.append(...view.ui.between);
-  return (view.ui.top = make("div", { class: "top" }, view.ui.other, figures));
+  return (view.ui.top = make("div", { class: "top" }, figures));
 }
 
 /** @param {View} view @param {string} name */

@@ -22,7 +22,8 @@ export function textCard(view) {
     view.ui.textEmpty, view.ui.paper);
   view.ui.followText = follower(view.ui.text, view.ui.paper);
   view.ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
-  const head = make("div", { class: "head" }, view.ui.recorded, view.ui.status);
+  view.ui.other = make("span", { class: "foreign hidden", part: "foreign", role: "status" }); // whose figures these are, while that is not plain
+  const head = make("div", { class: "head" }, view.ui.recorded, view.ui.other, view.ui.status);
   return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text);
 }
 
