@@ -55,3 +55,25 @@ def test_the_recording_that_opens_the_page_is_what_its_form_would_make():
     settings = RunSettings(PRESETS[0].prompt)
     assert (run.prompt.text, run.sampling.temperature, run.seed) == (PRESETS[0].prompt, TEMPERATURE, settings.seed)
     assert (run.drafter, run.num_draft_tokens, run.rule) == ("draft_model", settings.num_draft_tokens, "token")
+
+
+#: The tokens of the picture that are not seen whole.
+CUT = f"""() => [...{VIEW}.shadowRoot.querySelectorAll('.overview :is(.drafted, .drawn) .w')]
+  .filter((node) => node.checkVisibility() && node.scrollWidth > node.clientWidth + 1)
+  .map((node) => node.textContent)"""
+
+
+@pytest.mark.parametrize("presented", [False, True])
+@pytest.mark.parametrize("height", [720, 860])
+def test_no_token_of_a_usual_draft_is_cut_nor_the_one_that_comes_of_it(visit, height, presented):
+    page = visit(viewport={"width": 1280, "height": height})
+    if presented:
+        page.keyboard.press("p")
+        page.locator("[part=presentation]").wait_for()
+    for one in RECORDINGS[0].load().rounds:
+        page.locator("[part=scrub]").evaluate(
+            "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
+        )
+        page.wait_for_function(f"round => {VIEW}.place?.round === round", arg=one.index)
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert page.evaluate(CUT) == []
