@@ -75,7 +75,7 @@ class PendingRound:
             next=following,
             emitted=self.emitted,
             pieces=self.pieces,
-            top=_candidates(fetched, draft, following if recovered else None),
+            top=_candidates(fetched, draft, recovered),
             seconds=self.seconds,
             stop_reason=self.stop_reason,
             dropped=len(verdict.tokens) - len(self.emitted),
@@ -146,12 +146,12 @@ def _drafted_token(
     )
 
 
-def _candidates(fetched: Fetched, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
-    """The lists of every row. recovered: given if a token was rejected, whose row then has a residual."""
+def _candidates(fetched: Fetched, draft: Draft, recovered: bool) -> tuple[Candidates, ...]:
+    """The lists of every row. recovered: true if a token was rejected, whose row then has a residual."""
     residual: Listed = ()
     if recovered:
         drawn = _pairs(fetched.residual_ids, fetched.residual)
-        residual = drawn if fetched.residual else ((recovered.id, 1.0),)
+        residual = drawn if fetched.residual else ((fetched.next_token, 1.0),)
     return tuple(
         _row_lists(fetched, draft, row, siblings, residual if row == fetched.row[0] else ())
         for row, siblings in enumerate(children_of(draft.parents))
@@ -206,7 +206,7 @@ def collect(request: Request, rounds: Sequence[Round]) -> Run:
         rounds=tuple(rounds),
         stop_reason=(rounds[-1].stop_reason if rounds else None) or "stopped",
         text="".join(piece for round_ in rounds for piece in round_.pieces),
-        token_ids=tuple(token for round_ in rounds for token in round_.emitted),
+        token_ids=tuple(token for round_ in rounds for token in round_.known_ids),
         vocabulary=vocabulary(pair, rounds),
         versions={
             "python": platform.python_version(),
@@ -220,7 +220,7 @@ def collect(request: Request, rounds: Sequence[Round]) -> Run:
 
 def vocabulary(pair: ModelPair, rounds: Iterable[Round]) -> dict[int, str]:
     """The text of every token id that the rounds mention."""
-    ids: set[int] = set()
+    ids: set[int | None] = set()
     for round_ in rounds:
         ids.update(token.id for token in round_.drafted)
         ids.add(round_.next.id)
@@ -228,4 +228,4 @@ def vocabulary(pair: ModelPair, rounds: Iterable[Round]) -> dict[int, str]:
         for row in round_.top:
             for listed in (row.p_raw, row.q_raw, row.p, row.q, row.residual):
                 ids.update(token for token, _ in listed)
-    return {token: pair.texts.chip(token) for token in sorted(ids)}
+    return {token: pair.texts.chip(token) for token in sorted(id for id in ids if id is not None)}

@@ -95,16 +95,11 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
         )
     if not text.strip("\ufeff \t\r\n"):
         raise SpecvizError("Paste something first.", "metrics")
-    reader = _Reader(chains)
-    for piece in tokens_joined(pieces(text)):
-        try:
-            reader.take(piece)
-        except SpecvizError as reason:
-            reader.served.leave_out(reason)
-    if reader.served.requests:
-        return reader.served
-    if reader.served.reasons:
-        raise reader.served.reasons[0]
+    served = served_in(text, chains)
+    if served.requests:
+        return served
+    if served.reasons:
+        raise served.reasons[0]
     raise SpecvizError(
         "No speculative metrics found. Responses contain them if vLLM was started with "
         "--per-request-spec-decode-metrics, SGLang was asked for return_meta_info, and llama.cpp, LM Studio, "
@@ -114,6 +109,17 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
         "metrics",
         schema=SCHEMA,
     )
+
+
+def served_in(text: str, chains: bool = False) -> ServedRequests:
+    """The same, which may be none."""
+    reader = _Reader(chains)
+    for piece in tokens_joined(pieces(text)):
+        try:
+            reader.take(piece)
+        except SpecvizError as reason:
+            reader.served.leave_out(reason)
+    return reader.served
 
 
 def tally_of(outcomes: Outcomes) -> Tally:

@@ -46,9 +46,9 @@ Rows = list[list[float]]
 
 
 def show(
-    tokens: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int | None]],
     kept: Sequence[int | Sequence[int]],
-    following: Sequence[int],
+    following: Sequence[int | None],
     *,
     parents: Sequence[Sequence[int] | None] | None = None,
     p: Probabilities = None,
@@ -65,13 +65,14 @@ def show(
 ) -> Run:
     """A run of rounds that some engine made: it shows itself in a notebook, and `save` writes a trace or a page.
 
-    tokens: by round, the ids of a drafted chain, empty for a plain step. kept: how many the target accepted; in a
-    tree their places among the tokens, along the path. following: the id that the target supplied after them. parents:
-    in a tree the place of the token that each one continues, −1 for the text; parents stand before their children,
-    siblings in the order in which they were tried. p, q: of target and drafter, as sampled from; see `Probabilities`.
-    u: the coins that judged the draft tokens. following_u: the draws of the last ones. seconds: of drafting, verifying
-    and the rest. texts: by id, or a tokenizer's ``decode``. greedy: at temperature 0 tokens are compared, and neither p
-    nor q nor u is needed. Raises SpecvizError (field ``trace``) that names the place.
+    tokens: by round, the ids of a drafted chain, empty for a plain step; None in place of an id that is not known.
+    kept: how many the target accepted; in a tree their places among the tokens, along the path. following: the id that
+    the target supplied after them. parents: in a tree the place of the token that each one continues, −1 for the text;
+    parents stand before their children, siblings in the order in which they were tried. p, q: of target and drafter, as
+    sampled from; see `Probabilities`. u: the coins that judged the draft tokens. following_u: the draws of the last
+    ones. seconds: of drafting, verifying and the rest. texts: by id, or a tokenizer's ``decode``. greedy: at temperature
+    0 tokens are compared, and neither p nor q nor u is needed. Raises SpecvizError (field ``trace``) that names the
+    place.
     """
     check_schema(schema, SCHEMA)
     tokens = _column("tokens", tokens)
@@ -80,18 +81,20 @@ def show(
     columns = {name: _column(name, values, len(tokens)) for name, values in arguments.items()}
     vocabulary: dict[int, str] = {}
 
-    def text_of(id: int) -> str:
+    def text_of(id: int | None) -> str:
+        if id is None:
+            return ""
         if id not in vocabulary:
             vocabulary[id] = _text(texts, id)
         return vocabulary[id]
 
     rounds = [
-        _round(index, {name: values[index] for name, values in columns.items()}, greedy, text_of)
+        round_of(index, {name: values[index] for name, values in columns.items()}, greedy, text_of)
         for index in range(len(tokens))
     ]
     for id in {id for round_ in rounds for row in round_.top for id, _ in (*row.p, *row.q, *row.residual)}:
         text_of(id)
-    emitted = [id for round_ in rounds for id in round_.emitted]
+    emitted = [id for round_ in rounds for id in round_.known_ids]
     return Run(
         pair=PairInfo(str(engine), "", 0, None, None, "", ""),
         drafter=str(drafter),
@@ -128,14 +131,14 @@ def opened(path: str | pathlib.Path) -> Run:
     return show(**data)
 
 
-def _round(index: int, fields: Mapping[str, Any], greedy: bool, text_of: Callable[[int], str]) -> Round:
+def round_of(index: int, fields: Mapping[str, Any], greedy: bool, text_of: Callable[[int | None], str]) -> Round:
     """A round from its fields, by the names of the arguments of `show`."""
     ids, following = (_checked(index, name, fields[name]) for name in ("tokens", "following"))
     parents = _parents(index, fields["parents"], len(ids))
     path = _path(index, fields["kept"], parents)
     p, p_rows = _probabilities(index, "p", fields["p"], ids, [parent + 1 for parent in parents])
     q, q_rows = _probabilities(index, "q", fields["q"], ids, range(len(ids)))
-    if p_rows and following >= len(p_rows[0]):
+    if p_rows and following is not None and following >= len(p_rows[0]):
         raise _wrong(index, "following", f"below {len(p_rows[0])}, the length of the rows of p", following)
     coins, following_u = _checked(index, "u", fields["u"], len(ids)), fields["following_u"]
     (drawn_by,) = _checked(index, "following_u", None if following_u is None else [following_u], 1)
@@ -214,8 +217,8 @@ _Id = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
 
 #: By argument: what it may be in a round, and that in words.
 _TYPES: dict[str, tuple[Any, str]] = {
-    "tokens": (list[_Id], "a list of whole numbers from 0 up"),
-    "following": (_Id, "a whole number from 0 up"),
+    "tokens": (list[_Id | None], "a list of whole numbers from 0 up"),
+    "following": (_Id | None, "a whole number from 0 up"),
     "parents": (list[_Place], "a list of places"),
     "kept": (list[_Place], "a list of places"),
     "seconds": (tuple[_Time, _Time, _Time], "three times: drafting, verifying, the rest"),
@@ -307,6 +310,8 @@ def _probabilities(
     rows = _plain(values)
     if not rows or not isinstance(rows, list) or not isinstance(rows[0], list):
         return _checked(index, name, rows, len(ids)), None
+    if None in ids:
+        raise _wrong(index, "tokens", f"known ids where {name} has whole rows", None)
     least = len(ids) + (name == "p")
     if len(rows) < least:
         raise _wrong(index, name, f"{least} rows", f"{len(rows)} rows")

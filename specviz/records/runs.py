@@ -27,6 +27,8 @@ StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
 #: A whole number that the page's JavaScript holds exactly.
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
+#: A token's id; None of another engine that does not say which token it was.
+TokenId = Whole | None
 #: Seconds whose sums stay numbers. A difference between two clocks, a GPU's and the processor's, may fall below 0.
 Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
@@ -39,7 +41,7 @@ class DraftedToken:
     """One draft token and its verdict. Of rounds of other engines p, q and p_raw are None where nobody knows them."""
 
     __pydantic_config__ = _FINITE
-    id: Whole
+    id: TokenId
     text: str
     parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
     p: float | None  # probability as sampled from (after temperature and filters), under the target
@@ -61,7 +63,7 @@ class NextToken:
     """The token that the target itself supplied at the end of a round. Older traces lack `below` and `line`."""
 
     __pydantic_config__ = _FINITE
-    id: Whole
+    id: TokenId
     text: str
     #: ``recovered``: drawn from the residual after a rejection. ``bonus``: drawn from the target's last row when every
     #: draft token was accepted; also the token of a plain step, where nothing was drafted.
@@ -129,7 +131,7 @@ class Round:
     index: Whole
     drafted: tuple[DraftedToken, ...]  # a chain or a tree; siblings in the order in which they are tried
     next: NextToken
-    emitted: tuple[Whole, ...]  # the token ids this round added to the text, after truncation
+    emitted: tuple[TokenId, ...]  # the token ids this round added to the text, after truncation
     #: Their text, one piece per token; joined over all rounds, exactly the run's text. A token that ends inside a
     #: character has an empty piece, and the token that completes the character carries all of it.
     pieces: tuple[str, ...]
@@ -144,6 +146,11 @@ class Round:
     choice: LengthChoice | None = None  # where γ was chosen for this round
     #: Tokens that the target read in this round and had read before: a running state was put back after a rejection.
     read_again: Whole = 0
+
+    @property
+    def known_ids(self) -> tuple[int, ...]:
+        """The emitted tokens' ids, without those that another engine did not name."""
+        return tuple(id for id in self.emitted if id is not None)
 
     @property
     def accepted(self) -> int:
@@ -208,7 +215,7 @@ class Run:
     rounds: tuple[Round, ...]
     stop_reason: StopReason
     text: str
-    token_ids: tuple[Whole, ...]
+    token_ids: tuple[Whole, ...]  # without those that another engine did not name
     vocabulary: dict[Whole, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing

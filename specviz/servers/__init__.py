@@ -1,0 +1,10 @@
+"""An inference server that runs elsewhere: asked, watched round by round, timed and put to the test. No torch.
+
+address: which servers may be asked, and where a name leads
+connection: requests and streams, bounded, with every failure as a sentence
+engines: how each engine is asked, and what it says of itself and of its drafts
+answers: a request, and its answer as it comes
+counters: what a server counts over all requests, before and after
+rounds: its rounds, as far as they can be known
+server: `Server`, the door to all of it
+"""

@@ -1,0 +1,88 @@
+"""A request, and its answer as it comes: piece by piece, with what the engine says of its drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: Why an answer ended: an end token, its length, a stop text, or the connection.
+End = Literal["end", "length", "stop", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request."""
+
+    prompt: str | tuple[int, ...]  # text, or token ids where the engine takes them
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
+    #: Every other sampler is named and switched off; else the server's own defaults stay in force.
+    neutral: bool = True
+    #: Draft tokens per round: 0 asks for plain decoding, None for what the server is set up for. Few engines honour it.
+    depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What arrived at once. Counts are of the answer so far; None where the engine does not say."""
+
+    at: float  # seconds since the request was sent
+    text: str = ""
+    #: Which tokens: none where the engine never says, None in place of one that it left out.
+    ids: tuple[int | None, ...] = ()
+    drafted: int | None = None
+    accepted: int | None = None
+    passes: int | None = None  # that verified a draft
+    made: int | None = None  # tokens
+    seconds: float | None = None  # of making tokens, by the server's clock
+    end: End | None = None  # on the last piece
+    said: dict[str, Any] = field(default_factory=dict)  # on the last piece: the whole event, with an engine's figures
+
+
+@dataclass(slots=True)
+class Answer:
+    """The pieces of one request, as far as they have come."""
+
+    ask: Ask
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def ids(self) -> tuple[int | None, ...]:
+        return tuple(id for piece in self.pieces for id in piece.ids)
+
+    @property
+    def end(self) -> End | None:
+        return self.pieces[-1].end if self.pieces else None
+
+    @property
+    def seconds(self) -> float:
+        """From the request to its last piece, as its client sees it."""
+        return self.pieces[-1].at if self.pieces else 0.0
+
+    @property
+    def first_seconds(self) -> float:
+        """From the request to its first token."""
+        return self.pieces[0].at if self.pieces else 0.0
+
+    @property
+    def drafted(self) -> int | None:
+        return _last(piece.drafted for piece in self.pieces)
+
+    @property
+    def accepted(self) -> int | None:
+        return _last(piece.accepted for piece in self.pieces)
+
+    @property
+    def passes(self) -> int | None:
+        return _last(piece.passes for piece in self.pieces)
+
+
+def _last(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return known[-1] if known else None

@@ -1,0 +1,227 @@
+"""Requests to a server and the streams that it answers with: bounded in size and time, never led elsewhere, and every
+failure a sentence that a person can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from specviz.records.errors import SpecvizError, first_line, shortened
+from specviz.servers.address import Address
+
+#: Seconds to connect; seconds of silence after which a stream is called stalled.
+CONNECT, SILENCE = 5.0, 60.0
+
+#: The longest answer that is read, in bytes.
+MOST_BYTES = 20_000_000
+
+#: Connections at a time: the most requests at once that are ever made.
+MOST_AT_ONCE = 64
+
+
+class Connection:
+    """An open way to one server. Safe to use from several threads.
+
+    key: sent as a bearer token; it is in no error and no file.
+    """
+
+    def __init__(self, address: Address, key: str | None = None, silence: float = SILENCE):
+        self.address, self._key = address, (key or "").strip()
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        if address.pinned is not None:
+            headers["Host"] = address.url.netloc.decode("ascii")
+        if not self._key.isascii() or not self._key.isprintable():
+            raise SpecvizError("A key consists of letters, digits and signs.", "server_key")
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(silence, connect=CONNECT),
+            limits=httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=MOST_AT_ONCE),
+            follow_redirects=False,
+            # Proxies of this machine's environment would look the name up themselves.
+            trust_env=address.pinned is None,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def text(self, path: str) -> str | None:
+        """What lies at a path; None where the server has nothing there."""
+        with self._sent("GET", path) as response:
+            if response.status_code in (404, 405, 501):
+                return None
+            self._check(response, path)
+            return _whole(response)
+
+    def json(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The values at a path, or in answer to a body; None where the server has nothing there."""
+        with self._sent("GET" if body is None else "POST", path, body) as response:
+            if response.status_code in (404, 405, 501):
+                return None
+            self._check(response, path)
+            return self._values(_whole(response), path)
+
+    def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The values that a server streams in answer to a body, one by one as they come: as server-sent events, or a
+        line each. Closing it ends the request."""
+        with self._sent("POST", path, body) as response:
+            self._check(response, path)
+            for line in _lines(response):
+                data = line.removeprefix("data:").strip()
+                if line.startswith((":", "event:", "id:", "retry:")) or not data:
+                    continue
+                if data == "[DONE]":
+                    return
+                event = self._values(data, path)
+                if not isinstance(event, dict):
+                    raise self._strange(path, data)
+                if event.get("error") is not None:
+                    raise self._broke_off(data)
+                yield event
+
+    @contextlib.contextmanager
+    def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> Iterator[httpx.Response]:
+        url, shown = self.address.at(path), self.address.shown
+        extensions = {"sni_hostname": self.address.url.host} if self.address.pinned else {}
+        try:
+            with self._client.stream(method, url, json=body, extensions=extensions) as response:
+                yield response
+        except httpx.ConnectTimeout as error:
+            raise SpecvizError(
+                "{server} does not answer within {seconds} seconds. Is the address right, and can it be reached?",
+                "server",
+                server=shown,
+                seconds=CONNECT,
+            ) from error
+        except httpx.ConnectError as error:
+            raise self._unreachable(error) from error
+        except httpx.TimeoutException as error:
+            raise SpecvizError(
+                "{server} has said nothing for {seconds} seconds. Is it busy with other requests?",
+                "server",
+                server=shown,
+                seconds=self._client.timeout.read,
+            ) from error
+        except httpx.HTTPError as error:
+            raise SpecvizError(
+                "The connection to {server} broke: {reason}. Was it restarted?",
+                "server",
+                server=shown,
+                reason=first_line(error),
+            ) from error
+
+    def _unreachable(self, error: httpx.ConnectError) -> SpecvizError:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ssl.SSLError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return SpecvizError(
+                "The certificate of {server} is not valid: {reason}. If it is your own, name its authority's file in "
+                "the environment variable SSL_CERT_FILE.",
+                "server",
+                server=self.address.shown,
+                reason=cause.verify_message,
+            )
+        if cause is not None:
+            return SpecvizError(
+                "{server} does not speak https; its address may begin with http://.",
+                "server",
+                server=self.address.shown,
+            )
+        return SpecvizError(
+            "Nothing answers at {server}: {reason}. Is the server running, and is this its port?",
+            "server",
+            server=self.address.shown,
+            reason=first_line(error),
+        )
+
+    def _check(self, response: httpx.Response, path: str) -> None:
+        """Raises for an answer that is no success."""
+        status, shown = response.status_code, self.address.shown
+        if response.is_success:
+            return
+        if response.is_redirect:
+            raise SpecvizError(
+                "{server} sends requests on to {place}, where they are not followed. If that is your server, enter "
+                "that address.",
+                "server",
+                server=shown,
+                place=shortened(response.headers.get("location", "")),
+            )
+        if status in (401, 403):
+            template = "{server} refuses this key." if self._key else "{server} wants a key."
+            raise SpecvizError(template, "server_key", server=shown)
+        said = _message(_whole(response), self._key)
+        templates = {
+            404: "{server} has nothing at {path}: {said}. Enter the address of its root, without a path.",
+            429: "{server} takes no more requests now (status 429): {said}. Wait a little, or ask fewer at once.",
+            503: "{server} is not ready yet (status 503): {said}.",
+        }
+        template = templates.get(status, "{server} refused the request (status {status}): {said}.")
+        # A request that a server finds wrong is most often one for a model of another name.
+        field = "server_model" if status in (400, 404) and "model" in said.lower() else "server"
+        raise SpecvizError(template, field, server=shown, path=path, status=status, said=said)
+
+    def _values(self, text: str, path: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._strange(path, text) from error
+
+    def _strange(self, path: str, text: str) -> SpecvizError:
+        html = text.lstrip()[:1] == "<"
+        template = (
+            "{server} answers {path} with a web page, not as an inference server does. Is this its address?"
+            if html
+            else "{server} answers {path} with something that is not JSON, or half of it: {said}."
+        )
+        return SpecvizError(template, "server", server=self.address.shown, path=path, said=_message(text, self._key))
+
+    def _broke_off(self, text: str) -> SpecvizError:
+        said = _message(text, self._key)
+        return SpecvizError("{server} broke off: {said}.", "server", server=self.address.shown, said=said)
+
+
+def _whole(response: httpx.Response) -> str:
+    """The body as text, up to `MOST_BYTES`."""
+    parts, size = [], 0
+    for part in response.iter_bytes():
+        size += len(part)
+        if size > MOST_BYTES:
+            raise _too_long(MOST_BYTES)
+        parts.append(part)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """Its lines as they come; what stands behind the last line end, too."""
+    waiting, size = b"", 0
+    for part in response.iter_bytes():
+        size += len(part)
+        *lines, waiting = (waiting + part).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").strip()
+        if size > MOST_BYTES:
+            raise _too_long(MOST_BYTES)
+    if waiting.strip():
+        yield waiting.decode("utf-8", "replace").strip()
+
+
+def _too_long(most: int) -> SpecvizError:
+    return SpecvizError("The server's answer is longer than {most} bytes; it is not read.", "server", most=most)
+
+
+def _message(text: str, key: str) -> str:
+    """What a server says of an error, short, and without the key should it repeat that."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    for name in ("error", "message", "detail"):
+        values = values.get(name, values) if isinstance(values, dict) else values
+    words = " ".join(str(values).split()) or "it gives no reason"
+    return shortened(words.replace(key, "…") if key else words).rstrip(".")

@@ -1,0 +1,111 @@
+"""`Server`, the door: what runs at an address, its rounds, its speed, and whether its samples are right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from specviz.foreign.metrics import ServedRequest
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Round, Run
+from specviz.servers.address import address_of
+from specviz.servers.answers import Answer, Ask
+from specviz.servers.connection import Connection
+from specviz.servers.counters import counted_between, depth_of
+from specviz.servers.engines import About, Engine, engine_at
+from specviz.servers.rounds import Rounds, run_of
+
+
+@dataclass
+class Watch:
+    """An answer that is being watched: iterating yields its rounds as they become known. It may be left early; closing
+    the iterator ends the request."""
+
+    engine: Engine
+    ask: Ask
+    about: About
+    answer: Answer = field(init=False)
+    rounds: list[Round] = field(default_factory=list)
+    together: Rounds = field(init=False)  # how the rounds came about
+    counted: ServedRequest | None = None  # what the server's own counters grew by, once it is over
+
+    def __post_init__(self) -> None:
+        self.answer, self.together = Answer(self.ask), Rounds(self.about.depth)
+
+    def __iter__(self) -> Generator[Round, None, None]:
+        before = self.engine.scrape()
+        for piece in self.engine.stream(self.ask):
+            self.answer.pieces.append(piece)
+            for round_ in self.together.add(piece):
+                self.rounds.append(round_.shown(len(self.rounds), self.ask.temperature == 0))
+                yield self.rounds[-1]
+        self.counted = counted_between(before, self.engine.scrape())
+
+    @property
+    def drafter(self) -> str | None:
+        """In the engine's own words, which some use only in an answer."""
+        return self.engine.drafter_in(self.answer) or self.about.drafter
+
+    def run(self) -> Run:
+        """The rounds so far as a run. Raises SpecvizError where the engine does not say which tokens it makes."""
+        if self.answer.text and not self.rounds:
+            raise SpecvizError(
+                "{engine} does not say which tokens it makes, so its rounds cannot be known.",
+                "server",
+                engine=self.about.engine,
+            )
+        engine = f"{self.about.engine} {self.about.version or ''}".rstrip()
+        return run_of(self.rounds, self.ask, engine, self.drafter, self.answer.end)
+
+
+class Server:
+    """An inference server that runs elsewhere.
+
+    url: its root. key: for servers that want one; it stays in this object. model: where it has several. listed: see
+    `specviz.servers.address.address_of`. Every method raises SpecvizError (field ``server``, ``server_key`` or
+    ``server_model``) where the server cannot be reached or refuses.
+    """
+
+    def __init__(
+        self, url: str, key: str | None = None, model: str | None = None, listed: Collection[str] | None = None
+    ):
+        self.address = address_of(url, listed)
+        self.connection = Connection(self.address, key)
+        self._model = model or None
+
+    @cached_property
+    def engine(self) -> Engine:
+        return engine_at(self.connection, self._model)
+
+    def about(self) -> About:
+        """What runs there, as far as it says; asked anew each time."""
+        about = self.engine.about()
+        return replace(about, depth=about.depth or depth_of(self.engine.scrape()))
+
+    def watch(self, ask: Ask) -> Watch:
+        """An answer, round by round."""
+        return Watch(self.engine, ask, self.about())
+
+    def answer(self, ask: Ask) -> Answer:
+        """An answer as a whole. Safe to call from several threads at once."""
+        return self.engine.answer(ask)
+
+    def run(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        seed: int = 0,
+        **ask: Any,
+    ) -> Run:
+        """The rounds of one answer, as far as the engine lets them be known. ask: further fields of `Ask`."""
+        ids = prompt if isinstance(prompt, str) else tuple(prompt)
+        watch = self.watch(Ask(ids, max_new_tokens, temperature, seed, **ask))
+        for _ in watch:
+            pass
+        return watch.run()
+
+    def close(self) -> None:
+        self.connection.close()
