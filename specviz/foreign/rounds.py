@@ -70,9 +70,9 @@ def show(
     the target supplied after them. parents: in a tree the place of the token that each one continues, −1 for the text;
     parents stand before their children, siblings in the order in which they were tried. p, q: of target and drafter, as
     sampled from; see `Probabilities`. u: the coins that judged the draft tokens. following_u: the draws of the last
-    ones. seconds: of drafting, verifying and the rest. texts: by id, or a tokenizer's ``decode``. greedy: at temperature
-    0 tokens are compared, and neither p nor q nor u is needed. Raises SpecvizError (field ``trace``) that names the
-    place.
+    ones. seconds: of drafting, verifying and the rest. texts: by id, or a tokenizer's ``decode``. greedy: at
+    temperature 0 tokens are compared, and neither p nor q nor u is needed. Raises SpecvizError (field ``trace``) that
+    names the place.
     """
     check_schema(schema, SCHEMA)
     tokens = _column("tokens", tokens)

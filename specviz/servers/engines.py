@@ -237,7 +237,7 @@ class Sglang(Engine):
 
     def stream(self, ask: Ask) -> Generator[Piece, None, None]:
         """SGLang repeats the whole answer in every event, unless it was started to send what is new."""
-        text, ids = "", ()
+        text, ids = "", tuple[int | None, ...]()
         for piece in super().stream(ask):
             whole = piece.ids[: len(ids)] == ids and piece.text.startswith(text)
             if whole:
