@@ -42,7 +42,8 @@ def _type(schema: dict[str, Any]) -> str:
         return _NAMES[schema["type"]]
     if "prefixItems" in schema:
         return f"[{', '.join(map(_type, schema['prefixItems']))}]"
-    return f"{_type(schema['items'])}[]"
+    items = _type(schema["items"])
+    return f"({items})[]" if " " in items else f"{items}[]"
 
 
 if __name__ == "__main__":

@@ -73,8 +73,7 @@ export class Run {
 
   /** @param {Round} round */
   #learn(round) {
-    for (const token of round.drafted) this.vocabulary.set(token.id, token.text);
-    this.vocabulary.set(round.next.id, round.next.text);
+    for (const { id, text } of [...round.drafted, round.next]) if (id !== null) this.vocabulary.set(id, text);
   }
 
   /** @param {Figures | undefined} figures */

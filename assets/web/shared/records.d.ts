@@ -1,16 +1,16 @@
 // The records of a run, written by python -m tools.record_types from specviz/records/runs.py.
 
 export type Candidates = {
-  p: [number, number][];
-  q?: [number, number][];
-  residual?: [number, number][];
-  p_raw?: [number, number][];
-  q_raw?: [number, number][];
+  p: ([number, number])[];
+  q?: ([number, number])[];
+  residual?: ([number, number])[];
+  p_raw?: ([number, number])[];
+  q_raw?: ([number, number])[];
   reach?: number | null;
 };
 
 export type DraftedToken = {
-  id: number;
+  id: number | null;
   text: string;
   parent: number;
   p: number | null;
@@ -34,13 +34,13 @@ export type LengthChoice = {
 };
 
 export type NextToken = {
-  id: number;
+  id: number | null;
   text: string;
   kind: "recovered" | "bonus";
   u: number | null;
   prob: number | null;
   below?: number | null;
-  line?: [number, number, number][];
+  line?: ([number, number, number])[];
 };
 
 export type Seconds = {
@@ -56,7 +56,7 @@ export type Round = {
   index: number;
   drafted: DraftedToken[];
   next: NextToken;
-  emitted: number[];
+  emitted: (number | null)[];
   pieces: string[];
   top: Candidates[];
   seconds: Seconds | null;

@@ -60,7 +60,8 @@ export function distribution(run, round, index, refused, drawn, most = SHOWN, po
  */
 export function residualBars(run, round, drawn, most) {
   const pairs = (isRefusal(run, round, "next") && rowOf(round, "next").residual || []).filter(([, share]) => share > 0.0005).slice(0, most);
-  if (drawn && pairs.length && !pairs.some(([id]) => id === round.next.id)) pairs.splice(most - 1, 1, [round.next.id, round.next.prob ?? 0]);
+  const { id: next, prob } = round.next;
+  if (drawn && next !== null && pairs.length && !pairs.some(([id]) => id === next)) pairs.splice(most - 1, 1, [next, prob ?? 0]);
   const label = pairs.map(([id, share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
   const rows = pairs.flatMap(([id, share]) => {
     const stripe = make("i", { class: "left" });
@@ -89,7 +90,7 @@ export function distributions(run, round, index) {
   const greedy = Boolean(run.start.greedy);
   const p = new Map(greedy && row.p_raw?.length ? row.p_raw : row.p);
   const q = new Map(greedy ? (row.q_raw ?? []) : (row.q ?? []));
-  if (token && !greedy && token.outcome !== "discarded") {
+  if (token && token.id !== null && !greedy && token.outcome !== "discarded") {
     if (token.p !== null) p.set(token.id, token.p);
     if (token.q !== null) q.set(token.id, token.q);
   }

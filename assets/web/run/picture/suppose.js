@@ -85,7 +85,7 @@ function at(run, round, index, what) {
     return same(known ? token.accept_prob : Math.min(1, (token.p ?? 0) / (token.q ?? 1)));
   }
   const { p, q } = distributions(run, round, index);
-  const [above, below] = [p, q].map((map) => tempered(map, powerOf(run, what)).get(token.id));
+  const [above, below] = [p, q].map((map) => (token.id === null ? undefined : tempered(map, powerOf(run, what)).get(token.id)));
   const drawn = below ?? (token.q === 1 ? /** @type {Range} */ ([1, 1]) : undefined);
   const shares = { p: above, q: drawn };
   if (isBlock(run) || token.p_left != null || !above || !drawn) return { bound: null, shares };

@@ -49,10 +49,11 @@ function askNext(run, round) {
   const refused = isRefusal(run, round, "next");
   const pairs = (run.start.greedy ? raw : refused ? residual : null) ?? p;
   const ids = [...pairs].sort((a, b) => b[1] - a[1]).slice(0, LIKELIEST).map(([id]) => id);
+  const { id: next } = round.next;
   const options = ids.map((id, i) => ({ value: String(id), key: String(i + 1), token: tokenText(run, id) }));
   const other = { value: "other", key: String(ids.length + 1), text: run.say("playback.another") };
   const key = run.start.greedy ? "greedy" : refused ? "residual" : "own";
-  return { text: run.say(`playback.ask_${key}`), options: [...options, other], truth: ids.includes(round.next.id) ? String(round.next.id) : "other" };
+  return { text: run.say(`playback.ask_${key}`), options: [...options, other], truth: next !== null && ids.includes(next) ? String(next) : "other" };
 }
 
 /** Notes a guess; null: none was made, it was only to be shown. @param {View} view @param {Place} place @param {string | null} value */
