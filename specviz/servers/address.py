@@ -67,7 +67,7 @@ def _url(text: str) -> httpx.URL:
         raise SpecvizError(
             "{address} is not an address: {reason}.", "server", address=quoted(text), reason=str(error)
         ) from error
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not url.host or any(map(str.isspace, text)):
         raise SpecvizError(
             "A server's address begins with http:// or https:// and names a host; {address} does not.",
             "server",

@@ -32,6 +32,7 @@ class Deployment:
     queue_size: int  # visitors in line
     allow_loading: bool  # of other pairs
     passes: str  # one of `PASSES`
+    servers: tuple[str, ...] | None  # addresses of inference servers that visitors may ask; None: any
 
     @property
     def without_models(self) -> bool:
@@ -40,9 +41,12 @@ class Deployment:
 
     @classmethod
     def from_environment(cls) -> Deployment:
+        # Weights reach a lent GPU at start, or not at all.
+        allow_loading = os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not is_zero_gpu()
+        servers = _listed("SPECVIZ_SERVERS")
         return cls(
             target=os.environ.get("SPECVIZ_TARGET") or None,
-            draft=tuple(filter(None, map(str.strip, os.environ.get("SPECVIZ_DRAFT", "").split(",")))),
+            draft=_listed("SPECVIZ_DRAFT"),
             device=os.environ.get("SPECVIZ_DEVICE", "auto"),
             dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
             max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
@@ -50,10 +54,19 @@ class Deployment:
             max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), int(SETTINGS["num_draft_tokens"].most or 1)),
             max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
-            # Weights reach a lent GPU at start, or not at all.
-            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not is_zero_gpu(),
+            allow_loading=allow_loading,
             passes=_choice("SPECVIZ_PASSES", PASSES),
+            servers=servers or (None if allow_loading and not on_space() else ()),
         )
+
+
+def on_space() -> bool:
+    """True on a Hugging Face Space, which is a public page: see `specviz.servers.address`."""
+    return bool(os.environ.get("SPACE_ID"))
+
+
+def _listed(name: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, os.environ.get(name, "").split(","))))
 
 
 def _count(name: str, default: int) -> int:

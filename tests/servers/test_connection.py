@@ -1,0 +1,145 @@
+"""Whatever is at the other end, a person learns what it is and what to do, beside the field that it concerns."""
+
+import pathlib
+import socket
+
+import pytest
+from small_server import Asked, Reply, SmallServer, serving
+
+from specviz.records.errors import SpecvizError
+from specviz.servers.address import address_of
+from specviz.servers.answers import Ask
+from specviz.servers.connection import Connection
+from specviz.servers.server import Server
+
+KEY = "sk-secret-4711"
+CERTIFICATE = str(pathlib.Path(__file__).parent.parent / "data" / "self_signed.pem")
+MODELS = Reply.json({"data": [{"id": "storybook", "owned_by": "vllm"}, {"id": "other", "owned_by": "vllm"}]})
+CHUNK = {"choices": [{"text": " house", "token_ids": [857], "finish_reason": None}]}
+LAST = {"choices": [{"text": ",", "token_ids": [12], "finish_reason": "length"}]}
+
+
+def refusal(server: SmallServer, key: str = "", model: str = "", url: str = "") -> SpecvizError:
+    """The error that asking it for an answer ends with."""
+    with pytest.raises(SpecvizError) as raised:
+        asked = Server(url or server.url, key, model)
+        asked.connection._client.timeout = 0.5
+        asked.run("Once", max_new_tokens=2)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("replies", "field", "part"),
+    [
+        ({"/v1/models": Reply(["<html>hello"])}, "server", "with a web page"),
+        ({"/v1/models": Reply(['{"data": [{"id"'])}, "server", "not JSON, or half of it"),
+        ({}, "server", "no list of models at /v1/models"),
+        ({"/v1/models": Reply([], 401)}, "server_key", "wants a key"),
+        ({"/v1/models": Reply([], 307, {"Location": "http://elsewhere/"})}, "server", "http://elsewhere/"),
+        ({"/v1/models": Reply.json({"error": {"message": "Loading model"}}, 503)}, "server", "(status 503): Loading model"),
+        ({"/v1/models": MODELS, "/v1/completions": Reply.json({"detail": "slow down"}, 429)}, "server", "(status 429): slow"),
+        (
+            {"/v1/models": MODELS, "/v1/completions": Reply.json({"error": "context is full"}, 400)},
+            "server",
+            "(status 400): context is full",
+        ),
+        ({"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK])}, "server", "before it was complete"),
+        ({"/v1/models": MODELS, "/v1/completions": Reply(['data: {"choi'])}, "server", "half of it"),
+        ({"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK, {"error": "engine died"}])}, "server", "engine died"),
+        ({"/v1/models": MODELS, "/v1/completions": Reply(["data: {}\n\n", None])}, "server", "broke"),
+        ({"/v1/models": MODELS, "/v1/completions": Reply(["data: {}\n\n", 5.0])}, "server", "has said nothing for 0.5"),
+    ],
+)
+def test_a_server_that_fails_is_a_sentence_beside_the_field(replies, field, part):
+    with serving(SmallServer(replies)) as server:
+        error = refusal(server)
+    assert error.field == field and part in str(error)
+
+
+def test_a_name_that_the_server_does_not_have_comes_with_those_that_it_has():
+    with serving(SmallServer({"/v1/models": MODELS})) as server:
+        error = refusal(server, model="gpt-5")
+    assert error.field == "server_model" and "storybook, other" in str(error)
+
+
+def test_nothing_there_a_name_unknown_and_a_certificate_of_nobody_s():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = SmallServer({})
+        assert "Nothing answers" in str(refusal(nobody, url=f"127.0.0.1:{free.getsockname()[1]}"))
+    with serving(SmallServer({"/v1/models": MODELS}), CERTIFICATE) as server:
+        assert "SSL_CERT_FILE" in str(refusal(server))
+        assert "broke" in str(refusal(server, url=server.url.replace("https", "http")))
+    with serving(SmallServer({"/v1/models": MODELS})) as server:
+        assert "does not speak https" in str(refusal(server, url=server.url.replace("http", "https")))
+
+
+def test_a_key_is_sent_and_written_nowhere():
+    def echoes(asked: Asked) -> Reply:
+        return Reply.json({"error": f"{asked.headers['authorization']} may not do this"}, 400)
+
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": echoes})) as server:
+        error = refusal(server, key=KEY)
+        assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+        assert "may not do this" in str(error)
+        assert KEY not in str(error) + repr(error.values) + repr(vars(Server(server.url, KEY)))
+    with serving(SmallServer({"/v1/models": Reply([], 403)})) as server:
+        assert refusal(server, key=KEY).field == "server_key"
+    with pytest.raises(SpecvizError, match="A key consists of"):
+        Server("localhost", "schlüssel\n")
+
+
+def test_an_answer_without_end_is_not_read_to_its_end():
+    endless = Reply("data: " + "x" * 1_000_000 for _ in iter(int, 1))
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": endless})) as server:
+        assert "is longer than" in str(refusal(server))
+
+
+def test_leaving_early_ends_the_request():
+    chunks = Reply([f"data: {line}\n\n" for line in ['{"choices": [{"text": "a", "token_ids": [1]}]}'] * 3] + [30.0])
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": chunks})) as server:
+        stream = Server(server.url).engine.stream(Ask("Once"))
+        assert next(stream).ids == (1,)
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("localhost:8080", "http://localhost:8080"),
+        (" http://gpu:8000/v1/ ", "http://gpu:8000"),
+        ("https://host/proxy/v1/chat/completions", "https://host/proxy"),
+        ("http://[::1]:8080/metrics", "http://[::1]:8080"),
+    ],
+)
+def test_an_address_is_taken_as_people_copy_it(text, root):
+    assert address_of(text).shown == root
+
+
+@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://user:pass@host", "http://ho st", "file:///etc/passwd"])
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(SpecvizError) as raised:
+        address_of(text)
+    assert raised.value.field == "server"
+
+
+def test_a_public_page_asks_only_the_servers_that_are_listed(monkeypatch):
+    listed = ("http://gpu.example:8000/v1", "127.0.0.1:8080")
+    addresses = {"gpu.example": "8.8.8.8"}
+
+    def looked_up(host, *_, **__):
+        return [(2, 1, 6, "", (addresses[host], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    assert address_of("127.0.0.1:8080", listed).pinned is None
+    address = address_of("gpu.example:8000", listed)
+    assert (address.pinned, address.at("/version").host, address.shown) == ("8.8.8.8", "8.8.8.8", "http://gpu.example:8000")
+    assert Connection(address)._client.headers["host"] == "gpu.example:8000"
+    for other in ("gpu.example:8001", "http://169.254.169.254", "localhost:8080"):
+        with pytest.raises(SpecvizError, match="that its owner lists"):
+            address_of(other, listed)
+    addresses["gpu.example"] = "169.254.169.254"
+    with pytest.raises(SpecvizError, match="does not lead to a public address"):
+        address_of("gpu.example:8000", listed)
+    with pytest.raises(SpecvizError, match="none"):
+        address_of("localhost", ())
