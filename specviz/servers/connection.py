@@ -80,38 +80,34 @@ class Connection:
                 if not isinstance(event, dict):
                     raise self._strange(path, data)
                 if event.get("error") is not None:
-                    raise self._broke_off(data)
+                    raise self.complaint("{server} broke off: {said}.", said=_message(data, self._key))
                 yield event
+
+    def complaint(self, template: str, field: str = "server", **values: object) -> SpecvizError:
+        """A sentence about this server."""
+        return SpecvizError(template, field, server=self.address.shown, **values)
 
     @contextlib.contextmanager
     def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> Iterator[httpx.Response]:
-        url, shown = self.address.at(path), self.address.shown
         extensions = {"sni_hostname": self.address.url.host} if self.address.pinned else {}
         try:
-            with self._client.stream(method, url, json=body, extensions=extensions) as response:
+            with self._client.stream(method, self.address.at(path), json=body, extensions=extensions) as response:
                 yield response
         except httpx.ConnectTimeout as error:
-            raise SpecvizError(
+            raise self.complaint(
                 "{server} does not answer within {seconds} seconds. Is the address right, and can it be reached?",
-                "server",
-                server=shown,
                 seconds=CONNECT,
             ) from error
         except httpx.ConnectError as error:
             raise self._unreachable(error) from error
         except httpx.TimeoutException as error:
-            raise SpecvizError(
+            raise self.complaint(
                 "{server} has said nothing for {seconds} seconds. Is it busy with other requests?",
-                "server",
-                server=shown,
                 seconds=self._client.timeout.read,
             ) from error
         except httpx.HTTPError as error:
-            raise SpecvizError(
-                "The connection to {server} broke: {reason}. Was it restarted?",
-                "server",
-                server=shown,
-                reason=first_line(error),
+            raise self.complaint(
+                "The connection to {server} broke: {reason}. Was it restarted?", reason=first_line(error)
             ) from error
 
     def _unreachable(self, error: httpx.ConnectError) -> SpecvizError:
@@ -119,52 +115,44 @@ class Connection:
         while cause is not None and not isinstance(cause, ssl.SSLError):
             cause = cause.__cause__ or cause.__context__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return SpecvizError(
+            return self.complaint(
                 "The certificate of {server} is not valid: {reason}. If it is your own, name its authority's file in "
                 "the environment variable SSL_CERT_FILE.",
-                "server",
-                server=self.address.shown,
                 reason=cause.verify_message,
             )
         if cause is not None:
-            return SpecvizError(
-                "{server} does not speak https; its address may begin with http://.",
-                "server",
-                server=self.address.shown,
-            )
-        return SpecvizError(
+            return self.complaint("{server} does not speak https; its address may begin with http://.")
+        return self.complaint(
             "Nothing answers at {server}: {reason}. Is the server running, and is this its port?",
-            "server",
-            server=self.address.shown,
             reason=first_line(error),
         )
 
     def _check(self, response: httpx.Response, path: str) -> None:
         """Raises for an answer that is no success."""
-        status, shown = response.status_code, self.address.shown
+        status = response.status_code
         if response.is_success:
             return
         if response.is_redirect:
-            raise SpecvizError(
+            raise self.complaint(
                 "{server} sends requests on to {place}, where they are not followed. If that is your server, enter "
                 "that address.",
-                "server",
-                server=shown,
                 place=shortened(response.headers.get("location", "")),
             )
         if status in (401, 403):
-            template = "{server} refuses this key." if self._key else "{server} wants a key."
-            raise SpecvizError(template, "server_key", server=shown)
+            refused = self.complaint("{server} refuses this key.", "server_key")
+            raise refused if self._key else self.complaint("{server} wants a key.", "server_key")
         said = _message(_whole(response), self._key)
-        templates = {
-            404: "{server} has nothing at {path}: {said}. Enter the address of its root, without a path.",
-            429: "{server} takes no more requests now (status 429): {said}. Wait a little, or ask fewer at once.",
-            503: "{server} is not ready yet (status 503): {said}.",
-        }
-        template = templates.get(status, "{server} refused the request (status {status}): {said}.")
         # A request that a server finds wrong is most often one for a model of another name.
-        field = "server_model" if status in (400, 404) and "model" in said.lower() else "server"
-        raise SpecvizError(template, field, server=shown, path=path, status=status, said=said)
+        if status in (400, 404) and "model" in said.lower():
+            raise self.complaint("{server} refused the request: {said}.", "server_model", said=said)
+        if status == 429:
+            raise self.complaint(
+                "{server} takes no more requests now (status 429): {said}. Wait a little, or ask fewer at once.",
+                said=said,
+            )
+        if status == 503:
+            raise self.complaint("{server} is not ready yet (status 503): {said}.", said=said)
+        raise self.complaint("{server} refused {path} (status {status}): {said}.", path=path, status=status, said=said)
 
     def _values(self, text: str, path: str) -> Any:
         try:
@@ -173,17 +161,16 @@ class Connection:
             raise self._strange(path, text) from error
 
     def _strange(self, path: str, text: str) -> SpecvizError:
-        html = text.lstrip()[:1] == "<"
-        template = (
-            "{server} answers {path} with a web page, not as an inference server does. Is this its address?"
-            if html
-            else "{server} answers {path} with something that is not JSON, or half of it: {said}."
+        if text.lstrip()[:1] == "<":
+            return self.complaint(
+                "{server} answers {path} with a web page, not as an inference server does. Is this its address?",
+                path=path,
+            )
+        return self.complaint(
+            "{server} answers {path} with something that is not JSON, or half of it: {said}.",
+            path=path,
+            said=_message(text, self._key),
         )
-        return SpecvizError(template, "server", server=self.address.shown, path=path, said=_message(text, self._key))
-
-    def _broke_off(self, text: str) -> SpecvizError:
-        said = _message(text, self._key)
-        return SpecvizError("{server} broke off: {said}.", "server", server=self.address.shown, said=said)
 
 
 def _whole(response: httpx.Response) -> str:

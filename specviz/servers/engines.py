@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from specviz.records.errors import SpecvizError, shortened
+from specviz.records.errors import shortened
 from specviz.servers.answers import Answer, Ask, End, Piece
 from specviz.servers.connection import Connection
 
@@ -46,10 +46,9 @@ class Engine:
         self.connection, self.models = connection, models
         names = [str(row["id"]) for row in models if isinstance(row.get("id"), str)]
         if model and names and model not in names:
-            raise SpecvizError(
+            raise connection.complaint(
                 "{server} has no model named {model}; it has {models}.",
                 "server_model",
-                server=connection.address.shown,
                 model=shortened(model),
                 models=shortened(", ".join(names)),
             )
@@ -84,10 +83,8 @@ class Engine:
                 ended = piece.end or ended
                 yield piece
         if ended is None:
-            raise SpecvizError(
-                "{server} ended its answer before it was complete. Was it stopped or restarted?",
-                "server",
-                server=self.connection.address.shown,
+            raise self.connection.complaint(
+                "{server} ended its answer before it was complete. Was it stopped or restarted?"
             )
 
     def answer(self, ask: Ask) -> Answer:
@@ -95,12 +92,8 @@ class Engine:
         began = time.perf_counter()
         values = self.connection.json(self.path, self.body(ask) | {"stream": False})
         if not isinstance(values, dict):
-            raise SpecvizError(
-                "{server} has nothing at {path}, where {engine} answers.",
-                "server",
-                server=self.connection.address.shown,
-                path=self.path,
-                engine=self.name,
+            raise self.connection.complaint(
+                "{server} has nothing at {path}, where {engine} answers.", path=self.path, engine=self.name
             )
         return Answer(ask, list(self.pieces(values, time.perf_counter() - began)))
 
@@ -307,10 +300,8 @@ def engine_at(connection: Connection, model: str | None = None) -> Engine:
     listed = connection.json("/v1/models")
     rows = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(rows, list):
-        raise SpecvizError(
-            "{server} answers, but has no list of models at /v1/models, as inference servers do. Is this its root?",
-            "server",
-            server=connection.address.shown,
+        raise connection.complaint(
+            "{server} answers, but has no list of models at /v1/models, as inference servers do. Is this its root?"
         )
     models = [row for row in rows if isinstance(row, dict)]
     owners = {row.get("owned_by") for row in models}
