@@ -183,7 +183,8 @@ def test_every_refusal_and_every_step_can_be_said_in_every_language(area, langua
             found[template.value] = place
             given = {keyword.arg for keyword in call.keywords}
             if None not in given:
-                # `complaint` knows a model's name and kind, a part's folder, a request's number, a round's index, a server's address.
+                # `complaint` knows a model's name and kind, a part's folder, a request's number, a round's index, and
+                # a server's address.
                 knowing = ast.unparse(call.func).endswith(("complaint", "_refused"))
                 known = {"name", "kind", "folder", "number", "value", "index", "server"} if knowing else set()
                 assert given | known == set(PLACEHOLDER.findall(template.value)) | known, place
