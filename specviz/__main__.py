@@ -1,7 +1,5 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
 server, `compare-texts` of other engines, `serve` the page, write it as a `static` folder, `compile` a pair beforehand.
-
-Under torchrun, all processes of a `run` or a `bench` share one target, and the first one prints and writes.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from specviz.commands import advise, bench, check, compare_texts, compile, metrics, output, run, serve, static
-from specviz.passes.processes import process_count, refuse_more_than_one, should_report
 from specviz.records.errors import SpecvizError
 from specviz.views import terminal
 
@@ -35,15 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminal.take_anything(stream)
     options = parser().parse_args(arguments)
     try:
-        with output.only_the_leader_speaks(options):
-            output.check_files(options)
-            if options.command not in (run, bench):
-                refuse_more_than_one()
-            status = options.command.main(options)
+        output.check_files(options)
+        status = options.command.main(options)
         sys.stdout.flush()
+        return status
     except SpecvizError as error:
-        if should_report():
-            print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
+        print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -51,11 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stream in streams:
             terminal.discard_output(stream)
         return 141
-    if process_count() > 1:
-        from specviz.passes.devices import leave
-
-        leave()
-    return status
 
 
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:

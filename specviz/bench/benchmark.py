@@ -37,7 +37,6 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.registry import drafter_class
 from specviz.models.memory_share import memory_share
 from specviz.models.pair import ModelPair
-from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.settings import AUTO, BITS, DRAFTING, RunSettings
@@ -89,9 +88,6 @@ def size_of(
                 names=", ".join(DRAFTERS),
             )
     size = QUICK if quick else FULL
-    if process_count() > 1:
-        # Processes that share a model must make the same passes, and each has a clock of its own.
-        size = replace(size, budget=None)
     choices = CHAT_PRESETS if chat else PRESETS
     presets = [preset_named(name, choices) for name in names] or (choices[:1] if quick else choices)
     size = replace(size, presets=presets)

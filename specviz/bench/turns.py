@@ -20,7 +20,6 @@ from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.passes.compiler import compilers_paused
-from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
 
@@ -92,9 +91,8 @@ def engine_stepper(request: Request, make_drafter: Callable[[int], DrafterMaker]
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
         yield from pending_rounds(seeded, make_drafter and make_drafter(repeat))
 
-    # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
-    # the same passes, while each has a clock of its own to cut the text by.
-    return Stepper(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
+    # Where graphs were recorded there is one set of buffers for all texts.
+    return Stepper(start, divisible=request.pair.device.type != "cuda")
 
 
 def take_turns(steppers: Sequence[Stepper], amount: Amount) -> Iterator[Progress | TimedRun | None]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specviz.bench.contest import INTERRUPTED
 from specviz.foreign.text import decoded
-from specviz.passes.processes import is_leader
 from specviz.records.errors import SpecvizError
 from specviz.views.terminal import harmless
 
@@ -22,18 +20,6 @@ FILES = ("json", "html")
 def progress(line: str) -> None:
     """Prints a line that is not part of the result."""
     print(line, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def only_the_leader_speaks(options: argparse.Namespace) -> Iterator[None]:
-    """Under torchrun all processes do the same work; within this, only the first one prints and writes files."""
-    if is_leader():
-        yield
-        return
-    for option in FILES:
-        setattr(options, option, None)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield
 
 
 def check_files(options: argparse.Namespace) -> None:

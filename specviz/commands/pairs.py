@@ -6,8 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from specviz.commands.output import progress
-from specviz.passes.processes import process_count
-from specviz.records.errors import SpecvizError
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -32,31 +30,24 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--device",
         default="auto",
-        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: the "
-        "target over torchrun's processes, as auto does under torchrun (default: %(default)s)",
+        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk "
+        "(default: %(default)s)",
     )
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 
 
 def load(options: argparse.Namespace, passes: str = "cached") -> ModelPair:
-    """The pair that the options name. Raises SpecvizError if it cannot be loaded, or for a device under torchrun.
+    """The pair that the options name. Raises SpecvizError if it cannot be loaded.
 
     passes: one of `PASSES`; what has to be compiled is reported step by step, and why a role got no faster passes.
     """
     from specviz.models.loading import load_pair
 
-    several = process_count() > 1
-    if several and options.device not in ("auto", "parallel"):
-        raise SpecvizError(
-            "torchrun started {count} processes, and each picks its own device: leave out --device.",
-            "device",
-            count=process_count(),
-        )
     pair = load_pair(
         options.target,
         options.draft,
         draft_vocabulary=options.draft_vocabulary,
-        device="parallel" if several else options.device,
+        device=options.device,
         dtype=options.dtype,
         passes="plain" if passes == "plain" else "cached",
     )

@@ -4,7 +4,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from specviz.decoding.request import Request
-from specviz.passes.devices import agreed
 from specviz.passes.static_passes import kind_of
 from specviz.records.runs import Seconds
 from specviz.rules.draft import Verdict, draft_depth
@@ -57,12 +56,11 @@ def _history(request: Request) -> History:
 
 
 def learn(policy: DepthPolicy, request: Request, verdict: Verdict, seconds: Seconds) -> None:
-    """Tells the policy what became of a round. Processes that share the target all use the leader's clock."""
+    """Tells the policy what became of a round."""
     times: tuple[float, float] | None = None
     # The first draft reads the whole prompt, where later ones read new tokens.
     if request.chooses_length and not seconds.prefill:
-        target = request.pair.target
-        times = agreed(seconds.draft, target), agreed(seconds.total - seconds.draft, target)
+        times = seconds.draft, seconds.total - seconds.draft
     policy.observe(draft_depth(verdict.draft.parents), len(verdict.path), times)
 
 

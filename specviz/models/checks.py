@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import inspect
-import math
 import re
 from collections.abc import Iterator
 
@@ -95,33 +94,6 @@ def check_quantisation(source: ModelSource, device: torch.device) -> None:
         quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
         quantiser.validate_environment(device_map={"": device}, weights_only=True)
         source.unpacks = getattr(quantiser.quantization_config, "dequantize", False)
-
-
-def check_sharding(source: ModelSource, processes: int) -> None:
-    """Raises SpecvizError (field ``device``) for a target that this many processes cannot share."""
-    config = source.config.get_text_config()
-    if source.quantised or source.stored:
-        raise source.complaint(
-            "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
-            "use the device spread.",
-            method=source.stored or quantisation_name(source.config),
-        ).at("device")
-    if not config.base_model_tp_plan:
-        raise source.complaint(
-            "transformers has no plan for sharing {name} ({kind}) between processes: run without torchrun and use "
-            "the device spread."
-        ).at("device")
-    heads = config.num_attention_heads
-    of_keys = getattr(config, "num_key_value_heads", None) or heads
-    if heads % processes or of_keys % processes:
-        raise source.complaint(
-            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} "
-            "key heads: start a number of processes that divides {divisor}.",
-            processes=processes,
-            heads=heads,
-            of_keys=of_keys,
-            divisor=math.gcd(heads, of_keys),
-        ).at("device")
 
 
 def try_model(model: PreTrainedModel, source: ModelSource) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.models.checks import check_architecture, check_quantisation, check_sharding, reading, try_model
+from specviz.models.checks import check_architecture, check_quantisation, reading, try_model
 from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pair_passes import PairPasses
@@ -35,9 +35,8 @@ from specviz.models.sources import (
 from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
-from specviz.passes.devices import home_of, share_leaders_logits
+from specviz.passes.devices import home_of
 from specviz.passes.model_twins import narrow_head
-from specviz.passes.processes import process_count
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import PASSES
@@ -76,8 +75,6 @@ def load_pair(
         loaded by default.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
-        ``"parallel"`` shards each layer over the processes of torchrun, which all call this and make the same runs;
-        each process holds the whole draft model, whose short passes would otherwise spend their time in exchanges.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA, bfloat16 on a CPU that
         multiplies it, and float32 on other CPUs and for GGUF files in few bits, if it fits. Both models get the same
         dtype; a quantised checkpoint keeps its own.
@@ -111,7 +108,7 @@ def load_pair(
             tokenizers, translation = _checked(sources, place, draft_vocabulary, tell)
             if device == "auto":
                 place = with_room(place, sources, named_dtype or half_precision(place.device, sources[0].config.dtype))
-            chosen_dtype = named_dtype or choose_dtype(place, sources)
+            chosen_dtype = named_dtype or choose_dtype(place.device, sources)
             check_memory(sources, place, chosen_dtype)
             _load_models(models, sources, place, chosen_dtype, tell)
         columns, draft_name = None, sources[-1].name
@@ -181,8 +178,6 @@ def _checked(
     for source in sources:
         check_architecture(source)
         check_quantisation(source, place.device)
-    if place.way == "sharded":
-        check_sharding(sources[0], process_count())
     tell(0.1, Sentence("Reading the tokenizer."))
     tokenizers = [load_tokenizer(source) for source in sources]
     translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
@@ -213,7 +208,7 @@ def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPass
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(target)
     seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
-    memory = measured_memory(place.device) if place.way == "whole" else None
+    memory = None if place.spread else measured_memory(place.device)
     return PairPasses(seconds_by_width=seconds_by_width, memory=memory, threads=threads)
 
 
@@ -234,9 +229,6 @@ def _load_models(
     for source in drafts:
         tell(0.8, _announce(source))
         models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
-    if place.way == "sharded":
-        for model in models:
-            share_leaders_logits(model)
 
 
 def _announce(source: ModelSource) -> Sentence:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.placement import free_memory
-from specviz.passes.devices import Stopwatch, is_sharded, is_spread, synchronise
+from specviz.passes.devices import Stopwatch, is_spread, synchronise
 from specviz.passes.kernels.few_rows import FewRowsLinear
 from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
@@ -66,7 +66,7 @@ def share_of(pair: ModelPair, seconds: float, memory: Memory | None) -> MemorySh
 
 def _why_not_counted(model: PreTrainedModel) -> SpecvizError | None:
     """Why nobody can count the bytes that this model's passes read from one memory."""
-    if is_spread(model) or is_sharded(model):
+    if is_spread(model):
         return SpecvizError("The target is spread over several devices, each with its own memory.", "target")
     if any("expert" in f"{name} {type(part).__name__}".lower() for name, part in model.named_modules()):
         return SpecvizError(

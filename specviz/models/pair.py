@@ -21,7 +21,7 @@ from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.parts.published import logit_width
 from specviz.parts.reading import TrainedPart
-from specviz.passes.devices import home_of, place_of
+from specviz.passes.devices import devices_of, home_of
 from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
@@ -83,7 +83,7 @@ class ModelPair:
             name=name or (target_name if draft is None else f"{target_name} + {draft_name}"),
             texts=TokenTexts(tokenizer),
             device=home_of(target),
-            place=place_of(target),
+            place=", ".join(devices_of(target)),
             dtype=target.dtype,
             vocab_size=vocab_size,
             context_length=position_limit(target),

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.passes.cached_model import new_cached_model
-from specviz.passes.devices import Stopwatch, agreed, home_of, synchronise
+from specviz.passes.devices import Stopwatch, home_of, synchronise
 from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
 
@@ -40,10 +40,10 @@ def settle_threads(model: PreTrainedModel) -> int:
     a large one keeps all threads. Size decides, not the clock: sums round differently over other threads, and one seed
     must give one record at every start.
     """
-    threads = every = int(agreed(_ALL_THREADS, model))
+    threads = _ALL_THREADS
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     if size <= _SMALL_BYTES:
-        threads = max(1, min(every - 1, -(-size // _BYTES_PER_THREAD)))
+        threads = max(1, min(_ALL_THREADS - 1, -(-size // _BYTES_PER_THREAD)))
     torch.set_num_threads(threads)
     return threads
 
@@ -129,19 +129,14 @@ def time_passes(
     """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
 
     Warm and synchronised (`PassTimer`). The widths take turns, so that a busy moment hits all of them. A model so slow
-    that `budget` seconds run out gets fewer than `repeats` measurements, but at least one. Processes that share the
-    model all return what the leader measured.
+    that `budget` seconds run out gets fewer than `repeats` measurements, but at least one.
     """
     timer = PassTimer(model, widths, context, passes)
     measured: dict[int, list[float]] = {width: [] for width in timer.widths}
     end = time.perf_counter() + budget
     for repeat in range(repeats):
-        if repeat and _is_over(end, model):
+        if repeat and time.perf_counter() > end:
             break
         for width in up_and_down(timer.widths, repeat):
             measured[width].append(timer.seconds(width))
-    return {width: agreed(statistics.median(times), model) for width, times in measured.items()}
-
-
-def _is_over(end: float, model: PreTrainedModel) -> bool:
-    return bool(agreed(time.perf_counter() > end, model))
+    return {width: statistics.median(times) for width, times in measured.items()}

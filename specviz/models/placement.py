@@ -4,14 +4,12 @@ import functools
 import gc
 import pathlib
 from dataclasses import dataclass
-from typing import Literal
 
 import psutil
 import torch
 
-from specviz.passes.devices import join, least
 from specviz.passes.model_twins import trim
-from specviz.passes.processes import count_here, is_zero_gpu
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
@@ -28,9 +26,7 @@ class Place:
     """Where a pair runs."""
 
     device: torch.device  # of tokens, logits, the draft model and everything small
-    #: The target is on that device too, has its layers spread over all devices, or has each layer sharded over
-    #: processes, every one of which has its own device.
-    way: Literal["whole", "spread", "sharded"] = "whole"
+    spread: bool = False  # the target's layers lie on all devices; otherwise the target is on that one too
 
     @property
     def lent(self) -> bool:
@@ -40,17 +36,12 @@ class Place:
 
 
 def place_named(name: str | torch.device) -> Place:
-    """The place of this name: ``spread``, ``parallel`` or a device. Raises SpecvizError (field ``device``).
-
-    ``parallel`` waits for the other processes of this program (`specviz.passes.devices.join`).
-    """
+    """The place of this name: ``spread`` or a device. Raises SpecvizError (field ``device``)."""
     if name == "spread":
-        place = Place(device_named("auto"), "spread")
+        place = Place(device_named("auto"), spread=True)
         if place.lent:
             raise SpecvizError("A GPU that is lent for one call takes whole models only: choose auto.", "device")
         return place
-    if name == "parallel":
-        return Place(join(), "sharded")
     return Place(device_named(name))
 
 
@@ -75,16 +66,8 @@ def within_reach(name: str | torch.device) -> int:
     if name == "auto" and torch.cuda.is_available():
         return sum(room_on_gpus().values()) if torch.cuda.device_count() > 1 else free_memory("cuda")
     if name == "spread":
-        return sum(room_to_spread(Place(device_named("auto"), "spread"), spare=0).values())
+        return sum(room_to_spread(Place(device_named("auto"), spread=True), spare=0).values())
     return free_memory(device_named(name))
-
-
-def free_at(place: Place) -> int:
-    """Bytes that a process can take on the place's own device; of several processes, the least."""
-    if place.way != "sharded":
-        return free_memory(place.device)
-    sharing = count_here() if place.device.type == "cpu" else 1
-    return int(least(free_memory(place.device) / sharing, place.device))
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -132,18 +115,18 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
 
 
 def automatic_dtype(
-    place: Place, checkpoint: torch.dtype | None, full_bytes: int, in_few_bits: bool = False
+    device: torch.device, checkpoint: torch.dtype | None, full_bytes: int, in_few_bits: bool = False
 ) -> torch.dtype:
-    """The dtype that ``auto`` stands for here: half precision where the device multiplies in it, else float32.
+    """The dtype that ``auto`` stands for on this device: half precision where it multiplies in it, else float32.
 
     The processor's instructions decide and never a stopwatch, so that every start on a machine decides alike. Other
-    CPUs take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32, on
-    the place's own device in each process. in_few_bits: whether the checkpoint has them in codes, which half precision
-    would round, and which our kernels read as they are (`few_bits.on_grids`).
+    CPUs take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32.
+    in_few_bits: whether the checkpoint has them in codes, which half precision would round, and which our kernels read
+    as they are (`few_bits.on_grids`).
     """
-    half = half_precision(place.device, checkpoint)
+    half = half_precision(device, checkpoint)
     quicker = multiplies_in(half) and not in_few_bits
-    if place.device.type == "cuda" or quicker or full_bytes > _FILLED * free_at(place):
+    if device.type == "cuda" or quicker or full_bytes > _FILLED * free_memory(device):
         return half
     return torch.float32
 

@@ -27,7 +27,7 @@ from specviz.passes import compiled_layers, compiler
 from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
-from specviz.passes.devices import is_sharded, is_spread
+from specviz.passes.devices import is_spread
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.kernel_library import cxx, is_built
 from specviz.passes.model_twins import default_exit, drop_weights_again, layer_count, take_back
@@ -139,8 +139,7 @@ class _Work:
         statics: dict[Role, StaticPass] = {}
         for role, make in _makers(self.pair, statics, self.compiling):
             try:
-                if is_spread(self.pair.target) or is_sharded(self.pair.target):
-                    # Even a sharded target's draft model, which a hook keeps in step.
+                if is_spread(self.pair.target):
                     raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
                 statics[role] = self.turn(functools.partial(make, self._few_rows()))
             except SpecvizError as error:

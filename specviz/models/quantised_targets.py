@@ -9,7 +9,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.passes import compiler
-from specviz.passes.devices import is_sharded, is_spread
+from specviz.passes.devices import is_spread
 from specviz.passes.kernels.few_bits import input_squares, rounded_twin
 from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import is_linear
@@ -31,7 +31,7 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
     """Raises SpecvizError (field ``drafter``) if the pair's target cannot be made, or there is no memory to make it."""
     if getattr(pair.target.config, "quantization_config", None) is not None:
         raise SpecvizError("{name} is quantised already.", "drafter", name=pair.target_name)
-    if is_spread(pair.target) or is_sharded(pair.target):
+    if is_spread(pair.target):
         raise SpecvizError(
             "{name} lies on several devices: only a target on a single device can draft for itself in few bits.",
             "drafter",

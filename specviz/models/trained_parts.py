@@ -18,7 +18,7 @@ from specviz.parts.formats import FORMATS, recognise
 from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.reading import TrainedPart
-from specviz.passes.devices import home_of, is_sharded, is_spread
+from specviz.passes.devices import home_of, is_spread
 from specviz.records.errors import SpecvizError, first_line
 
 #: A name that is given: a folder, a file, or a Hub id.
@@ -229,7 +229,7 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     source._keys_to_ignore_on_load_unexpected = [*(target._keys_to_ignore_on_load_unexpected or ()), *further]
     if not any(map(MtpModel.get_mtp_weights_regex(source).search, names)):
         return None
-    if quantisation_of(target.config) is not None or is_spread(target) or is_sharded(target):
+    if quantisation_of(target.config) is not None or is_spread(target):
         raise SpecvizError(
             "The MTP modules of a quantised target, or of a target on several devices, are not supported: choose "
             "another drafter.",

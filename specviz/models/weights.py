@@ -12,16 +12,14 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from transformers import GenerationConfig, PreTrainedModel, modeling_utils
-from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
 from specviz.models.checks import try_model
 from specviz.models.gguf_files import in_few_bits
-from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
+from specviz.models.placement import Place, automatic_dtype, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
 from specviz.passes.model_twins import trim
-from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
@@ -38,22 +36,19 @@ def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) 
     if place.device.type != "cuda" or needed <= free_memory(place.device):
         return place
     rooms = room_on_gpus()
-    return Place(place.device, "spread") if len(rooms) > 1 and needed <= sum(rooms.values()) else place
+    return Place(place.device, spread=True) if len(rooms) > 1 and needed <= sum(rooms.values()) else place
 
 
-def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
-    """The dtype that ``auto`` stands for, for these models at this place. A draft follows its target, the first."""
-    full = sum(
-        source.weight_bytes(torch.float32) if place.way == "spread" else _needed_at(place, source, torch.float32)
-        for source in sources
-    )
-    return automatic_dtype(place, sources[0].config.dtype, full, in_few_bits(sources[0].stored))
+def choose_dtype(device: torch.device, sources: Sequence[ModelSource]) -> torch.dtype:
+    """The dtype that ``auto`` stands for, for these models on this device. A draft follows its target, the first."""
+    full = sum(source.weight_bytes(torch.float32) for source in sources)
+    return automatic_dtype(device, sources[0].config.dtype, full, in_few_bits(sources[0].stored))
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
     """Raises SpecvizError for models that do not fit, before they are loaded: where memory is overcommitted, running
     out just kills the process."""
-    free = free_at(place)
+    free = free_memory(place.device)
     for source in sources:
         needed = _needed_at(place, source, dtype)
         most = needed + (source.unpacking_bytes if place.device.type == "cpu" else 0)
@@ -63,11 +58,8 @@ def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtyp
 
 
 def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
-    """Bytes on the place's own device, in each process. A spread target takes the room that the draft leaves."""
-    needed = source.weight_bytes(dtype)
-    if place.way == "whole" or source.field != "target":
-        return needed
-    return 0 if place.way == "spread" else needed // process_count()
+    """Bytes on the place's own device. A spread target takes the room that the draft leaves."""
+    return 0 if place.spread and source.field == "target" else source.weight_bytes(dtype)
 
 
 def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
@@ -105,19 +97,17 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: i
     if source.stored is not None:
         options["quantization_config"] = GgufConfig(dequantize=True)
     read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own
-    if place.way == "spread":
+    if place.spread:
         # For weights that stay on disk but cannot be read straight from the checkpoint.
         offloaded = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
         options |= {"device_map": "auto", "max_memory": room_to_spread(place, spare), "offload_folder": offloaded.name}
-    elif place.way == "sharded":
-        options["distributed_config"] = DistributedConfig(tp_size=process_count())
     elif read_to.type == "cuda" or source.quantised:
         options["device_map"] = {"": read_to}  # shard by shard: main memory never holds the whole model
 
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    stays_on_cpu = read_to.type == "cpu" and not source.quantised and place.way == "whole"
+    stays_on_cpu = read_to.type == "cpu" and not source.quantised and not place.spread
     reading = unmapped() if stays_on_cpu else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
@@ -133,7 +123,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: i
         # An ordinary model from here on, but its name is the file, so that it is found again.
         model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
         model.config.__dict__.pop("quantization_config", None)
-    if place.way == "spread":
+    if place.spread:
         weakref.finalize(model, offloaded.cleanup)
     return model.eval()
 

@@ -23,7 +23,6 @@ from specviz.parts.published import another_target, filled, same_target
 from specviz.parts.reading import RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.devices import is_sharded
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
@@ -115,11 +114,6 @@ class GemmaAssistant(Head):
 
     @classmethod
     def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
-        if is_sharded(target):
-            raise files.complaint(
-                "The assistant in {folder} reads the target's keys and values, but no device holds them whole "
-                "when its layers are sharded: choose another device."
-            )
         config = AutoConfig.for_model(**files.settings)
         _check(files, config, target)
         # The output head is the embeddings: some files hold both.

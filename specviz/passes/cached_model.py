@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.cuda_graphs import GraphedPasses
-from specviz.passes.devices import Stopwatch, home_of, leaders
+from specviz.passes.devices import Stopwatch, home_of
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
@@ -126,7 +126,7 @@ class CachedModel:
         )
         if self.feature_layers:
             states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
-            self.features = leaders(states[0] if len(states) == 1 else torch.cat(states, -1), self.model)
+            self.features = states[0] if len(states) == 1 else torch.cat(states, -1)
         return output.logits[0].to(self.device)
 
     def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:

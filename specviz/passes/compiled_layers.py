@@ -36,8 +36,8 @@ from specviz.passes.joined_weights import join, joinable, laid_together
 from specviz.passes.kernels.kernel_library import cache_folder, cxx, processor
 from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
 from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
-from specviz.passes.processes import is_zero_gpu
 from specviz.passes.static_passes import StaticLayer, StaticPass
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, first_line
 
 #: Inductor's settings for programs over one token: a product with one row becomes a sum over the weights, into which

@@ -43,8 +43,7 @@ _trying = threading.Lock()
 def reads_trees(model: PreTrainedModel) -> bool:
     """True if the model reads a tree in one pass as it reads the branches alone; tried when first asked.
 
-    A trial takes eight passes over a few tokens, six more in doubt, with caches of its own. If processes share the
-    model, all of them have to ask.
+    A trial takes eight passes over a few tokens, six more in doubt, with caches of its own.
     """
     with _trying:
         if model not in _reads:

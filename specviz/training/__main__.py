@@ -19,7 +19,6 @@ from specviz.models.weights import load_weights
 from specviz.parts.formats import recognise
 from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
-from specviz.passes.processes import refuse_more_than_one
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_target_text
@@ -127,7 +126,6 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
 
 
 def _check(options: argparse.Namespace) -> None:
-    refuse_more_than_one()
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
@@ -185,7 +183,7 @@ def _load(options: argparse.Namespace) -> ModelPair:
 
 def _dtype(options: argparse.Namespace) -> torch.dtype:
     """Of the products: for ``auto`` what a run takes on this device, but never float16, in which training diverges."""
-    chosen = dtype_named(options.dtype) or automatic_dtype(place_named(options.device), None, full_bytes=0)
+    chosen = dtype_named(options.dtype) or automatic_dtype(place_named(options.device).device, None, full_bytes=0)
     return torch.float32 if chosen == torch.float16 else chosen
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.passes.processes import is_zero_gpu
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SETTINGS
 

@@ -18,8 +18,8 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specviz.passes.processes import is_zero_gpu
 from specviz.passes.roles import TARGET, Role
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import components, device
@@ -137,7 +137,6 @@ def serve(mcp: bool = False) -> None:
     mcp: as an MCP server, too; by default where GRADIO_MCP_SERVER asks for it. Raises SpecvizError (field ``mcp``)
     without the package for it.
     """
-    refuse_more_than_one()
     if mcp and find_spec("mcp") is None:
         raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
     # Both signals end it as Ctrl+C does, so that files for download are removed; and the first process of a container

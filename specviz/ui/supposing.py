@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from specviz.passes.processes import is_zero_gpu
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
 from specviz.ui.device import PairName

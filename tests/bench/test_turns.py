@@ -184,13 +184,8 @@ def test_who_stood_still_meanwhile_writes_the_text_of_a_run_alone_and_has_its_ro
         assert [made.drafted for made in one.rounds] == [made.drafted for made in alone]
 
 
-def test_what_cannot_stand_still_takes_whole_runs_for_turns_and_so_do_those_beside_it(clock, monkeypatch):
+def test_what_cannot_stand_still_takes_whole_runs_for_turns_and_so_do_those_beside_it(clock):
     steppers = [scripted(clock, 0.1), scripted(clock, 0.05, divisible=False)]
     runs = runs_of(steppers, Amount(48, repeats=3))
     assert len(runs) == 6 and all([turn.tokens for turn in one.turns] == [48] for one in runs)
     assert ratio(runs).value == pytest.approx(2.0) and ratio(runs).known
-    # Processes that share a model would cut texts by clocks of their own.
-    request = prepare(tiny_pair("llama"), RunSettings("Once", None, max_new_tokens=4))
-    assert engine_stepper(request).divisible
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not engine_stepper(request).divisible

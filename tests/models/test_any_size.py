@@ -1,38 +1,57 @@
 """Pairs larger than one device, and packed ones: what they write is what the same weights write on one device."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
-import shards
 import torch
 from refusal import refusal
 from safetensors.torch import load_file, save_file
 from tiny import RECIPES, byte_tokenizer, edit_config, save_model, save_pair, stirred, tiny_model, tiny_pair
-from transformers import GPT2Config, LlamaConfig
+from transformers import LlamaConfig
 
 import specviz
-from specviz.__main__ import main
 from specviz.bench.machine import model_size
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
-from specviz.models.checks import check_sharding
 from specviz.models.loading import load_pair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory, with_room
-from specviz.passes import processes as processes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch, home_of
-from specviz.training.__main__ import main as train
-from specviz.ui.page import serve
 
 GB = 10**9
+
+PROMPT = list(range(5, 25))
+NEW_TOKENS = 6
+
+#: Every way to read the target: whole, left early, and its hidden states; chains and trees.
+DRAFTERS = (
+    (None, specviz.DraftParams()),
+    ("draft_model", specviz.DraftParams(branches=2, confidence=0.3)),
+    ("prompt_lookup", specviz.DraftParams()),
+    ("early_exit", specviz.DraftParams()),
+    ("eagle", specviz.DraftParams(branches=2)),
+    ("parallel", specviz.DraftParams()),
+)
+
+
+def runs(pair):
+    """Greedy and sampled runs of all drafters."""
+    return {
+        (drafter, temperature): specviz.run(
+            pair,
+            PROMPT,
+            drafter=drafter,
+            drafting=params,
+            sampling=specviz.SamplingParams(temperature),
+            max_new_tokens=NEW_TOKENS,
+            seed=2,
+        )
+        for drafter, params in DRAFTERS
+        for temperature in (0.0, 1.0)
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +75,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(folder):
     """The runs of that pair, whole on one device."""
-    return shards.runs(load_pair(folder / "target", folder / "draft", device="cpu", dtype="float32"))
+    return runs(load_pair(folder / "target", folder / "draft", device="cpu", dtype="float32"))
 
 
 def weights(folder):
@@ -79,7 +98,7 @@ def test_a_target_partly_on_disk_writes_what_it_writes_in_memory(folder, expecte
     assert pair.info().device == "cpu, disk" and pair.info().target_parameters == pair.info().draft_parameters
     assert {parameter.is_meta for parameter in pair.target.parameters()} == {False, True}
     assert pair.flaws == {}, "its trained parts know it"
-    for name, run in shards.runs(pair).items():
+    for name, run in runs(pair).items():
         assert run.token_ids == expected[name].token_ids, name
         assert run.rounds[0].drafted == pytest.approx(expected[name].rounds[0].drafted), name
 
@@ -89,9 +108,9 @@ def test_a_target_of_which_nothing_fits_still_runs_on_the_device_it_is_read_to(f
     assert pair.info().device == "disk" and pair.target.device.type == "meta"
     assert pair.device == home_of(pair.target) == CachedModel(pair.target, Stopwatch(pair.device)).device
     assert pair.device.type == "cpu"
-    order = {"drafter": "early_exit", "max_new_tokens": shards.NEW_TOKENS, "seed": 2}
-    run = specviz.run(pair, shards.PROMPT, sampling=specviz.SamplingParams(0.0), **order)
-    assert run.token_ids == expected[f"early_exit {specviz.DraftParams()} 0.0"].token_ids
+    order = {"drafter": "early_exit", "max_new_tokens": NEW_TOKENS, "seed": 2}
+    run = specviz.run(pair, PROMPT, sampling=specviz.SamplingParams(0.0), **order)
+    assert run.token_ids == expected["early_exit", 0.0].token_ids
 
 
 def test_windows_and_tied_weights_survive_being_spread(tmp_path, monkeypatch):
@@ -100,7 +119,7 @@ def test_windows_and_tied_weights_survive_being_spread(tmp_path, monkeypatch):
     parts = spread(tmp_path, monkeypatch, share=0.6)
     assert parts.info().device == "cpu, disk"
     settings = {"sampling": specviz.SamplingParams(1.0), "max_new_tokens": 40}
-    texts = [specviz.run(pair, shards.PROMPT, **settings).token_ids for pair in (whole, parts)]
+    texts = [specviz.run(pair, PROMPT, **settings).token_ids for pair in (whole, parts)]
     assert texts[0] == texts[1]
 
 
@@ -131,110 +150,19 @@ def of_size(field, size):
 
 def test_auto_spreads_a_pair_that_is_too_large_for_one_gpu_and_not_for_all(two_gpus):
     place, half = Place(torch.device("cuda")), torch.bfloat16
-    for size, way in ((15 * GB, "whole"), (30 * GB, "spread"), (60 * GB, "whole")):
+    for size, spreads in ((15 * GB, False), (30 * GB, True), (60 * GB, False)):
         found = with_room(place, [of_size("target", size), of_size("draft", 4 * GB)], half)
-        assert found == Place(place.device, way)
+        assert found == Place(place.device, spreads)
     assert "needs about 60 GB" in refusal("target", check_memory, [of_size("target", 60 * GB)], place, half)
 
 
 def test_a_spread_target_leaves_its_draft_room_beside_it(two_gpus):
     place = placement.place_named("spread")
-    assert place == Place(torch.device("cuda"), "spread")
+    assert place == Place(torch.device("cuda"), spread=True)
     assert placement.room_to_spread(place, spare=5 * GB) == {0: 13 * GB, 1: 27 * GB, "cpu": 36 * GB}
     pair = [of_size("target", 500 * GB), of_size("draft", 25 * GB)]
     assert "needs about 25 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
     check_memory([pair[0], of_size("draft", 15 * GB)], place, torch.bfloat16)
-
-
-# -------------------------------------------------------------------------------------------- sharded over processes
-
-
-@pytest.fixture(scope="module")
-def parallel(folder):
-    """What two processes that share the target wrote to their folder, and to the terminal."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", shards.__file__]
-    root = pathlib.Path(specviz.__file__).parent.parent
-    done = subprocess.run(
-        [*torchrun, str(folder)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "tokens.json").read_text()), done
-
-
-def test_two_processes_that_share_a_target_write_what_one_writes(parallel, expected):
-    written, _ = parallel
-    assert written["device"] == "2 × cpu"
-    assert written["tokens"][0] == {name: list(run.token_ids) for name, run in expected.items()}
-    # One of the two had another draft model's weights, so its own drafts would have been others.
-    assert written["tokens"][1] == written["tokens"][0]
-
-
-def test_one_of_the_processes_prints_and_writes(parallel, folder):
-    _, done = parallel
-    pair = load_pair(folder / "target", folder / "draft", device="cpu", dtype="float32")
-    run = specviz.run(pair, "Once upon a time", sampling=specviz.SamplingParams(0.0), max_new_tokens=16)
-    kept = specviz.Run.load(folder / "run.json")
-    assert (kept.token_ids, kept.pair.device) == (run.token_ids, "2 × cpu")
-    assert done.stdout.count("Once upon a time") == 1
-    assert done.stderr.count("target passes") == 1
-
-
-def test_targets_that_processes_cannot_share_are_refused():
-    def shared(config, processes):
-        return check_sharding(ModelSource("target", "it", "it", {}, config), processes)
-
-    shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
-    message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
-    assert message == (
-        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: "
-        "start a number of processes that divides 4."
-    )
-    assert "no plan for sharing it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
-    packed = LlamaConfig(quantization_config={"quant_method": "awq"})
-    assert "quantised (awq)" in refusal("device", shared, packed, 2)
-
-
-def test_each_process_needs_room_for_its_part_and_the_whole_draft(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(model_weights, "free_at", lambda place: 20 * GB)
-    place = Place(torch.device("cuda:0"), "sharded")
-    check_memory([of_size("target", 60 * GB), of_size("draft", 4 * GB)], place, torch.bfloat16)
-    pair = [of_size("target", 60 * GB), of_size("draft", 6 * GB)]
-    assert "needs about 6.0 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
-    assert "needs about 25 GB" in refusal("target", check_memory, [of_size("target", 100 * GB)], place, torch.bfloat16)
-
-
-def test_parallel_wants_processes_and_a_gpu_for_each(two_gpus, monkeypatch):
-    assert "torchrun --nproc-per-node 2" in refusal("device", load_pair, device="parallel")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert "3 processes need one GPU each, but this machine has 2" in refusal("device", load_pair, device="parallel")
-
-
-def test_what_runs_in_one_process_refuses_several(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "without torchrun" in refusal("device", serve)
-    assert train(["eagle", f"--text={tmp_path}"]) == 2
-    assert "without torchrun" in capsys.readouterr().err
-    for command in (["serve"], ["check"], ["advise"], ["compile"], ["metrics", str(tmp_path)]):
-        assert main(command) == 2
-        assert "without torchrun" in capsys.readouterr().err
-    assert main(["run", "hi", "--device=cpu"]) == 2
-    assert "torchrun started 2 processes" in capsys.readouterr().err
-
-
-def test_a_refusal_is_told_once(monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(store.port))
-    assert [processes.should_report() for _ in range(3)] == [True, False, False]
 
 
 # --------------------------------------------------------------------------------------------------------- quantised
@@ -284,7 +212,7 @@ def test_a_quantised_checkpoint_loads_by_its_own_configuration_and_keeps_its_dty
         torch.testing.assert_close(unpacked[name], weight, rtol=2**-6, atol=0)
     for temperature in (0.0, 1.0):
         sampling = specviz.SamplingParams(temperature)
-        assert specviz.run(pair, shards.PROMPT, drafter="early_exit", sampling=sampling, max_new_tokens=8).text
+        assert specviz.run(pair, PROMPT, drafter="early_exit", sampling=sampling, max_new_tokens=8).text
 
 
 def test_a_packed_weight_counts_as_what_a_pass_reads(monkeypatch):

@@ -14,7 +14,7 @@ import gradio as gr
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import OTHERS
-from specviz.passes.processes import is_zero_gpu
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
