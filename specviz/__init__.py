@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specviz.records.settings import DraftParams, SamplingParams
     from specviz.records.tables import runs_table
     from specviz.rules import RULES
+    from specviz.servers.server import Server
     from specviz.views.pages import run_frame, run_page
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Round",
     "Run",
     "SamplingParams",
+    "Server",
     "SpecvizError",
     "load_pair",
     "replay",
@@ -50,6 +52,7 @@ _HOMES = {
     "Round": "records.runs",
     "Run": "records.runs",
     "SamplingParams": "records.settings",
+    "Server": "servers.server",
     "SpecvizError": "records.errors",
     "load_pair": "models.loading",
     "replay": "decoding.engine",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from specviz.records.errors import shortened
 from specviz.servers.answers import Answer, Ask, End, Piece
 from specviz.servers.connection import Connection
+from specviz.servers.counters import depth_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,12 @@ class Vllm(Engine):
 
     name, owners = "vLLM", frozenset({"vllm"})
     takes_ids = names_ids = True
+
+    def about(self) -> About:
+        """Its counters say whether it drafts, and how deep."""
+        about, scrape = super().about(), self.scrape()
+        depth = depth_of(scrape)
+        return about if scrape is None else replace(about, drafter="speculative" if depth else "none", depth=depth or 0)
 
     def body(self, ask: Ask) -> dict[str, Any]:
         neutral = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0} if ask.neutral else {}

@@ -43,7 +43,8 @@ class ServerRound:
 class Rounds:
     """Puts rounds together from the pieces of an answer, in the order in which they come.
 
-    depth: γ of an engine that drafts as many in every round and does not count them; None if it is not known.
+    depth: γ of an engine that drafts as many in every round and does not count them, 0 if it drafts none; None if that
+    is not known.
     """
 
     depth: int | None = None
@@ -82,7 +83,7 @@ class Rounds:
 
     def _together(self, piece: Piece, tokens: int) -> tuple[int, int]:
         """The same where the tokens of one pass arrive together, certain only if the server counts passes."""
-        if not self.tokens or (piece.passes is not None and piece.passes == self._passes):
+        if not self.tokens or self.depth == 0 or (piece.passes is not None and piece.passes == self._passes):
             return 0, 0  # the prompt's own pass, or a plain step
         self.inferred |= piece.passes is None or piece.passes > self._passes + 1
         self._passes = piece.passes or 0

@@ -82,7 +82,7 @@ class Server:
     def about(self) -> About:
         """What runs there, as far as it says; asked anew each time."""
         about = self.engine.about()
-        return replace(about, depth=about.depth or depth_of(self.engine.scrape()))
+        return about if about.depth is not None else replace(about, depth=depth_of(self.engine.scrape()))
 
     def watch(self, ask: Ask) -> Watch:
         """An answer, round by round."""
