@@ -6,5 +6,7 @@ engines: how each engine is asked, and what it says of itself and of its drafts
 answers: a request, and its answer as it comes
 counters: what a server counts over all requests, before and after
 rounds: its rounds, as far as they can be known
+turns: some answers of it, so many at a time, on the clock
+speed: how fast it is, in turns with itself without speculation, and under load
 server: `Server`, the door to all of it
 """

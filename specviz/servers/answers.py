@@ -71,6 +71,11 @@ class Answer:
         return self.pieces[0].at if self.pieces else 0.0
 
     @property
+    def made(self) -> int | None:
+        """Tokens, by the server's count or by their ids."""
+        return _last(piece.made for piece in self.pieces) or len(self.ids) or None
+
+    @property
     def drafted(self) -> int | None:
         return _last(piece.drafted for piece in self.pieces)
 

@@ -106,9 +106,11 @@ class Engine:
         """What an event says, or a whole answer."""
         choice = _first(event.get("choices"))
         ids, end = _ids(choice.get("token_ids")), _END.get(str(choice.get("finish_reason")))
-        text = choice.get("text")
+        text, usage = choice.get("text"), event.get("usage")
+        made = _count(usage.get("completion_tokens")) if isinstance(usage, dict) else None
         if text or ids or end:
-            yield Piece(at, text if isinstance(text, str) else "", ids, end=end, said=event if end else {})
+            text = text if isinstance(text, str) else ""
+            yield Piece(at, text, ids, made=made, end=end, said=event if end else {})
 
     def scrape(self) -> str | None:
         """Its /metrics; None without."""
@@ -293,7 +295,8 @@ class Ollama(Engine):
 
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:
         end = _END.get(str(event.get("done_reason"))) if event.get("done") else None
-        yield Piece(at, str(event.get("response", "")), end=end, said=event if end else {})
+        made = _count(event.get("eval_count"))
+        yield Piece(at, str(event.get("response", "")), made=made, end=end, said=event if end else {})
 
 
 ENGINES: tuple[type[Engine], ...] = (LlamaCpp, Vllm, Sglang, TensorRt, LmStudio, Ollama)

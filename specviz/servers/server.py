@@ -16,6 +16,7 @@ from specviz.servers.connection import Connection
 from specviz.servers.counters import counted_between, depth_of
 from specviz.servers.engines import About, Engine, engine_at
 from specviz.servers.rounds import Rounds, run_of
+from specviz.servers.speed import Speed, measure_speed
 
 
 @dataclass
@@ -106,6 +107,11 @@ class Server:
         for _ in watch:
             pass
         return watch.run()
+
+    def speed(self, **options: Any) -> Speed:
+        """How fast it is, once all is measured. options: those of `measure_speed`."""
+        *_, speed = measure_speed(self, **options)
+        return speed
 
     def close(self) -> None:
         self.connection.close()
