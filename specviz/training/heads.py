@@ -36,7 +36,11 @@ _PROPOSED = 4
 
 class Eagle3Recipe(ChainRecipe):
     """A head as wide as the target, with the target's embeddings; from a draft model one as wide as that, with
-    embeddings of its own. Either has an output head of its own, and drafts from the whole vocabulary."""
+    embeddings of its own. Either has an output head of its own, and drafts from the whole vocabulary.
+
+    It has no ``d2t`` and ``t2d``, which vLLM refuses where no token is left out. Its configuration says how many
+    tokens there are all the same: SGLang would take the target's output head, and llama.cpp's converter a Llama.
+    """
 
     name, part, grows = "eagle", Eagle3Head, True
 
@@ -64,8 +68,7 @@ class Eagle3Recipe(ChainRecipe):
                 "target_hidden_size": width,
             }
         )
-        maps = {"d2t": torch.zeros(vocab, dtype=torch.long), "t2d": torch.ones(vocab, dtype=torch.bool)}
-        return settings, tensors | maps
+        return settings, tensors
 
 
 def new_head(layers: dict[str, Any], fused: int) -> dict[str, Tensor]:

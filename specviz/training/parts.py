@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 from specviz.models.trained_parts import load_part
 from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, logit_width
+from specviz.parts.published import MAPS, PublishedPart, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe, agreement, distillation, of_one_width
 
@@ -123,14 +123,15 @@ class PartRecipe(Recipe):
                 "start",
                 folder=folder,
             )
-        self.settings, self.held = files.settings, held
+        self.settings = files.settings
+        # Without maps of the vocabulary, which is the target's own: vLLM would refuse them.
+        self.held = {name: tensor for name, tensor in held.items() if name.rpartition(".")[2] not in MAPS}
         self.student = student.float().requires_grad_(True)
         self.target = FrozenTarget(target, self.student.feature_layers)
 
     @abstractmethod
     def new(self, target: PreTrainedModel, draft: PreTrainedModel | None) -> Checkpoint:
-        """A part for this target that has learnt nothing yet, or what this draft model knows. Tensors without a weight
-        in the part, such as ``d2t``, are kept as they are.
+        """A part for this target that has learnt nothing yet, or what this draft model knows.
 
         Raises SpecvizError: field ``drafter`` if there can be none for this target, ``start`` for a draft of a shape
         that it cannot start from.

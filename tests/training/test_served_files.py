@@ -72,7 +72,7 @@ def speculators_mtp(settings):
 
 def eagle3(settings):
     """As `vllm_medusa`, of vLLM's and of SGLang's EAGLE-3 (llama_eagle3.py of either): the same weights, named as
-    the files are. Both leave out ``t2d``. vLLM would load none of an unknown name; SGLang passes over it."""
+    the files are. vLLM refuses an unknown name, and ``d2t`` where it has no place for it; SGLang passes over it."""
     config = type(AutoConfig.for_model(settings["model_type"]))(**settings)
     assert (config.model_type, settings["architectures"]) == ("llama", ["LlamaForCausalLMEagle3"])
     # The numbers of hidden states for vLLM, of the layers whose outputs they are for SGLang, which counts from there.
@@ -88,7 +88,8 @@ def eagle3(settings):
         setattr(layer.self_attn, name, torch.nn.Linear(2 * d, outputs, bias=False))
     shapes = {f"layers.0.{name}": tuple(weight.shape) for name, weight in layer.state_dict().items()}
     shapes |= {"layers.0.hidden_norm.weight": (d,), "norm.weight": (d,), "input_norm.weight": (fused,)}
-    shapes |= {"fc.weight": (d, fused), "lm_head.weight": (rows, d), "d2t": (rows,), "t2d": (config.vocab_size,)}
+    shapes |= {"fc.weight": (d, fused), "lm_head.weight": (rows, d)}
+    assert rows == config.vocab_size  # otherwise they need a map of tokens
     return shapes, lambda name: name
 
 
@@ -130,8 +131,18 @@ def test_files_have_what_their_loaders_ask_for_and_nothing_else(recipe, loader, 
     _, files = trained(recipe, target, tmp_path)
     shapes, named = loader(json.loads((tmp_path / "config.json").read_text()))
     assert {named(name): shape for name, shape in files.shapes.items()} == shapes
-    weights = (tensor for name, tensor in files.tensors().items() if name not in MAPS)
-    assert {tensor.dtype for tensor in weights} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in files.tensors().values()} == {torch.bfloat16}
+
+
+def test_a_head_that_is_trained_on_loses_maps_of_a_vocabulary_that_is_the_target_s(target, tmp_path):
+    """specviz wrote them once, and speculators may: vLLM loads none of the weights beside them."""
+    recipe, vocab = Eagle3Recipe(target), target.config.vocab_size
+    maps = {"d2t": torch.zeros(vocab, dtype=torch.long), "t2d": torch.ones(vocab, dtype=torch.bool)}
+    write_part(tmp_path / "start", recipe.settings, recipe.held | maps)
+    Eagle3Recipe(target, tmp_path / "start").save(tmp_path / "end")
+    assert PartFiles.at(tmp_path / "start").shapes.keys() - PartFiles.at(tmp_path / "end").shapes.keys() == MAPS & {
+        *maps
+    }
 
 
 @torch.no_grad()
