@@ -14,15 +14,15 @@ INTERRUPTION = signal.getsignal(signal.SIGINT)
 if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from specviz.commands import advise, bench, check, compare_texts, compile, metrics, output, run, serve, static
+from specviz.commands import advise, bench, check, compare_texts, compile, metrics, output, run, serve, server, static
 from specviz.records.errors import SpecvizError
 from specviz.views import terminal
 
 #: In the order of --help; a module's name is the command's.
-COMMANDS = (run, bench, advise, check, metrics, compare_texts, serve, static, compile)
+COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, serve, static, compile)
 
 #: Arguments without a name on the command line.
-ARGUMENTS = ("prompt", "metrics", "one", "other", "folder")
+ARGUMENTS = ("prompt", "metrics", "one", "other", "folder", "server")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,140 @@
+"""`server`: asks an inference server that runs elsewhere: what it is, its rounds, its speed, whether it is lossless."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specviz.commands.output import progress, write
+from specviz.records.metrics import tally
+from specviz.records.prompts import PRESETS, read_prompts, text_of
+from specviz.servers.answers import Ask
+from specviz.servers.engines import About
+from specviz.servers.server import Server, Watch
+from specviz.servers.speed import Speed
+from specviz.views import server_text, terminal
+
+ABOUT = "an inference server that is running: its rounds, its speed, and whether its samples are its model's"
+
+SCHEMA = "specviz.server/1"
+
+#: The variable with the server's key: on a command line others could read it.
+KEY = "SPECVIZ_SERVER_KEY"
+
+PARTS = ("rounds", "speed", "lossless")
+
+#: New tokens of the answer whose rounds are shown.
+TOKENS = 128
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("server", metavar="URL", help=f"its root, such as http://localhost:8080; its key in the variable {KEY}")
+    add("--model", dest="server_model", metavar="NAME", help="which of its models (default: the first)")
+    add("--target", metavar="FOLDER", help="the model that it serves, loaded here: what its samples are judged by")
+    add("--plain", metavar="URL", help="a second server of the same model without speculation, to compare with")
+    add("--only", choices=PARTS, action="append", help="only this part; may be repeated (default: all)")
+    add("--samples", type=int, metavar="N", help="answers that are drawn (default: as many as a minute allows)")
+    add("--temperature", type=float, default=1.0, help="of the samples (default: %(default)s)")
+    add("--defaults", action="store_true", help="leave the server's own samplers on, such as top-k")
+    add("--prompt", default=PRESETS[0].prompt, help="what is continued (default: a story's beginning)")
+    add("--prompts", type=pathlib.Path, metavar="FILE", help="measure speed on these: one per line, or JSON Lines")
+    add("--max-new-tokens", type=int, default=TOKENS, metavar="N", help="of the shown answer (default: %(default)s)")
+    add("--json", type=pathlib.Path, metavar="FILE", help="write the figures to this file")
+    add("--html", type=pathlib.Path, metavar="FILE", help="write a page that shows the rounds to this file")
+
+
+@dataclass
+class Found:
+    """What is known so far."""
+
+    about: About
+    watch: Watch | None = None
+    speed: Speed | None = None
+    lossless: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's values; what is not known is None."""
+        about, watch = self.about, self.watch
+        counts = tally(round_ for round_ in (watch.rounds if watch else ()) if round_.drafted)
+        known = watch is not None and counts.rounds > 0 and watch.together.lengths_known
+        return {
+            "schema": SCHEMA,
+            "engine": about.engine,
+            "version": about.version,
+            "model": about.model,
+            "url": about.url,
+            "drafter": watch.drafter if watch else about.drafter,
+            "num_draft_tokens": about.depth,
+            "tokens_per_pass": counts.acceptance_length,
+            "accepted_per_position": [accepted / counts.rounds for accepted in counts.accepted_at] if known else None,
+            "rounds": watch.run().to_dict() if watch and watch.rounds else None,
+            "speed": None if self.speed is None else asdict(self.speed),
+            "lossless": None if self.lossless is None else self.lossless.to_dict(),
+        }
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 1 if the samples are not the model's."""
+    parts = options.only or PARTS
+    with contextlib.closing(Server(options.server, os.environ.get(KEY), options.server_model)) as server:
+        second = Server(options.plain, os.environ.get(KEY)) if options.plain else None
+        found = Found(server.about())
+        _print(server_text.about_lines(found.about))
+        try:
+            if "rounds" in parts:
+                _watch(options, server, found)
+            if "speed" in parts:
+                _speed(options, server, second, found)
+            if "lossless" in parts:
+                _lossless(options, server, second, found)
+        finally:
+            write(options, "json", json.dumps(found.to_dict(), ensure_ascii=False, default=str))
+    return int(found.lossless is not None and found.lossless.verdict == "differs")
+
+
+def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
+    """Prints an answer as it comes, and how it was made."""
+    colour = terminal.wants_colour(sys.stdout)
+    found.watch = server.watch(Ask(options.prompt, options.max_new_tokens, temperature=0.0))
+    print(f"\n{terminal.harmless(options.prompt)}", end="", flush=True)
+    for round_ in found.watch:
+        print(terminal.paint_round(round_, colour), end="", flush=True)
+    if not found.watch.rounds:
+        print(terminal.harmless(found.watch.answer.text))
+        progress(f"{found.about.engine} does not say which tokens it makes: its rounds are not known.")
+        return
+    print(f"\n\n{terminal.legend(colour)}")
+    _print(server_text.rounds_lines(found.watch))
+    if options.html:
+        found.watch.run().save(options.html)
+
+
+def _speed(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
+    from specviz.servers.speed import measure_speed, most_of
+
+    prompts = PRESETS if options.prompts is None else read_prompts(text_of(options.prompts))
+    most = most_of(prompts)
+    progress(f"\nspeed: at most {most.requests} requests, {most.tokens} tokens, {most.seconds:.0f} seconds")
+    try:
+        for found.speed in measure_speed(server, plain=second, prompts=prompts):
+            pass
+    finally:
+        if found.speed is not None:
+            _print(server_text.speed_lines(found.speed))
+
+
+def _lossless(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
+    raise NotImplementedError
+
+
+def _print(lines: Iterator[str]) -> None:
+    for line in lines:
+        print(line, flush=True)

@@ -1,0 +1,70 @@
+"""What was found out about a server, as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specviz.records.metrics import tally
+from specviz.records.tables import aligned
+from specviz.servers.engines import About
+from specviz.servers.server import Watch
+from specviz.servers.speed import Pace, Speed
+from specviz.theory.statistics import Ratio
+from specviz.views.terminal import harmless
+
+
+def about_lines(about: About) -> Iterator[str]:
+    """What runs there."""
+    yield harmless(f"{about.engine} {about.version or '(version not known)'} at {about.url}")
+    named = {"model": about.model, "drafter": about.drafter, "γ": about.depth, "context": about.context}
+    named |= {"requests at once": about.slots}
+    yield harmless(", ".join(f"{name}: {'not known' if value is None else value}" for name, value in named.items()))
+    if about.sampling:
+        defaults = ", ".join(f"{name} {value}" for name, value in about.sampling.items() if name != "samplers")
+        yield harmless(f"samples by default with {defaults}")
+
+
+def rounds_lines(watch: Watch) -> Iterator[str]:
+    """The counts of the rounds that were seen, beside those that the server makes itself."""
+    drafting = [round_ for round_ in watch.rounds if round_.drafted]
+    counts = tally(drafting)
+    how = ", inferred from which tokens arrived together" if watch.together.inferred else ""
+    if not drafting:
+        yield f"{len(watch.rounds)} tokens, none of them drafted{how}"
+        return
+    yield (
+        f"{counts.rounds} passes verified a draft: {counts.drafted} drafted, {counts.accepted} accepted, "
+        f"{1 + counts.accepted / counts.rounds:.2f} tokens per pass{how}"
+    )
+    shares = ", ".join(f"{accepted / counts.rounds:.2f}" for accepted in counts.accepted_at)
+    yield f"accepted by position, of all passes: {shares}"
+    counted = watch.counted
+    if counted is not None:
+        same = (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted)
+        figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
+        yield f"the server's own counters: {'the same' if same else figures}"
+
+
+def speed_lines(speed: Speed) -> Iterator[str]:
+    """Tokens a second by load, and the speedup where something was measured without speculation."""
+    paces = [*speed.by_load, *speed.by_depth, *speed.by_domain]
+    if paces:
+        head = ("requests", "γ", "prompts", "tokens/s", "each", "per pass", "speedup")
+        yield aligned([head, *map(_pace_row, paces)], left=0)
+    if speed.stops_paying_at is not None:
+        yield f"From {speed.stops_paying_at} requests at a time on, speculation costs more than it brings."
+    yield from (harmless(f"· {remark}") for remark in speed.remarks)
+
+
+def _pace_row(pace: Pace) -> tuple[str, ...]:
+    measured = pace.measured
+    per_pass = "" if measured.tokens_per_pass is None else f"{measured.tokens_per_pass:.2f}"
+    depth = "" if pace.depth is None else str(pace.depth)
+    all_, each = measured.tokens_per_second, measured.tokens_per_second_each
+    return str(pace.load), depth, pace.domain, f"{all_:.0f}", f"{each:.0f}", per_pass, _times(pace.speedup)
+
+
+def _times(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio.value:.2f}×" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.interval else "")

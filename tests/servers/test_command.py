@@ -1,0 +1,57 @@
+"""`python -m specviz server`: what it prints and writes is what the server said."""
+
+import json
+
+import pytest
+
+from specviz.__main__ import main
+from specviz.records.runs import Run
+
+
+@pytest.fixture
+def asked(replay, tmp_path, capsys):
+    """Runs the command on a recording: its exit status, what it printed, its file."""
+
+    def ask(recording: str, *options: str):
+        file = tmp_path / "server.json"
+        status = main(["server", replay(recording).url, "--max-new-tokens", "32", "--json", str(file), *options])
+        return status, capsys.readouterr(), json.loads(file.read_text())
+
+    return ask
+
+
+def test_rounds_of_a_real_llama_server_are_counted_as_it_counts_them(asked):
+    status, printed, file = asked("llama_cpp_b10434_eagle", "--only", "rounds")
+    assert (status, file["schema"], file["engine"], file["drafter"]) == (
+        0,
+        "specviz.server/1",
+        "llama.cpp",
+        "draft-eagle3",
+    )
+    rounds = Run.from_dict(file["rounds"]).rounds
+    drafted, accepted = sum(len(r.drafted) for r in rounds), sum(r.accepted for r in rounds)
+    passes = sum(1 for round_ in rounds if round_.drafted)
+    assert f"{passes} passes verified a draft: {drafted} drafted, {accepted} accepted" in printed.out
+    assert file["tokens_per_pass"] == pytest.approx(1 + accepted / passes)
+    assert file["accepted_per_position"][0] == pytest.approx(sum(r.accepted > 0 for r in rounds) / passes)
+    assert "top_k 40" in printed.out, "defaults that change the law are named"
+    assert file["speed"] is None and file["lossless"] is None
+
+
+def test_what_is_inferred_says_so(asked):
+    _, printed, file = asked("vllm_0_32_eagle", "--only", "rounds")
+    assert "inferred from which tokens arrived together" in printed.out
+    assert file["num_draft_tokens"] == 4 and file["accepted_per_position"] is not None
+
+
+def test_a_refusal_is_a_sentence_and_a_status_of_its_own(capsys):
+    assert main(["server", "http://127.0.0.1:9"]) == 2
+    assert "Nothing answers at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_no_option_takes_a_key(capsys):
+    """Others on the machine could read it."""
+    with pytest.raises(SystemExit):
+        main(["server", "--help"])
+    printed = capsys.readouterr().out
+    assert "SPECVIZ_SERVER_KEY" in printed and "--key" not in printed
