@@ -36,8 +36,16 @@ def refusal(server: SmallServer, key: str = "", model: str = "", url: str = "") 
         ({}, "server", "no list of models at /v1/models"),
         ({"/v1/models": Reply([], 401)}, "server_key", "wants a key"),
         ({"/v1/models": Reply([], 307, {"Location": "http://elsewhere/"})}, "server", "http://elsewhere/"),
-        ({"/v1/models": Reply.json({"error": {"message": "Loading model"}}, 503)}, "server", "(status 503): Loading model"),
-        ({"/v1/models": MODELS, "/v1/completions": Reply.json({"detail": "slow down"}, 429)}, "server", "(status 429): slow"),
+        (
+            {"/v1/models": Reply.json({"error": {"message": "Loading model"}}, 503)},
+            "server",
+            "(status 503): Loading model",
+        ),
+        (
+            {"/v1/models": MODELS, "/v1/completions": Reply.json({"detail": "slow down"}, 429)},
+            "server",
+            "(status 429): slow",
+        ),
         (
             {"/v1/models": MODELS, "/v1/completions": Reply.json({"error": "context is full"}, 400)},
             "server",
@@ -45,7 +53,11 @@ def refusal(server: SmallServer, key: str = "", model: str = "", url: str = "") 
         ),
         ({"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK])}, "server", "before it was complete"),
         ({"/v1/models": MODELS, "/v1/completions": Reply(['data: {"choi'])}, "server", "half of it"),
-        ({"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK, {"error": "engine died"}])}, "server", "engine died"),
+        (
+            {"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK, {"error": "engine died"}])},
+            "server",
+            "engine died",
+        ),
         ({"/v1/models": MODELS, "/v1/completions": Reply(["data: {}\n\n", None])}, "server", "broke"),
         ({"/v1/models": MODELS, "/v1/completions": Reply(["data: {}\n\n", 5.0])}, "server", "has said nothing for 0.5"),
     ],
@@ -116,7 +128,9 @@ def test_an_address_is_taken_as_people_copy_it(text, root):
     assert address_of(text).shown == root
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://user:pass@host", "http://ho st", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://host", "http://", "http://user:pass@host", "http://ho st", "file:///etc/passwd"]
+)
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(SpecvizError) as raised:
         address_of(text)
@@ -133,7 +147,11 @@ def test_a_public_page_asks_only_the_servers_that_are_listed(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", looked_up)
     assert address_of("127.0.0.1:8080", listed).pinned is None
     address = address_of("gpu.example:8000", listed)
-    assert (address.pinned, address.at("/version").host, address.shown) == ("8.8.8.8", "8.8.8.8", "http://gpu.example:8000")
+    assert (address.pinned, address.at("/version").host, address.shown) == (
+        "8.8.8.8",
+        "8.8.8.8",
+        "http://gpu.example:8000",
+    )
     assert Connection(address)._client.headers["host"] == "gpu.example:8000"
     for other in ("gpu.example:8001", "http://169.254.169.254", "localhost:8080"):
         with pytest.raises(SpecvizError, match="that its owner lists"):

@@ -49,7 +49,9 @@ def test_counts_at_every_token_give_each_round():
 
 
 def test_a_sampled_token_has_no_probability_that_nobody_said():
-    rounds, _ = watched([told([1], "a", 1, 1), told([2], "b", 1, 1), told([], "", 1, 1, stop_type="eos")], temperature=1.0)
+    rounds, _ = watched(
+        [told([1], "a", 1, 1), told([2], "b", 1, 1), told([], "", 1, 1, stop_type="eos")], temperature=1.0
+    )
     assert (rounds[0].drafted[0].p, rounds[0].next.prob, rounds[0].drafted[0].u) == (None, None, None)
 
 
@@ -67,7 +69,10 @@ def test_a_round_that_the_end_cuts_off_keeps_its_counts():
 
 
 def test_what_was_there_before_a_break_stays():
-    replies = {"/v1/models": LLAMA, "/completion": Reply.events([told([1], "a", 0, 0), told([2], "b", 1, 0)], done=False)}
+    replies = {
+        "/v1/models": LLAMA,
+        "/completion": Reply.events([told([1], "a", 0, 0), told([2], "b", 1, 0)], done=False),
+    }
     with serving(SmallServer(replies)) as server:
         watch = Server(server.url).watch(Ask("Once"))
         with pytest.raises(SpecvizError, match="before it was complete"):
@@ -97,7 +102,9 @@ def test_tokens_that_arrive_together_are_a_round_and_that_is_inferred():
 
 def test_passes_that_the_server_counts_are_not_inferred():
     """SGLang: one more verification, one more round; none more, a plain step."""
-    made, rounds = together([piece(1, passes=0), piece(2, 3, passes=1), piece(4, passes=1), piece(5, passes=2)], depth=4)
+    made, rounds = together(
+        [piece(1, passes=0), piece(2, 3, passes=1), piece(4, passes=1), piece(5, passes=2)], depth=4
+    )
     assert made == [(0, 0, 1), (4, 1, 2), (0, 0, 1), (4, 0, 1)] and not rounds.inferred
     _, rounds = together([piece(1, passes=0), piece(2, 3, 4, 5, passes=2)], depth=4)
     assert rounds.inferred
