@@ -4,7 +4,7 @@ come from. Counters, acceptance and greedy texts can all be right where they are
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,6 +60,8 @@ class Lossless:
     filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
     finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
     sentence: Sentence | None = None  # what a maintainer could be sent
+    most_off: Sentence | None = None  # which token is too frequent or too rare
+    broken: SpecvizError | None = None  # why no more answers came
     seconds: float = 0.0
     over: bool = False
 
@@ -69,7 +71,12 @@ class Lossless:
 
     def to_dict(self) -> dict[str, Any]:
         """For a file."""
-        return asdict(self) | {"sentence": None if self.sentence is None else str(self.sentence)}
+        said = {name: None if value is None else str(value) for name, value in self._said.items()}
+        return asdict(replace(self, sentence=None, most_off=None, broken=None)) | said
+
+    @property
+    def _said(self) -> dict[str, object]:
+        return {"sentence": self.sentence, "most_off": self.most_off, "broken": self.broken}
 
 
 def test_samples(
@@ -83,9 +90,10 @@ def test_samples(
     neutral: bool = True,
     seed: int = 1,
     budget: float = 60.0,
+    halted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Lossless]:
-    """What is known so far, again and again, until `answers` are there or `budget` seconds are over: then those that
-    are there are judged. It may be closed anywhere.
+    """What is known so far, again and again, until `answers` are there, `budget` seconds are over, it is `halted` or
+    the server fails: then those that are there are judged. It may be closed anywhere.
 
     reference: what they are judged by; a second server of the same model without speculation is one, too. neutral:
     False leaves the server's own samplers on. Raises SpecvizError: what the server raises before anything was drawn;
@@ -106,12 +114,13 @@ def test_samples(
         text = "{engine} does not say which tokens it makes, so its samples cannot be judged."
         yield replace(known, sentence=Sentence(text, engine=known.about.engine), over=True)
         return
-    sampling = _Sampling(server, known, budget)
+    sampling = _Sampling(server, known, budget, halted)
     drawn = yield from sampling.drawn(known)
     if second is None:
         yield _judged(sampling.known, reference, drawn)  # type: ignore[arg-type]
     else:
-        others = _Sampling(second, replace(known, about=second.about()), budget)
+        # Seeds of its own: two servers of one kind would draw alike from the same.
+        others = _Sampling(second, replace(known, about=second.about(), seed=seed + answers), budget, halted)
         other = yield from others.drawn(sampling.known)
         yield _compared(sampling.known, drawn, other)
 
@@ -123,6 +132,7 @@ class _Sampling:
     server: Server
     known: Lossless
     budget: float
+    halted: Callable[[], bool]
 
     def drawn(self, shown: Lossless) -> Generator[Lossless, None, list[Sample]]:
         """The answers in the order of their seeds, so many at a time; the first ones only, where the time is over.
@@ -135,21 +145,28 @@ class _Sampling:
             try:
                 while True:
                     spent = time.perf_counter() - began
-                    while len(makes) < (known.about.slots or AT_ONCE) and spent < self.budget:
+                    goes_on = spent < self.budget and known.broken is None and not self.halted()
+                    while goes_on and len(makes) < (known.about.slots or AT_ONCE):
                         if (number := next(numbers, None)) is None:
                             break
                         makes[pool.submit(self.server.answer, self._ask(number))] = number
                     if not makes:
                         break
                     for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
-                        there[makes.pop(future)] = future.result()
+                        number, failed = makes.pop(future), future.exception()
+                        if failed is None:
+                            there[number] = future.result()
+                        elif isinstance(failed, SpecvizError) and there:
+                            known = replace(known, broken=failed)
+                        else:
+                            raise failed
                     if len(there) - known.answers >= REPORT_EVERY:
-                        known = self._with(there, spent)
+                        known = _with(known, there, spent)
                         yield replace(shown, answers=known.answers, tokens=known.tokens, seconds=known.seconds)
             finally:
                 for future in makes:
                     future.cancel()
-        self.known = self._with(there, time.perf_counter() - began)
+        self.known = _with(known, there, time.perf_counter() - began)
         return [_sample(there[number]) for number in sorted(there)]
 
     def _ask(self, number: int) -> Ask:
@@ -158,9 +175,10 @@ class _Sampling:
         prompt: str | tuple[int, ...] = known.prompt_ids if takes_ids and known.prompt_ids else known.prompt
         return Ask(prompt, known.length, known.temperature, known.seed + number, known.neutral)
 
-    def _with(self, there: dict[int, Answer], seconds: float) -> Lossless:
-        tokens = sum(len(answer.ids) for answer in there.values())
-        return replace(self.known, answers=len(there), tokens=tokens, seconds=seconds)
+
+def _with(known: Lossless, there: dict[int, Answer], seconds: float) -> Lossless:
+    tokens = sum(len(answer.ids) for answer in there.values())
+    return replace(known, answers=len(there), tokens=tokens, seconds=seconds)
 
 
 def _sample(answer: Answer) -> Sample:
@@ -189,7 +207,15 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
         fits, _ = _evidence(known, reference, samples, replace(plain, **filters))
         if together(fits.tests()) >= SIGNIFICANT:
             return _said(replace(known, verdict="truncated", filters=filters))
-    return _said(replace(known, verdict="differs"))
+    known = _said(replace(known, verdict="differs"))
+    counts = next(test for test in tests if test.name == "counts")
+    return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
+
+
+def _most_off(counts: TestResult, reference: Reference) -> Sentence:
+    token, detail = reference.text(int(counts.detail["id"])), counts.detail
+    text = "The token {token} came {count} times where {expected} were expected."
+    return Sentence(text, token=token, count=round(detail["count"]), expected=round(detail["expected"]))
 
 
 def _evidence(

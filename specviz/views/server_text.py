@@ -63,6 +63,7 @@ def speed_lines(speed: Speed) -> Iterator[str]:
 def lossless_lines(known: Lossless) -> Iterator[str]:
     """The verdict, what it rests on, and how large a fault would have been found."""
     yield f"\n{known.verdict}: {known.sentence or ''}"
+    yield from (harmless(f"  {sentence}") for sentence in map(str, filter(None, (known.most_off, known.broken))))
     for test in known.tests:
         details = ", ".join(f"{name} {value:g}" for name, value in test.detail.items())
         yield f"  {test.name}: {test.statistic:.2f}, p = {test.p_value:.2g}  ({details})"
