@@ -194,7 +194,7 @@ def _sample(answer: Answer) -> Sample:
 def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
     """The verdict by the distributions that the tokens should come from."""
     plain = SamplingParams(temperature=known.temperature)
-    evidence, truncation = _evidence(known, reference, samples, plain)
+    evidence = _evidence(known, reference, samples, plain)
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
@@ -203,8 +203,8 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
         return replace(known, sentence=Sentence(text, tokens=evidence.tokens, least=LEAST_TOKENS))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
         return _said(replace(known, verdict="consistent"))
-    for filters in _filters(truncation.found() if truncation else {}):
-        fits, _ = _evidence(known, reference, samples, replace(plain, **filters))
+    for filters in _filters(known, reference, samples, plain):
+        fits = _evidence(known, reference, samples, replace(plain, **filters))
         if together(fits.tests()) >= SIGNIFICANT:
             return _said(replace(known, verdict="truncated", filters=filters))
     known = _said(replace(known, verdict="differs"))
@@ -220,20 +220,24 @@ def _most_off(counts: TestResult, reference: Reference) -> Sentence:
 
 def _evidence(
     known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> tuple[SampleEvidence, TruncationEvidence | None]:
-    evidence, truncation = SampleEvidence(), TruncationEvidence()
-    whole = True
+) -> SampleEvidence:
+    evidence = SampleEvidence()
     for rows in reference.rows(known.prompt_ids or (), samples, sampling):
         evidence.add(rows)
-        whole = whole and rows.ids.ndim == 1
-        if whole:
-            truncation.add(rows)
-    return evidence, truncation if whole else None
+    return evidence
 
 
-def _filters(found: dict[str, float]) -> Iterator[dict[str, Any]]:
-    """The filters that may explain what is missing: each alone, then all of them."""
-    settings = {name: int(value) if name == "top_k" else value for name, value in found.items()}
+def _filters(
+    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
+) -> Iterator[dict[str, Any]]:
+    """The filters that may explain what is missing: each alone, then all of them. Where only the likeliest tokens of a
+    row are known, so is nothing of what is missing."""
+    truncation = TruncationEvidence()
+    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
+        if rows.ids.ndim > 1:
+            return
+        truncation.add(rows)
+    settings = {name: int(value) if name == "top_k" else value for name, value in truncation.found().items()}
     yield from ({name: value} for name, value in settings.items())
     if len(settings) > 1:
         yield settings

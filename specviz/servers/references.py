@@ -93,7 +93,8 @@ class TargetReference:
         read = torch.tensor([[*prompt, *ids, *[0] * (longest - len(ids))] for ids in samples], device=self.pair.device)
         with torch.inference_mode():
             # A row's last token is judged by the row before; what was filled in comes after all that is judged.
-            logits = self.pair.target(read[:, :-1]).logits[:, len(prompt) - 1 :, : self.pair.vocab_size]
+            output = self.pair.target(read[:, :-1], logits_to_keep=longest, use_cache=False)
+            logits = output.logits[..., : self.pair.vocab_size]
             judged = torch.cat([row[: len(ids)] for row, ids in zip(logits, samples)])
             probs = Warper(sampling).probabilities(judged).double().cpu()
             if self.ends:

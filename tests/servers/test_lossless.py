@@ -66,10 +66,10 @@ class ModelPair:
     def encode(self, prompt):
         return SimpleNamespace(ids=(0,))
 
-    def target(self, read):
+    def target(self, read, logits_to_keep, use_cache):
         import torch
 
-        return SimpleNamespace(logits=torch.tensor(LOGITS)[read].float())
+        return SimpleNamespace(logits=torch.tensor(LOGITS)[read[:, -logits_to_keep:]].float())
 
 
 REFERENCE = TargetReference(ModelPair())
