@@ -21,6 +21,9 @@ KEY = "SPECVIZ_SERVER_KEY"
 #: The most servers in one contest, which all take turns with each other.
 MOST = 4
 
+#: What stands for an engine or a drafter that is not known.
+SERVED = "server"
+
 #: The text, and its length, by which a server is known before the contest.
 LOOK = Ask("Once upon a time", 16)
 
@@ -31,7 +34,7 @@ class Served:
 
     url: str
     listed: tuple[str, ...] | None = None  # see `address_of`
-    engine: str = "server"
+    engine: str = SERVED
     version: str | None = None
     model: str | None = None
     drafter: str | None = None  # in the engine's own words; "none" where it says that there is none
@@ -44,8 +47,8 @@ class Served:
 
     @property
     def mode(self) -> str:
-        """`PLAIN`, or the drafter's name."""
-        return PLAIN if self.drafter == "none" else self.drafter or "server"
+        """`PLAIN`, or the drafter's name, or `SERVED`."""
+        return PLAIN if self.drafter == "none" else self.drafter or SERVED
 
     @property
     def title(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
+from specviz.bench.served import SERVED
 from specviz.records.runs import DraftedToken, Round, Speedup
 from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
@@ -58,7 +59,7 @@ def _contest_row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     if row.host is not None:
         texts |= {
             "drafter": f"{row.engine} {row.version or ''}".rstrip(),
-            "parameters": joined([row.host, label(row.mode)]),
+            "parameters": joined([row.host, *([] if row.mode == SERVED else [label(row.mode)])]),
         }
     use = to_use(row) if best and row.mode != PLAIN else None
     return values | texts | {"best": best, "figures": row.figures(), "use": use}

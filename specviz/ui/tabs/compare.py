@@ -161,7 +161,7 @@ def _create_choices(fields: Fields, desk: Desk) -> None:
         fields["server"] = gr.Textbox(
             "",
             label=say("compare.server"),
-            info=say("compare.server_info", key=KEY),
+            info=say("compare.server_info", variable=KEY),
             visible=desk.runner.deployment.servers != (),
             elem_id="compared-servers",
         )
