@@ -113,6 +113,8 @@ def take_turn(
         replace(ask, prompt=texts[prompt], seed=ask.seed + place, depth=way.depth)
         for place, prompt in enumerate(prompts)
     ]
+    if time.perf_counter() > until:
+        return None
     before, pool = way.server.engine.scrape(), ThreadPoolExecutor(load)
     try:
         began = time.perf_counter()
