@@ -73,7 +73,7 @@ def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
     """
     door = Server(served.url, os.environ.get(KEY), listed=served.listed)
     try:
-        about, turn = door.about(), one_answer(Way(door), LOOK)
+        about, turn = door.about(), one_answer(Way(door.engine), LOOK)
     except SpecvizError:
         return served
     finally:
@@ -98,7 +98,7 @@ def answer_of(served: Served, prompt: Prompt, settings: RunSettings) -> Turn:
     if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
         raise SpecvizError("Servers are compared without top-k, top-p and min-p: switch them off.", "server")
     text = prompt.ids if served.same_tokens and door.engine.takes_ids else prompt.text
-    return one_answer(Way(door), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
+    return one_answer(Way(door.engine), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
 
 
 @functools.lru_cache(2 * MOST)
