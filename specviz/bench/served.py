@@ -12,11 +12,9 @@ from specviz.records.runs import Prompt
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.servers.address import address_of
 from specviz.servers.answers import Ask
+from specviz.servers.connection import KEY
 from specviz.servers.server import Server
 from specviz.servers.turns import Turn, Way, one_answer
-
-#: The environment variable with the key of all servers that are named; it is in no file and no message.
-KEY = "SPECVIZ_SERVER_KEY"
 
 #: The most servers in one contest, which all take turns with each other.
 MOST = 4

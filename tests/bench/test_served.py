@@ -13,10 +13,11 @@ from specviz.bench.contest import Contest, groups_of, runs_in_turn
 from specviz.bench.contestants import PLAIN, Contestant, Progress
 from specviz.bench.contesting import entry_of, measure_contest, plain_request
 from specviz.bench.report import bench_text
-from specviz.bench.served import KEY, looked_at, servers_named
+from specviz.bench.served import looked_at, servers_named
 from specviz.bench.turns import Amount
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
+from specviz.servers.connection import KEY
 
 TOKENS, REPEATS = 24, 3
 
