@@ -140,7 +140,7 @@ def measure_speed(
     plain: the same model without speculation; None: the same server is asked to do without, if it does as it is told.
     depths: draft lengths to ask for by request, of which those are measured that the server honours. A server that
     refuses later requests ends it with a remark. Raises SpecvizError: as `most_of`; what a server raises before
-    anything was measured; and (field ``plain``) for a second server that speculates as well.
+    anything was measured, with the field ``plain`` for the second one, also if that speculates as well.
     """
     loads = sorted({1, *loads})
     most = most_of(prompts, tokens, loads, depths, budget)
@@ -236,7 +236,10 @@ class _Measuring:
         if usual is None:
             return
         if self.other is not None:
-            yield from self._look_at(self.other.engine, usual)
+            try:
+                yield from self._look_at(self.other.engine, usual)
+            except SpecvizError as error:
+                raise error.at("plain") from error
         elif usual.drafted is None:
             self.remarks.append(SILENT)
         elif not usual.drafted:

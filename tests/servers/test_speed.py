@@ -72,6 +72,9 @@ def test_a_second_server_is_the_other_side_unless_it_speculates_as_well():
         with pytest.raises(SpecvizError, match="speculates as well") as refused:
             measured(server, plain=drafting)
         assert refused.value.field == "plain"
+        with pytest.raises(SpecvizError, match="Nothing answers") as refused:
+            measured(server, plain=Server("http://127.0.0.1:9"))
+        assert refused.value.field == "plain"
         assert any("drafted nothing" in remark for remark in measured(plain, loads=(1,)).remarks)
 
 
