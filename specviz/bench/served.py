@@ -84,7 +84,7 @@ def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
         version=about.version,
         model=about.model,
         drafter=door.engine.drafter_in(answer) or about.drafter,
-        depth=about.depth,
+        depth=about.depth or None,
         same_tokens=bool(ids) and decode(ids).strip() == answer.text.strip(),
     )
 
