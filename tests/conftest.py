@@ -17,7 +17,7 @@ os.environ.setdefault("SPECVIZ_CACHE", str(pathlib.Path(home) / "specviz" / "tes
 # What a script starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["browser", "replayed"]
+pytest_plugins = ["browser", "live_engines", "replayed"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
