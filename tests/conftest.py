@@ -31,8 +31,8 @@ LONGEST = (
 )
 
 
-#: Fixtures that take long: compiled programs, two processes, the whole app.
-SLOW = {"compiled", "parallel", "met", "page_url", "viewer"}
+#: Fixtures that take long: compiled programs, two processes, the whole app, real engines.
+SLOW = {"compiled", "parallel", "met", "page_url", "viewer", "llama_cpp", "vllm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,13 +43,8 @@ def test_what_is_said_to_load_is_what_is_tried(pair):
     assert in_vllm == {part: VLLM[part] for part in (*TRIED_IN_VLLM, "parallel")}
 
 
-def test_llama_cpp_writes_the_same_greedy_texts(llama_cpp, plain):
-    with llama_cpp(None) as port:
-        assert texts_there("llama.cpp", None, port).texts == plain
-
-
-@pytest.mark.parametrize("part", ["draft_model", "eagle"])
-def test_llama_cpp_loads_what_is_said_to_load_and_is_helped_as_much(part, llama_cpp, pair, plain):
+@pytest.mark.parametrize("part", [None, "draft_model", "eagle"])
+def test_llama_cpp_loads_what_is_said_to_load_and_writes_the_same_greedy_texts(part, llama_cpp, pair, plain):
     with llama_cpp(part) as port:
         check(texts_there("llama.cpp", part, port), texts_here(pair, part), plain)
 
@@ -57,11 +52,7 @@ def test_llama_cpp_loads_what_is_said_to_load_and_is_helped_as_much(part, llama_
 @pytest.mark.parametrize("part", [None, *TRIED_IN_VLLM])
 def test_vllm_loads_what_is_said_to_load_and_writes_the_same_greedy_texts(part, vllm, pair, plain):
     with vllm(part) as port:
-        there = texts_there("vLLM", part, port)
-    if part is None:
-        assert there.texts == plain
-    else:
-        check(there, texts_here(pair, part), plain)
+        check(texts_there("vLLM", part, port), texts_here(pair, part), plain)
 
 
 @pytest.mark.parametrize("part", ["mtp", "parallel"])

@@ -16,7 +16,8 @@ from specviz.foreign.metrics import read_metrics
 from specviz.models.pair import ModelPair
 from specviz.records.assets import EMBEDDED
 from specviz.records.metrics import tally
-from tools.engines.servers import GAMMA, LLAMA_CPP, VLLM, NotStarted, ask, running
+from specviz.records.settings import PLAIN
+from tools.engines.servers import GAMMA, NotStarted, ask, folder_of, running
 
 PROMPTS = (
     "Once upon a time there was a little girl who lived in a",
@@ -27,7 +28,7 @@ PROMPTS = (
 #: Tokens of each text.
 LENGTH = 128
 
-#: The parts, in the order of the table; vLLM and llama.cpp have no heads of Medusa's kind beside others of their own.
+#: What drafts, in the order of the table.
 PARTS = ("draft_model", "eagle", "parallel", "mtp", "medusa")
 
 #: Engines say why they do not start among much else.
@@ -44,26 +45,23 @@ class Greedy:
     """Texts to `PROMPTS` at temperature 0."""
 
     texts: list[list[int]]
-    tokens_per_pass: float | None  # 1 + accepted / passes with a draft; None: nothing was drafted
+    tokens_per_pass: float  # 1 + accepted / passes with a draft; 1 of plain decoding
 
 
 def texts_here(pair: ModelPair, drafter: str | None) -> Greedy:
     """Those of specviz, drafting chains as engines do."""
-    greedy, rounds = specviz.SamplingParams(temperature=0.0), []
-    texts = []
-    for prompt in PROMPTS:
-        order = {"drafter": drafter, "num_draft_tokens": GAMMA, "sampling": greedy, "max_new_tokens": LENGTH}
-        run = specviz.run(pair, prompt, **order)
-        texts.append(list(run.token_ids))
-        rounds += run.rounds
-    return Greedy(texts, tally(rounds).acceptance_length if drafter else None)
+    how = {"sampling": specviz.SamplingParams(temperature=0.0), "drafting": specviz.DraftParams(branches=1)}
+    much = {"num_draft_tokens": GAMMA, "max_new_tokens": LENGTH}
+    runs = [specviz.run(pair, prompt, drafter=drafter, **how, **much) for prompt in PROMPTS]
+    length = tally(round_ for run in runs for round_ in run.rounds).acceptance_length
+    return Greedy([list(run.token_ids) for run in runs], length or 1.0)
 
 
 def texts_there(engine: str, drafter: str | None, port: int) -> Greedy:
     """Those of a server that drafts so, with what its counters say afterwards."""
     texts = [_text(engine, port, prompt) for prompt in PROMPTS]
     if drafter is None:
-        return Greedy(texts, None)
+        return Greedy(texts, 1.0)
     (served,) = read_metrics(ask(port, "/metrics").text).requests
     return Greedy(texts, served.tokens_per_pass)
 
@@ -85,48 +83,45 @@ def equal_tokens(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) 
     )
 
 
-def measure(engine: str, version: str, converter: str | None) -> Iterator[dict[str, Any]]:
+def measure(engine: str, version: str, converter: str) -> Iterator[dict[str, Any]]:
     """A row for plain decoding and for each part: whether the engine loads it, and what it does with it.
 
-    converter: the command of llama.cpp's converter; without one, GGUF files are written here.
+    version: for the table; llama.cpp's servers do not know their own. converter: the command of llama.cpp's converter.
     """
-    pair, names = specviz.load_pair(device="cpu", dtype="float32"), LLAMA_CPP if engine == "llama.cpp" else VLLM
+    pair = specviz.load_pair(device="cpu", dtype="float32")
     plain = texts_here(pair, None)
     with tempfile.TemporaryDirectory() as folder:
-        files = pathlib.Path(folder)
         for part in (None, *PARTS):
-            row = {"engine": engine, "version": version, "part": part or "plain"}
-            reason = _unconverted(converter, part, files) if engine == "llama.cpp" and converter else None
-            if reason is None and part is not None and part not in names:
-                reason = "no such drafter"
-            if reason is None:
-                try:
-                    with running(engine, part, files) as port:
-                        there = texts_there(engine, part, port)
-                except NotStarted as silent:
-                    reason = reason_in(str(silent))
-            if reason is not None:
-                yield row | {"loads": False, "reason": reason}
-                continue
             here = texts_here(pair, part)
             assert here.texts == plain.texts, "specviz itself is exact in float32"
-            yield row | {
-                "loads": True,
-                "tokens_per_pass": there.tokens_per_pass,
-                "tokens_per_pass_here": here.tokens_per_pass,
-                "equal_tokens": equal_tokens(there.texts, plain.texts),
-                "tokens": sum(map(len, plain.texts)),
-            }
+            row = {"engine": f"{engine} {version}", "part": part or PLAIN, "tokens_per_pass_here": here.tokens_per_pass}
+            try:
+                there = _served(engine, part, pathlib.Path(folder), converter)
+            except NotStarted as silent:
+                yield row | {"loads": False, "reason": reason_in(str(silent))}
+                continue
+            equal, tokens = equal_tokens(there.texts, plain.texts), sum(map(len, plain.texts))
+            found = {"tokens_per_pass": there.tokens_per_pass, "equal_tokens": equal, "tokens": tokens}
+            yield row | {"loads": True} | found
 
 
-def _unconverted(converter: str, part: str | None, files: pathlib.Path) -> str | None:
-    """Has llama.cpp's converter write the GGUF file of a part (None: of the target); the reason if it does not."""
-    name = {None: "target", "draft_model": "draft"}.get(part, part)
+def _served(engine: str, part: str | None, files: pathlib.Path, converter: str) -> Greedy:
+    """Raises NotStarted, also for what the converter refuses."""
+    if engine == "llama.cpp":
+        convert(converter, part, files)
+    with running(engine, part, files) as port:
+        return texts_there(engine, part, port)
+
+
+def convert(converter: str, part: str | None, files: pathlib.Path) -> None:
+    """Has llama.cpp's converter write the GGUF file of a part (None: of the target). Raises NotStarted."""
+    name = folder_of(part)
     options = [str(EMBEDDED / name), "--outfile", str(files / f"{name}.gguf"), "--outtype", "bf16"]
-    if part not in (None, "draft_model"):
+    if name not in ("target", "draft"):
         options += ["--target-model-dir", str(EMBEDDED / "target")]
     done = subprocess.run([*shlex.split(converter), *options], capture_output=True, text=True)
-    return reason_in(done.stdout + done.stderr) if done.returncode else None
+    if done.returncode:
+        raise NotStarted(done.stdout + done.stderr)
 
 
 def reason_in(log: str) -> str:
