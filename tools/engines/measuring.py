@@ -17,10 +17,11 @@ from specviz.models.pair import ModelPair
 from specviz.records.assets import EMBEDDED
 from specviz.records.metrics import tally
 from specviz.records.settings import PLAIN
+from tools.engines.recording import PROMPT
 from tools.engines.servers import GAMMA, NotStarted, ask, folder_of, running
 
 PROMPTS = (
-    "Once upon a time there was a little girl who lived in a",
+    PROMPT,
     "It was a dark night and the old king could not sleep, so he",
     "The sea was calm, and on the ship nobody",
 )
