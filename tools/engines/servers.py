@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import pathlib
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from specviz.records.assets import EMBEDDED
-from tools.engines.gguf_files import write_gguf
 
 #: Tokens that are drafted a round.
 GAMMA = 4
@@ -59,8 +59,7 @@ def vllm_python() -> str | None:
     """A Python that has vLLM: what ``SPECVIZ_VLLM`` names, or else this one."""
     if named := os.environ.get("SPECVIZ_VLLM"):
         return named
-    found = subprocess.run([sys.executable, "-c", "import vllm"], capture_output=True).returncode == 0
-    return sys.executable if found else None
+    return sys.executable if importlib.util.find_spec("vllm") else None
 
 
 def folder_of(drafter: str | None) -> str:
@@ -102,6 +101,8 @@ def running(engine: str, drafter: str | None, files: pathlib.Path, further: Sequ
 
 def write_missing(folder: pathlib.Path, drafter: str | None) -> None:
     """Writes the GGUF files of the target and of what drafts for it, as far as they are not there."""
+    from tools.engines.gguf_files import write_gguf  # loads torch, which most tests of a page do without
+
     for name in {"target", folder_of(drafter)}:
         if not (file := folder / f"{name}.gguf").exists():
             write_gguf(EMBEDDED / name, file, EMBEDDED / "target")
