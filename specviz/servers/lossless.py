@@ -111,8 +111,10 @@ def test_samples(
     known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
     if not server.engine.names_ids:
-        text = "{engine} does not say which tokens it makes, so its samples cannot be judged."
-        yield replace(known, sentence=Sentence(text, engine=known.about.engine), over=True)
+        sentence = Sentence(
+            "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
+        )
+        yield replace(known, sentence=sentence, over=True)
         return
     sampling = _Sampling(server, known, budget, halted)
     drawn = yield from sampling.drawn(known)
@@ -199,8 +201,7 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
     if evidence.tokens < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=evidence.tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(evidence.tokens))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
         return _said(replace(known, verdict="consistent"))
     for filters in _filters(known, reference, samples, plain):
@@ -214,8 +215,16 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
 
 def _most_off(counts: TestResult, reference: Reference) -> Sentence:
     token, detail = reference.text(int(counts.detail["id"])), counts.detail
-    text = "The token {token} came {count} times where {expected} were expected."
-    return Sentence(text, token=token, count=round(detail["count"]), expected=round(detail["expected"]))
+    return Sentence(
+        "The token {token} came {count} times where {expected} were expected.",
+        token=token,
+        count=round(detail["count"]),
+        expected=round(detail["expected"]),
+    )
+
+
+def _too_few(tokens: int) -> Sentence:
+    return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
 
 
 def _evidence(
@@ -248,8 +257,7 @@ def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sampl
     tokens = sum(len(sample.ids) for sample in samples)
     known = replace(known, over=True, tokens=tokens)
     if min(tokens, sum(len(sample.ids) for sample in others)) < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(tokens))
     total = numpy.bincount([id for sample in (*samples, *others) for id in sample.ids])
     frequent = numpy.argsort(total)[::-1][:MOST_COUNTED]
     test = two_samples(*(_counts(of, frequent) for of in (samples, others)))
@@ -264,19 +272,27 @@ def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
 def _said(known: Lossless) -> Lossless:
     """With the sentence about the verdict."""
     values: dict[str, object] = {"answers": known.answers, "tokens": known.tokens, "temperature": known.temperature}
-    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip(), "p": f"{known.p_value or 0:.2g}"}
+    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip()}
+    p = "< 1e-300" if not known.p_value else f"= {known.p_value:.2g}"
     if known.verdict == "consistent":
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p = {p})."
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p {p}).",
+            p=p,
+            **values,
         )
     elif known.verdict == "truncated":
-        values["filters"] = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers follow the model cut off by {filters}, which was left on."
+        filters = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} follow the model cut off by "
+            "{filters}, which was left on.",
+            filters=filters,
+            **values,
         )
     else:
-        text = (
+        sentence = Sentence(
             "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn from the "
-            "model's distribution (p = {p})."
+            "model's distribution (p {p}).",
+            p=p,
+            **values,
         )
-    return replace(known, sentence=Sentence(text, **values))
+    return replace(known, sentence=sentence)
