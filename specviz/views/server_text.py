@@ -67,6 +67,10 @@ def lossless_lines(known: Lossless) -> Iterator[str]:
     for test in known.tests:
         details = ", ".join(f"{name} {value:g}" for name, value in test.detail.items())
         yield f"  {test.name}: {test.statistic:.2f}, p = {test.p_value:.2g}  ({details})"
+    if known.greedy is not None:
+        same = known.greedy.tokens - known.greedy.off
+        gap = f"; the others are near-ties, {known.greedy.gap:.2f} nats at most" if known.greedy.off else ""
+        yield f"  at temperature 0, {same} of {known.greedy.tokens} tokens are the model's choice{gap}"
     if known.finds:
         yield (
             f"  nine times in ten it finds a token of 5 % that is {known.finds['times']:.2f} times too likely, or a "
