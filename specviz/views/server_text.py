@@ -13,7 +13,7 @@ from specviz.servers.lossless import Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import Pace, Speed
 from specviz.theory.statistics import Ratio
-from specviz.views.served_diagnosis import diagnosis_lines, signs_of
+from specviz.views.served_diagnosis import findings, signs_of
 from specviz.views.terminal import harmless
 
 
@@ -46,7 +46,7 @@ def rounds_lines(watch: Watch) -> Iterator[str]:
     if counted is not None:
         same = (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted)
         figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
-        yield f"the server's own counters: {'the same' if same else figures}"
+        yield f"the server's own counters: {'the same' if same else f'{figures}; somebody else may have asked it meanwhile'}"
 
 
 def speed_lines(speed: Speed) -> Iterator[str]:
@@ -82,7 +82,9 @@ def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
     """What the doctor says of all that was counted and measured."""
     paces = () if speed is None else speed.by_load
     speedups = " ".join(f"{pace.load}:{pace.speedup.value:.3f}" for pace in paces if pace.speedup)
-    yield from diagnosis_lines(signs_of([counted], speedups), [counted], words())
+    for finding in findings(signs_of([counted], speedups), words()):
+        yield f"- {finding['text']}"
+        yield from (f"    {cause['cause']} {cause['settles']}" for cause in finding["causes"])
 
 
 def _pace_row(pace: Pace) -> tuple[str, ...]:
