@@ -44,9 +44,11 @@ def rounds_lines(watch: Watch) -> Iterator[str]:
     yield f"accepted by position, of all passes: {shares}"
     counted = watch.counted
     if counted is not None:
-        same = (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted)
-        figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
-        yield f"the server's own counters: {'the same' if same else f'{figures}; somebody else may have asked it meanwhile'}"
+        if (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted):
+            yield "the server's own counters: the same"
+        else:
+            figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
+            yield f"the server's own counters: {figures}; somebody else may have asked it meanwhile"
 
 
 def speed_lines(speed: Speed) -> Iterator[str]:
