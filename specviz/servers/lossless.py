@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy
 
@@ -17,14 +17,11 @@ from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
-from specviz.servers.engines import About
-from specviz.servers.references import Reference, Sample
+from specviz.servers.engine import About, Asked
+from specviz.servers.references import Reference, Sample, SecondServer
 from specviz.theory.sample_tests import MOST_COUNTED, SampleEvidence, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
 from specviz.theory.truncation import TruncationEvidence
-
-if TYPE_CHECKING:
-    from specviz.servers.server import Server
 
 Verdict = Literal["consistent", "differs", "truncated", "unknown"]
 
@@ -94,8 +91,8 @@ class Lossless:
 
 
 def test_samples(
-    server: Server,
-    reference: Reference | Server,
+    server: Asked,
+    reference: Reference | SecondServer,
     *,
     prompt: str = PRESETS[0].prompt,
     answers: int = ANSWERS,
@@ -109,7 +106,7 @@ def test_samples(
     """What is known so far, again and again, until `answers` are there, `budget` seconds are over, it is `halted` or
     the server fails: then those that are there are judged. It may be closed anywhere.
 
-    reference: what they are judged by; a second server of the same model without speculation is one, too. neutral:
+    reference: what they are judged by (`specviz.servers.references`). neutral:
     False leaves the server's own samplers on. Raises SpecvizError: what the server raises before anything was drawn;
     fields ``answers`` and ``temperature`` for what cannot be tested.
     """
@@ -117,37 +114,34 @@ def test_samples(
         raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
     if not 0 < temperature <= 10:
         raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
-    from specviz.servers.server import Server
-
-    second = reference if isinstance(reference, Server) else None
-    ids = second.engine.tokenise(prompt) if second else reference.encode(prompt)  # type: ignore[union-attr]
-    name = "second server" if second else reference.name  # type: ignore[union-attr]
-    known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
+    engine = server.engine
+    ids = engine.tokenise(prompt) if isinstance(reference, SecondServer) else reference.encode(prompt)
+    known = Lossless(server.about(), reference.name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
-    if not server.engine.names_ids:
+    if not engine.names_ids:
         sentence = Sentence(
             "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
         )
         yield replace(known, sentence=sentence, over=True)
         return
     sampling = _Sampling(server, known, budget, halted)
-    greedy = server.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
-    drawn = yield from sampling.drawn(known)
-    if second is None:
-        known = replace(sampling.known, greedy=_greedy(sampling.known, reference, greedy))  # type: ignore[arg-type]
-        yield _judged(known, reference, drawn)  # type: ignore[arg-type]
-    else:
+    if isinstance(reference, SecondServer):
+        drawn = yield from sampling.drawn(known)
         # Seeds of its own: two servers of one kind would draw alike from the same.
-        others = _Sampling(second, replace(known, about=second.about(), seed=seed + answers), budget, halted)
-        other = yield from others.drawn(sampling.known)
-        yield _compared(sampling.known, drawn, other)
+        second = replace(known, about=reference.server.about(), seed=seed + answers)
+        others = _Sampling(reference.server, second, budget, halted)
+        yield _compared(sampling.known, drawn, (yield from others.drawn(sampling.known)))
+    else:
+        greedy = engine.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
+        drawn = yield from sampling.drawn(known)
+        yield _judged(replace(sampling.known, greedy=_greedy(known, reference, greedy)), reference, drawn)
 
 
 @dataclass
 class _Sampling:
     """Draws answers of one server."""
 
-    server: Server
+    server: Asked
     known: Lossless
     budget: float
     halted: Callable[[], bool]
@@ -167,7 +161,7 @@ class _Sampling:
                     while goes_on and len(makes) < (known.about.slots or AT_ONCE):
                         if (number := next(numbers, None)) is None:
                             break
-                        makes[pool.submit(self.server.answer, self.ask(number))] = number
+                        makes[pool.submit(self.server.engine.answer, self.ask(number))] = number
                     if not makes:
                         break
                     for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
@@ -320,6 +314,13 @@ def _said(known: Lossless) -> Lossless:
             "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} follow the model cut off by "
             "{filters}, which was left on.",
             filters=filters,
+            **values,
+        )
+    elif known.reference == "second server":
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn as those of the "
+            "second server are (p {p}).",
+            p=p,
             **values,
         )
     else:

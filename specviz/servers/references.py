@@ -13,7 +13,7 @@ import numpy
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SamplingParams
-from specviz.servers.engines import Engine
+from specviz.servers.engine import Asked, Engine
 from specviz.theory.sample_tests import Rows
 
 if TYPE_CHECKING:
@@ -145,3 +145,11 @@ class OwnReference:
                 drawn[row] = column if token == id else drawn[row]
             log_probs[row, 0] = numpy.log(max(1 - numpy.exp(log_probs[row, 1:]).sum(), LEAST_REST))
         return Rows(log_probs, drawn, names, numpy.arange(len(ids)) == 0)
+
+
+@dataclass(frozen=True)
+class SecondServer:
+    """A server of the same model without speculation: no distribution is known, but what it draws."""
+
+    server: Asked
+    name: str = "second server"
