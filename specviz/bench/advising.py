@@ -3,12 +3,14 @@
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.contest import Contest, runs_in_turn
+from specviz.bench.contest import Contest, groups_of, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
 from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
 from specviz.bench.pass_times import measure_batches
@@ -27,6 +29,9 @@ MOST_TOKENS, LEAST_TOKENS = 128, 24
 
 #: New tokens of the two runs by which the time of a run is estimated; the first warms it up.
 TIMED_TOKENS = 4
+
+#: The share of a stage after which its own pace is known.
+SETTLED = 0.1
 
 #: Contestants of the final, and its most repeats.
 FINALISTS, REPEATS = 3, 4
@@ -54,27 +59,26 @@ def advise(
     requests: Sequence[Request], contestants: Sequence[Contestant], seconds: float = SECONDS
 ) -> Iterator[Event | None]:
     """Measures; its progress is that of the whole advice. None in between, where it can be ended. As `contest_of`."""
-    began, failures = time.perf_counter(), Failures()
+    ends, failures = time.perf_counter() + seconds, Failures()
     contest = contest_of(requests, [""] * len(requests), contestants)
     token_seconds, reading = yield from _pace(requests)
     tokens, worth = requests[0].settings.max_new_tokens, seconds / token_seconds
     first = _fitting(dict(enumerate(contestants[1:], start=1)), tokens, len(requests), FIRST_SHARE * worth, reading)
     total_cost = first.cost() + (1 - FIRST_SHARE) * worth
-    for event in _measured(first, requests, contestants[0], failures, token_seconds, total_cost):
+    clock = _Clock(token_seconds, total_cost, ends)
+    for event in _measured(first, requests, contestants[0], failures, clock):
         contest.hear(event)
         yield event
     speeds = {
         number: row.speedup_measured for number, row in enumerate(contest.rows(over=True)) if row.speedup_measured
     }
     fastest = sorted(speeds, key=lambda number: -speeds[number])[:FINALISTS]
-    rest = (seconds - (time.perf_counter() - began)) / token_seconds
+    rest = (ends - time.perf_counter()) / token_seconds
     final = _fitting({number: contestants[number] for number in fastest}, tokens, len(requests), rest, reading)
     if not fastest or final.cost() > rest:
         return  # where many are slower than plain decoding, the first stage takes longer than planned
     final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
-    first_cost = first.cost()
-    total_cost = first_cost + final.cost()
-    yield from _measured(final, requests, contestants[0], failures, token_seconds, total_cost, first_cost)
+    yield from _measured(final, requests, contestants[0], failures, clock.after(first.cost(), final.cost()))
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
@@ -82,7 +86,7 @@ def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) 
     token_seconds, reading = yield from _pace(requests)
     drafting = dict(enumerate(contestants[1:], start=1))
     stage = _Stage(drafting, requests[0].settings.max_new_tokens, range(len(requests)), reading)
-    yield from _measured(stage, requests, contestants[0], Failures(), token_seconds, stage.cost())
+    yield from _measured(stage, requests, contestants[0], Failures(), _Clock(token_seconds, stage.cost()))
 
 
 def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
@@ -117,6 +121,32 @@ class _Stage:
         return self.runs * (self.tokens + self.reading + warming / self.repeats)
 
 
+@dataclass
+class _Clock:
+    """How far all measuring is, and how long the rest will take at the pace so far. Costs are in tokens of plain
+    decoding; drafters may be slower, so it is their own pace that counts."""
+
+    pace: float  # seconds of such a token; at first as timed
+    total: float
+    ends: float = 0.0  # when a final will be over, where one is to follow
+    before: float = 0.0  # the cost of what is over
+    began: float | None = None
+    done: float = 0.0  # of this stage
+
+    def at(self, done: float, cost: float) -> tuple[float, float]:
+        """The share of everything that is done, and the seconds that are left. done, cost: of this stage."""
+        now = time.perf_counter()
+        self.began = now if self.began is None else self.began
+        self.done = max(self.done, done)
+        if self.done > SETTLED * cost:
+            self.pace = (now - self.began) / self.done
+        left = max((cost - self.done) * self.pace, self.ends - now, 0.0)
+        return min(1.0, (self.before + self.done) / self.total), left
+
+    def after(self, before: float, final: float) -> _Clock:
+        return _Clock(self.pace, before + final, before=before)
+
+
 def _fitting(drafting: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
     """A stage that fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
     runs, around = runs_in_turn(1 + len(drafting)), WARM_UP_TOKENS + 2 * reading
@@ -135,17 +165,15 @@ def _measured(
     requests: Sequence[Request],
     plain: Contestant,
     failures: Failures,
-    token_seconds: float,
-    total_cost: float,
-    before: float = 0.0,
+    clock: _Clock,
 ) -> Iterator[Event | None]:
-    """One stage. total_cost, before: of all measuring and of that before this stage, in tokens of plain decoding."""
-    numbers, runs, cost = [0, *stage.drafting], 0, stage.cost()
+    """One stage."""
+    numbers, runs, groups = [0, *stage.drafting], 0, groups_of(1 + len(stage.drafting))
 
     def progress(event: Progress) -> Progress:
-        cost_done = before + cost * runs / stage.runs
-        left = max(0.0, total_cost - cost_done) * token_seconds
-        fraction = min(1.0, cost_done / total_cost)
+        repeated = max(0.0, stage.repeats * event.fraction - event.repeat)  # of this repeat, before its runs are told
+        share = min(1.0, (runs + repeated * len(groups[event.group])) / stage.runs)
+        fraction, left = clock.at(share * stage.cost(), stage.cost())
         return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
 
     yield progress(Progress(0, warming=True))

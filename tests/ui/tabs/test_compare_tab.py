@@ -391,7 +391,13 @@ def test_the_verdict_says_yes_or_no_first_and_its_winner_is_put_to_use(alone):
       document.addEventListener("specviz-press", (event) => { window.pressed = event.detail; });
     }""")
     use, rows = {"drafter": "mtp", "num_draft_tokens": 3}, [["MTP", "3"], ["MTP", "6"], ["Suffix", "4"]]
-    told = {"sentence": f"Yes: {data}", "load": "Up to 4", "flags": [["vLLM", data, data]], "head": ["drafter", "γ"]}
+    told = {
+        "sentence": f"Yes: {data}",
+        "load": "Up to 4",
+        "flags": [["vLLM", data, data]],
+        "flags_head": "There",
+        "head": ["drafter", "γ"],
+    }
     told |= {"rows": rows, "domains": [], "about": "How", "use": use, "faults": ["Medusa: full"]}
     give(page, "compare", [messages.message("verdict", phase="finished", text="", fraction=1.0, **told)])
     parts = page.locator("specviz-compare [part=verdict]")
