@@ -6,6 +6,7 @@ It times a few tokens first, estimates how long the rest will take, and scales i
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,19 +67,20 @@ def advise(
     first = _fitting(dict(enumerate(contestants[1:], start=1)), tokens, len(requests), FIRST_SHARE * worth, reading)
     total_cost = first.cost() + (1 - FIRST_SHARE) * worth
     clock = _Clock(token_seconds, total_cost, ends)
-    for event in _measured(first, requests, contestants[0], failures, clock):
+    for event in _measured(first, requests, contestants[0], failures, clock, FIRST_SHARE * seconds):
         contest.hear(event)
         yield event
     speeds = {
         number: row.speedup_measured for number, row in enumerate(contest.rows(over=True)) if row.speedup_measured
     }
     fastest = sorted(speeds, key=lambda number: -speeds[number])[:FINALISTS]
-    rest = (ends - time.perf_counter()) / token_seconds
+    left = ends - time.perf_counter()
+    rest = left / token_seconds
     final = _fitting({number: contestants[number] for number in fastest}, tokens, len(requests), rest, reading)
     if not fastest or final.cost() > rest:
         return  # where many are slower than plain decoding, the first stage takes longer than planned
     final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
-    yield from _measured(final, requests, contestants[0], failures, clock.after(first.cost(), final.cost()))
+    yield from _measured(final, requests, contestants[0], failures, clock.after(first.cost(), final.cost()), left)
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
@@ -117,8 +119,11 @@ class _Stage:
 
     def cost(self) -> float:
         """In tokens of plain decoding, as if nothing were gained; warming up once on each prompt included."""
+        return self.cost_of(self.runs, self.runs / self.repeats)
+
+    def cost_of(self, runs: float, warm_ups: float) -> float:
         warming = min(WARM_UP_TOKENS, self.tokens) + self.reading
-        return self.runs * (self.tokens + self.reading + warming / self.repeats)
+        return runs * (self.tokens + self.reading) + warm_ups * warming
 
 
 @dataclass
@@ -138,8 +143,8 @@ class _Clock:
         now = time.perf_counter()
         self.began = now if self.began is None else self.began
         self.done = max(self.done, done)
-        if self.done > SETTLED * cost:
-            self.pace = (now - self.began) / self.done
+        pace = (now - self.began) / max(self.done, SETTLED * cost)
+        self.pace = pace if self.done > SETTLED * cost else max(self.pace, pace)
         left = max((cost - self.done) * self.pace, self.ends - now, 0.0)
         return min(1.0, (self.before + self.done) / self.total), left
 
@@ -166,19 +171,22 @@ def _measured(
     plain: Contestant,
     failures: Failures,
     clock: _Clock,
+    budget: float = math.inf,
 ) -> Iterator[Event | None]:
-    """One stage."""
-    numbers, runs, groups = [0, *stage.drafting], 0, groups_of(1 + len(stage.drafting))
+    """One stage. budget: seconds, warming up aside; texts are cut where they end."""
+    numbers, groups = [0, *stage.drafting], groups_of(1 + len(stage.drafting))
+    runs = warmed = 0
 
     def progress(event: Progress) -> Progress:
         repeated = max(0.0, stage.repeats * event.fraction - event.repeat)  # of this repeat, before its runs are told
-        share = min(1.0, (runs + repeated * len(groups[event.group])) / stage.runs)
-        fraction, left = clock.at(share * stage.cost(), stage.cost())
+        made = runs + repeated * len(groups[event.group])
+        done = stage.cost_of(made, max(warmed, made / stage.repeats))
+        fraction, left = clock.at(min(done, stage.cost()), stage.cost())
         return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
 
     yield progress(Progress(0, warming=True))
     prompts = (shortened(requests[number], stage.tokens) for number in stage.prompts)
-    amount = Amount(stage.tokens, stage.repeats)
+    amount = Amount(stage.tokens, stage.repeats, budget / len(stage.prompts), whole=budget == math.inf)
     for event in measure_contest(prompts, [plain, *stage.drafting.values()], amount, failures):
         if isinstance(event, TimedRun):
             runs += 1
@@ -186,6 +194,7 @@ def _measured(
             yield replace(event, number=numbers[event.number], prompt=prompt, stage=stage.place)
             yield progress(Progress(event.number))
         else:
+            warmed += isinstance(event, Progress) and event.warming
             yield progress(event) if isinstance(event, Progress) else event
 
 
