@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.contest import Contest, groups_of, runs_in_turn
+from specviz.bench.contest import Contest, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
 from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
 from specviz.bench.pass_times import measure_batches
@@ -174,12 +174,13 @@ def _measured(
     budget: float = math.inf,
 ) -> Iterator[Event | None]:
     """One stage. budget: seconds, warming up aside; texts are cut where they end."""
-    numbers, groups = [0, *stage.drafting], groups_of(1 + len(stage.drafting))
+    numbers, begun = [0, *stage.drafting], dict[int, float]()  # begun: the share of each run that is not over
     runs = warmed = 0
 
     def progress(event: Progress) -> Progress:
-        repeated = max(0.0, stage.repeats * event.fraction - event.repeat)  # of this repeat, before its runs are told
-        made = runs + repeated * len(groups[event.group])
+        if event.tokens:
+            begun[event.number] = min(1.0, event.tokens / stage.tokens)
+        made = runs + sum(begun.values())
         done = stage.cost_of(made, max(warmed, made / stage.repeats))
         fraction, left = clock.at(min(done, stage.cost()), stage.cost())
         return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
@@ -190,6 +191,7 @@ def _measured(
     for event in measure_contest(prompts, [plain, *stage.drafting.values()], amount, failures):
         if isinstance(event, TimedRun):
             runs += 1
+            begun.pop(event.number, None)
             prompt = stage.prompts[event.prompt]
             yield replace(event, number=numbers[event.number], prompt=prompt, stage=stage.place)
             yield progress(Progress(event.number))

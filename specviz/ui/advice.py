@@ -95,6 +95,7 @@ def advising(
     from specviz.bench.advising import advise, load_times
 
     yield from advise([request.but(prompt) for prompt in prompts], contestants, seconds)
+    yield Progress(0, fraction=1.0)
     yield from load_times(request.pair)
 
 

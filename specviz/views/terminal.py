@@ -119,6 +119,7 @@ class Advice:
     """Texts, any of which may hold the name of a model."""
 
     sentence: Said  # yes or no
+    more: Said  # what else is as good, or may be better, and how to find out; empty: nothing
     load: Said  # with how many requests at once it pays on a server; or that it pays only here; empty: not known
     head: tuple[Said, ...]  # of the table
     rows: tuple[tuple[Said, ...], ...]  # the fastest first
@@ -145,14 +146,14 @@ def advice(
     best, there, order = winner(offers), on_a_server(offers), ranked(offers)
     values = _values(best) | {"prompts": prompts, "machine": machine, "plain": best.plain}
     open_ones = may_be_best(offers, best)
-    sentences = [said(f"advice.{best.outcome}", **values), *_more(offers, best, open_ones)]
     undecided = best.outcome == "unclear" or bool(open_ones)
-    sentences += [longer] if undecided and longer else []
+    more = [*_more(offers, best, open_ones), *([longer] if undecided and longer else [])]
     served = [_only_here(best, there)] if best.only_here and best.outcome != "plain" else []
     served += [_load(there, times)] if there is not None and times is not None else []
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
     return Advice(
-        sentence=joined(sentences, " "),
+        sentence=said(f"advice.{best.outcome}", **values),
+        more=joined(more, " "),
         load=joined(filter(None, served), " "),
         head=tuple(said(f"advice.head_{name}") for name in head),
         rows=_offer_rows(order, best.plain),
@@ -168,7 +169,7 @@ def as_table(advice: Advice, say: Words) -> str:
     """For a terminal."""
     texts = _in_words(advice, say)
     flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in texts.flags]
-    parts = [f"{texts.sentence}\n{texts.load}".rstrip()]
+    parts = ["\n".join(filter(None, (texts.sentence, texts.more, texts.load)))]
     if flags:
         parts.append("\n".join([f"{texts.flags_head}:", *flags]))
     tables = [(texts.head, *texts.rows), texts.domains]

@@ -30,7 +30,7 @@ from specviz.parts.gemma_assistant import GemmaAssistant
 from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
-from specviz.records.words import words
+from specviz.records.words import joined, words
 from specviz.theory.roofline import BatchPoint, BatchTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui import advice as page
@@ -103,8 +103,9 @@ SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2),
 )
 def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays(offers, says, never, flags):
     said = told(*offers)
-    assert all(one in said.sentence for one in says) and not said.sentence.startswith(never)
-    assert never not in said.sentence and len(said.flags) == flags
+    sentence = f"{said.sentence} {said.more}"
+    assert all(one in sentence for one in says) and not sentence.startswith(never)
+    assert never not in sentence and len(said.flags) == flags
 
 
 def test_a_server_is_not_told_to_draft_in_as_few_bits_as_its_file_has():
@@ -134,12 +135,12 @@ def test_the_baseline_stands_in_the_sentence_and_at_its_place_in_the_table():
 def test_what_may_be_the_best_is_named_and_how_to_measure_on():
     steady, lucky, slow = offer("lookahead", 1.06, 1.02), offer("suffix", 1.71, 0.61), offer("medusa", 0.9, 0.7)
     said = in_words([steady, lucky, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
-    sentence = words().translated(said.sentence)
+    sentence = words().translated(joined([said.sentence, said.more], " "))
     assert said.undecided and sentence.endswith("it may be the best. Go on.")
     assert sentence.startswith("Yes: “Lookahead”") and "“Suffix” with γ = 4 (0.61 to 4.79 times) was faster" in sentence
     assert "Medusa" not in sentence
     decided = in_words([steady, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
-    assert not decided.undecided and "Go on" not in words().translated(decided.sentence)
+    assert not decided.undecided and "Go on" not in words().translated(decided.more)
 
 
 def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
