@@ -77,8 +77,11 @@ def winner(offers: Sequence[Offer]) -> Offer:
 
 
 def on_a_server(offers: Sequence[Offer]) -> Offer | None:
-    """The winner for a server: of those that it can gain from too, if that may pay."""
-    best = winner([offer for offer in offers if not offer.only_here] or offers)
+    """The winner, if it may pay; where it does so only here, that of the others that servers have."""
+    best = winner(offers)
+    if best.only_here:
+        rest = [offer for offer in offers if not offer.only_here and any(row.flags for row in server_flags(offer))]
+        best = winner(rest or offers)
     return None if best.only_here or best.outcome == "plain" else best
 
 

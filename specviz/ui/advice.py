@@ -17,7 +17,7 @@ from specviz.theory.roofline import BatchTimes
 from specviz.ui.contest import on_prompts
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, Visit, closing
-from specviz.views.run_messages import message, passes_words, title
+from specviz.views.run_messages import message, passes_words, time_left, title
 from specviz.views.tab_messages import to_use
 from specviz.views.terminal import advice, pair_words, prompts_words
 
@@ -84,8 +84,8 @@ def advise(
 def _now(contest: Contest, now: Progress) -> Said:
     if now.fraction >= 1:
         return said("advice.load_timing")
-    what = {"percent": int(100 * now.fraction), "seconds": f"{max(1.0, now.seconds_left or 0.0):.0f}"}
-    return joined([said("advice.seconds_left", **what), title(contest.entries[now.number])], " · ")
+    left = [] if now.seconds_left is None else [time_left(now.seconds_left)]
+    return joined([f"{100 * now.fraction:.0f} %", *left, title(contest.entries[now.number])])
 
 
 def advising(

@@ -12,7 +12,7 @@ from specviz.records.metrics import tolerance
 from specviz.records.rules import RULES
 from specviz.records.words import Said, joined, said, words
 from specviz.theory.statistics import SIGNIFICANT, noticed
-from specviz.views.run_messages import message
+from specviz.views.run_messages import message, time_left
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -87,10 +87,8 @@ def trial_message(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None,
 
 
 def _progress(trial: TrialInfo, counts: TrialCounts) -> Said:
-    values = {"n": counts.evidence.n, "runs": trial.runs}
-    if counts.seconds_left is None:
-        return said("lossless.running", **values)
-    return said("lossless.seconds_left", **values, seconds=counts.seconds_left)
+    runs = said("lossless.running", n=counts.evidence.n, runs=trial.runs)
+    return runs if counts.seconds_left is None else joined([runs, time_left(counts.seconds_left)])
 
 
 def greedy_message(trial: TrialInfo, tokens: Sequence[GreedyToken], phase: str) -> str:

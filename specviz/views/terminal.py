@@ -209,7 +209,7 @@ def _more(offers: Sequence[Offer], best: Offer, open_ones: Sequence[Offer]) -> I
 
 def _only_here(best: Offer, there: Offer | None) -> Said:
     rest = said("advice.nothing_there") if there is None else said("advice.there", **_values(there))
-    return joined([said("advice.only_here", stored=best.stored, bits=best.row.bits), rest], " ")
+    return joined([said("advice.only_here", drafter=_named(best), stored=best.stored, bits=best.row.bits), rest], " ")
 
 
 def _offer_rows(order: Sequence[Offer], plain: float) -> tuple[tuple[Said, ...], ...]:

@@ -110,7 +110,7 @@ def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays
 
 def test_a_server_is_not_told_to_draft_in_as_few_bits_as_its_file_has():
     def in_bits(stored: str | None) -> Offer:
-        found = offer("quantised_self", 1.3, 1.2)
+        found = offer("quantised_self", 1.6, 1.5)
         return replace(found, row=replace(found.row, bits=4), stored=stored)
 
     lookup = offer("prompt_lookup", 1.2, 1.1, 6)
@@ -118,8 +118,8 @@ def test_a_server_is_not_told_to_draft_in_as_few_bits_as_its_file_has():
         said = told(in_bits(stored), lookup)
         assert said.sentence.startswith("Yes: “Quantised target") and f"as {stored}" in said.load
         assert "is “Prompt lookup” with γ = 6" in said.load and said.flags_head.startswith("“Prompt lookup” with γ = 6")
-        alone = told(in_bits(stored), offer("medusa", 0.5, 0.45))
-        assert "Nothing else" in alone.load and not alone.flags and not alone.flags_head
+        alone = told(in_bits(stored), offer("medusa", 0.5, 0.45), offer("lookahead", 1.5, 1.4))
+        assert "Of what servers have" in alone.load and not alone.flags and not alone.flags_head
     for stored in (None, "Q8_0", "F16"):
         said = told(in_bits(stored), lookup)
         assert not said.load and "TARGET_IN_FEW_BITS" in said.flags[0][1]

@@ -30,9 +30,9 @@ export function verdictParts(host, { sentence, more, load, use, flags, flags_hea
   return [
     make("p", { class: "answer", part: "answer", text: sentence }),
     ...(more ? [make("p", { part: "more", text: more })] : []),
+    ...(use ? [make("p", { class: "winner" }, ...useButton(host, use))] : []),
     ...(load ? [make("p", { class: "quiet", part: "load", text: load })] : []),
     ...(lines.length ? [make("h3", { text: choice }), make("ul", { class: "flags", part: "flags" }, ...lines)] : []),
-    ...(use ? [make("p", { class: "winner" }, ...useButton(host, use))] : []),
     tableOf([head, ...bestOfEach(rows)], host.say("compare.table")),
     ...(domains.length ? [tableOf(domains, host.say("compare.by_domain"))] : []),
     make("p", { class: "quiet", text: about }), ...failed,

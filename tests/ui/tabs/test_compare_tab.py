@@ -403,7 +403,7 @@ def test_the_verdict_says_yes_or_no_first_and_its_winner_is_put_to_use(alone):
     give(page, "compare", [messages.message("verdict", phase="finished", text="", fraction=1.0, **told)])
     parts = page.locator("specviz-compare [part=verdict]")
     text = parts.inner_text()
-    order = ["Yes:", "Or", "Up to 4", "vLLM:", "Use it", "MTP", "How", "✗ Medusa: full"]
+    order = ["Yes:", "Or", "Use it", "Up to 4", "vLLM:", "MTP", "How", "✗ Medusa: full"]
     assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
     expect(parts.locator("tbody tr")).to_have_count(2)  # the best of each drafter
     parts.get_by_role("button", name="Use it").click()
