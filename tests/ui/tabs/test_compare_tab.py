@@ -557,6 +557,9 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     assert [row.locator("td").first.inner_text() for row in rows.all()] == ["all", domain, "tale"]
     assert page.evaluate("window.hit ?? null") is None and [one["repeats"] for one in compared(page, "rows")] == [2, 2]
     assert_no_sideways_scrolling(page)
+    # The choices made room for the results.
+    expect(page.locator("#remove-prompts")).to_be_hidden()
+    page.locator("[aria-controls=compare-choices]").click()
     page.locator("#remove-prompts").click()
     expect(page.locator("#prompts textarea")).to_have_value("")
     expect(page.locator("#remove-prompts")).to_have_count(0)
