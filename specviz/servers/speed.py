@@ -19,7 +19,7 @@ from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.words import Sentence
 from specviz.servers.answers import Ask
 from specviz.servers.connection import MOST_AT_ONCE
-from specviz.servers.engine import Asked
+from specviz.servers.engine import Asked, Engine
 from specviz.servers.turns import Timed, Turn, Way, take_turn, timed
 from specviz.theory.statistics import Ratio, TurnPair, ratio_of
 
