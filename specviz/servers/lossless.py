@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy
 
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import NEAR_TIE
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
@@ -33,8 +34,20 @@ ANSWERS, LENGTH, LEAST_TOKENS = 500, 16, 400
 #: The most answers, and requests at once where a server does not say how many it answers.
 MOST_ANSWERS, AT_ONCE = 20_000, 4
 
+#: New tokens of the greedy answer.
+GREEDY = 64
+
 #: Answers between two reports.
 REPORT_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """An answer at temperature 0 beside the reference's own choices after the same text."""
+
+    tokens: int
+    off: int  # tokens that are not the likeliest
+    gap: float  # by how many nats the worst of these is less likely; rounding explains up to `NEAR_TIE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,7 @@ class Lossless:
     tests: tuple[TestResult, ...] = ()
     filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
     finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
+    greedy: Greedy | None = None  # None of two servers
     sentence: Sentence | None = None  # what a maintainer could be sent
     most_off: Sentence | None = None  # which token is too frequent or too rare
     broken: SpecvizError | None = None  # why no more answers came
@@ -111,13 +125,17 @@ def test_samples(
     known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
     if not server.engine.names_ids:
-        text = "{engine} does not say which tokens it makes, so its samples cannot be judged."
-        yield replace(known, sentence=Sentence(text, engine=known.about.engine), over=True)
+        sentence = Sentence(
+            "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
+        )
+        yield replace(known, sentence=sentence, over=True)
         return
     sampling = _Sampling(server, known, budget, halted)
+    greedy = server.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
     drawn = yield from sampling.drawn(known)
     if second is None:
-        yield _judged(sampling.known, reference, drawn)  # type: ignore[arg-type]
+        known = replace(sampling.known, greedy=_greedy(sampling.known, reference, greedy))  # type: ignore[arg-type]
+        yield _judged(known, reference, drawn)  # type: ignore[arg-type]
     else:
         # Seeds of its own: two servers of one kind would draw alike from the same.
         others = _Sampling(second, replace(known, about=second.about(), seed=seed + answers), budget, halted)
@@ -149,7 +167,7 @@ class _Sampling:
                     while goes_on and len(makes) < (known.about.slots or AT_ONCE):
                         if (number := next(numbers, None)) is None:
                             break
-                        makes[pool.submit(self.server.answer, self._ask(number))] = number
+                        makes[pool.submit(self.server.answer, self.ask(number))] = number
                     if not makes:
                         break
                     for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
@@ -169,7 +187,7 @@ class _Sampling:
         self.known = _with(known, there, time.perf_counter() - began)
         return [_sample(there[number]) for number in sorted(there)]
 
-    def _ask(self, number: int) -> Ask:
+    def ask(self, number: int) -> Ask:
         known = self.known
         takes_ids = known.prompt_ids is not None and self.server.engine.takes_ids
         prompt: str | tuple[int, ...] = known.prompt_ids if takes_ids and known.prompt_ids else known.prompt
@@ -199,8 +217,9 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
     if evidence.tokens < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=evidence.tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(evidence.tokens))
+    if known.greedy is not None and known.greedy.gap > NEAR_TIE:
+        return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
         return _said(replace(known, verdict="consistent"))
     for filters in _filters(known, reference, samples, plain):
@@ -212,10 +231,34 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
     return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
 
 
+def _greedy(known: Lossless, reference: Reference, answer: Answer) -> Greedy | None:
+    """None where the first token is not known already."""
+    sample, gaps = _sample(answer), numpy.zeros(0)
+    for rows in reference.rows(known.prompt_ids or (), [sample], SamplingParams(temperature=1.0)):
+        chosen = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
+        gaps = numpy.append(gaps, rows.log_probs.max(-1) - chosen)
+    return Greedy(len(gaps), int((gaps > 0).sum()), float(gaps.max())) if len(gaps) else None
+
+
+def _parted(greedy: Greedy) -> Sentence:
+    return Sentence(
+        "At temperature 0 a token is {gap} nats less likely than the model's choice, which rounding does not explain.",
+        gap=f"{greedy.gap:.2f}",
+    )
+
+
 def _most_off(counts: TestResult, reference: Reference) -> Sentence:
     token, detail = reference.text(int(counts.detail["id"])), counts.detail
-    text = "The token {token} came {count} times where {expected} were expected."
-    return Sentence(text, token=token, count=round(detail["count"]), expected=round(detail["expected"]))
+    return Sentence(
+        "The token {token} came {count} times where {expected} were expected.",
+        token=token,
+        count=round(detail["count"]),
+        expected=round(detail["expected"]),
+    )
+
+
+def _too_few(tokens: int) -> Sentence:
+    return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
 
 
 def _evidence(
@@ -248,8 +291,7 @@ def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sampl
     tokens = sum(len(sample.ids) for sample in samples)
     known = replace(known, over=True, tokens=tokens)
     if min(tokens, sum(len(sample.ids) for sample in others)) < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(tokens))
     total = numpy.bincount([id for sample in (*samples, *others) for id in sample.ids])
     frequent = numpy.argsort(total)[::-1][:MOST_COUNTED]
     test = two_samples(*(_counts(of, frequent) for of in (samples, others)))
@@ -264,19 +306,27 @@ def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
 def _said(known: Lossless) -> Lossless:
     """With the sentence about the verdict."""
     values: dict[str, object] = {"answers": known.answers, "tokens": known.tokens, "temperature": known.temperature}
-    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip(), "p": f"{known.p_value or 0:.2g}"}
+    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip()}
+    p = "< 1e-300" if not known.p_value else f"= {known.p_value:.2g}"
     if known.verdict == "consistent":
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p = {p})."
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p {p}).",
+            p=p,
+            **values,
         )
     elif known.verdict == "truncated":
-        values["filters"] = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers follow the model cut off by {filters}, which was left on."
+        filters = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} follow the model cut off by "
+            "{filters}, which was left on.",
+            filters=filters,
+            **values,
         )
     else:
-        text = (
+        sentence = Sentence(
             "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn from the "
-            "model's distribution (p = {p})."
+            "model's distribution (p {p}).",
+            p=p,
+            **values,
         )
-    return replace(known, sentence=Sentence(text, **values))
+    return replace(known, sentence=sentence)

@@ -33,6 +33,7 @@ class ModelServer:
     logits: numpy.ndarray = field(default_factory=lambda: LOGITS)
     names_ids: bool = True
     fails_after: int = 10**9
+    greedily: float | numpy.ndarray = 0.0  # is added where nothing is drawn
     asked: list[Ask] = field(default_factory=list)
 
     def __post_init__(self):
@@ -50,7 +51,8 @@ class ModelServer:
             )
         generator, ids = numpy.random.default_rng(ask.seed), [0]
         while len(ids) <= ask.max_new_tokens:
-            ids.append(int(generator.choice(SIZE, p=self.probs[ids[-1]])))
+            probs = self.probs[ids[-1]]
+            ids.append(int(generator.choice(SIZE, p=probs) if ask.temperature else (probs + self.greedily).argmax()))
             if ids[-1] == END:
                 return Answer(ask, [Piece(0.0, "", tuple(ids[1:-1]), end="end")])  # as llama.cpp: without its end token
         return Answer(ask, [Piece(0.0, "", tuple(ids[1:]), end="length")])
@@ -90,7 +92,7 @@ def test_a_right_server_is_consistent_and_the_answer_s_end_counts():
 def test_without_the_ends_the_same_answers_would_be_called_wrong():
     """What makes the promise above: the test of this test."""
     server = ModelServer()
-    answers = [server.answer(Ask("", 10, seed=seed)) for seed in range(2000)]
+    answers = [server.answer(Ask("", 10, 1.0, seed)) for seed in range(2000)]
     from specviz.theory.sample_tests import SampleEvidence, together
 
     def judged(counting):
@@ -131,10 +133,18 @@ def test_the_temperature_that_was_asked_for_is_the_one_that_is_judged():
 def test_requests_are_neutral_seeded_one_by_one_and_give_the_prompt_by_its_tokens():
     server = ModelServer()
     judged_by(server, seed=5)
-    assert sorted(ask.seed for ask in server.asked) == list(range(5, 405))
-    assert {(ask.prompt, ask.temperature, ask.neutral, ask.max_new_tokens) for ask in server.asked} == {
-        ((0,), 1.0, True, 10)
-    }
+    drawn = [ask for ask in server.asked if ask.temperature]
+    assert sorted(ask.seed for ask in drawn) == list(range(5, 405))
+    assert {(ask.prompt, ask.temperature, ask.neutral, ask.max_new_tokens) for ask in drawn} == {((0,), 1.0, True, 10)}
+
+
+def test_a_greedy_text_that_is_not_the_model_s_is_told_from_a_near_tie():
+    right = judged_by(ModelServer())
+    assert (right.greedy.off, right.greedy.gap, right.verdict) == (0, 0.0, "consistent")
+    tied = judged_by(ModelServer(greedily=0.02 * numpy.random.default_rng(2).normal(size=SIZE)))
+    wrong = judged_by(ModelServer(greedily=numpy.arange(SIZE) == 3))
+    assert (tied.verdict, wrong.verdict) == ("consistent", "differs") and wrong.greedy.gap > 0.25 >= tied.greedy.gap
+    assert "rounding does not explain" in str(wrong.most_off)
 
 
 def test_nothing_is_claimed_of_what_is_not_known():
@@ -183,7 +193,7 @@ def test_an_engine_without_log_probabilities_of_prompts_says_what_else_would_do(
 
 def test_what_was_drawn_before_a_break_or_a_stop_is_judged():
     broken = judged_by(ModelServer(fails_after=200))
-    assert (broken.verdict, broken.answers) == ("consistent", 200) and "broke" in str(broken.broken)
+    assert (broken.verdict, broken.answers) == ("consistent", 199) and "broke" in str(broken.broken)
     seen = []
     for known in samples_tested(ModelServer(), REFERENCE, answers=2000, length=10, halted=lambda: len(seen) > 5):
         seen.append(known)
