@@ -46,7 +46,7 @@ class Engine:
     owners: ClassVar[frozenset[str]] = frozenset()  # how it calls itself in its list of models
     takes_ids: ClassVar[bool] = False  # whether a prompt may be token ids
     names_ids: ClassVar[bool] = False  # whether it says which tokens it made
-    takes_depth: ClassVar[bool] = False  # whether γ may be asked for by request
+    names_end: ClassVar[bool] = True  # whether the end token is one of them
     path: ClassVar[str] = "/v1/completions"
 
     def __init__(self, connection: Connection, models: list[dict[str, Any]], model: str | None = None):
@@ -106,6 +106,10 @@ class Engine:
 
     def drafter_in(self, answer: Answer) -> str | None:
         """The drafter that an answer names, if it does."""
+        return None
+
+    def samplers_in(self, answer: Answer) -> dict[str, float] | None:
+        """Which samplers beside the temperature an answer says were on, with their settings; None if it does not."""
         return None
 
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:

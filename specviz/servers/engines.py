@@ -22,6 +22,7 @@ class LlamaCpp(Engine):
 
     name, owners = "llama.cpp", frozenset({"llamacpp"})
     takes_ids = names_ids = True
+    names_end = False
     path = "/completion"
 
     def about(self) -> About:
@@ -75,11 +76,40 @@ class LlamaCpp(Engine):
             said=event if end else {},
         )
 
+    def samplers_in(self, answer: Answer) -> dict[str, float] | None:
+        settings = _settings_in(answer)
+        chain = settings.get("samplers")
+        if not isinstance(chain, list):
+            return None
+        values = {
+            name: round(float(settings[name]), 4)
+            for name, (sampler, off) in _LLAMA_CPP_SAMPLERS.items()
+            if sampler in chain and isinstance(settings.get(name), (int, float)) and settings[name] != off
+        }
+        return {name: value for name, value in values.items() if value > 0 or name.endswith("penalty")}
+
     def drafter_in(self, answer: Answer) -> str | None:
-        settings = answer.pieces[-1].said.get("generation_settings") if answer.pieces else None
-        types = settings.get("speculative.types") if isinstance(settings, dict) else None
+        types = _settings_in(answer).get("speculative.types")
         drafting = [name for name in str(types or "").split(",") if name not in ("", "none")]
         return ",".join(drafting) or ("none" if types else None)
+
+
+#: Settings of llama.cpp: the sampler that each belongs to, and the value that switches it off.
+_LLAMA_CPP_SAMPLERS: dict[str, tuple[str, float]] = {
+    "top_k": ("top_k", 0),
+    "top_p": ("top_p", 1),
+    "min_p": ("min_p", 0),
+    "typical_p": ("typ_p", 1),
+    "repeat_penalty": ("penalties", 1),
+    "presence_penalty": ("penalties", 0),
+    "frequency_penalty": ("penalties", 0),
+    "dry_multiplier": ("dry", 0),
+}
+
+
+def _settings_in(answer: Answer) -> dict[str, Any]:
+    settings = answer.pieces[-1].said.get("generation_settings") if answer.pieces else None
+    return settings if isinstance(settings, dict) else {}
 
 
 class Vllm(Engine):

@@ -17,11 +17,11 @@ from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
-from specviz.servers.engine import About, Asked
-from specviz.servers.references import Reference, Sample, SecondServer
+from specviz.servers.engine import About, Asked, Engine
+from specviz.servers.references import Law, Reference, Sample, SecondServer
 from specviz.theory.sample_tests import MOST_COUNTED, SampleEvidence, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
-from specviz.theory.truncation import TruncationEvidence
+from specviz.theory.truncation import GRID, TruncationEvidence
 
 Verdict = Literal["consistent", "differs", "truncated", "unknown"]
 
@@ -33,6 +33,12 @@ MOST_ANSWERS, AT_ONCE = 20_000, 4
 
 #: New tokens of the greedy answer.
 GREEDY = 64
+
+#: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
+PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
+
+#: So few tokens may be impossible under a filter, by rounding at its border.
+ACROSS = 0.002
 
 #: Answers between two reports.
 REPORT_EVERY = 20
@@ -68,10 +74,11 @@ class Lossless:
     p_value: float | None = None  # of all tests together
     tests: tuple[TestResult, ...] = ()
     filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
+    samplers: dict[str, float] | None = None  # that the server says were on beside the temperature
     finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
     greedy: Greedy | None = None  # None of two servers
     sentence: Sentence | None = None  # what a maintainer could be sent
-    most_off: Sentence | None = None  # which token is too frequent or too rare
+    most_off: Sentence | None = None  # which token is too frequent or too rare, or which temperature would fit
     broken: SpecvizError | None = None  # why no more answers came
     seconds: float = 0.0
     over: bool = False
@@ -130,7 +137,9 @@ def test_samples(
         # Seeds of its own: two servers of one kind would draw alike from the same.
         second = replace(known, about=reference.server.about(), seed=seed + answers)
         others = _Sampling(reference.server, second, budget, halted)
-        yield _compared(sampling.known, drawn, (yield from others.drawn(sampling.known)))
+        other = yield from others.drawn(sampling.known)
+        ends_apart = _ends_apart(engine, drawn), _ends_apart(reference.server.engine, other)
+        yield _compared(sampling.known, *ends_apart)
     else:
         greedy = engine.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
         drawn = yield from sampling.drawn(known)
@@ -178,7 +187,9 @@ class _Sampling:
             finally:
                 for future in makes:
                     future.cancel()
-        self.known = _with(known, there, time.perf_counter() - began)
+        known = _with(known, there, time.perf_counter() - began)
+        last = there[max(there)] if there else None
+        self.known = replace(known, samplers=self.server.engine.samplers_in(last) if last else None)
         return [_sample(there[number]) for number in sorted(there)]
 
     def ask(self, number: int) -> Ask:
@@ -205,21 +216,24 @@ def _sample(answer: Answer) -> Sample:
 
 def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
     """The verdict by the distributions that the tokens should come from."""
-    plain = SamplingParams(temperature=known.temperature)
-    evidence = _evidence(known, reference, samples, plain)
+    evidence = _evidence(known, reference, samples, Law(SamplingParams(temperature=known.temperature)))
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
     if evidence.tokens < LEAST_TOKENS:
         return replace(known, sentence=_too_few(evidence.tokens))
-    if known.greedy is not None and known.greedy.gap > NEAR_TIE:
-        return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
+        if known.greedy is not None and known.greedy.gap > NEAR_TIE:
+            return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
         return _said(replace(known, verdict="consistent"))
-    for filters in _filters(known, reference, samples, plain):
-        fits = _evidence(known, reference, samples, replace(plain, **filters))
-        if together(fits.tests()) >= SIGNIFICANT:
-            return _said(replace(known, verdict="truncated", filters=filters))
+    for settings, law in _explanations(known, reference, samples) if reference.whole else ():
+        fits = _evidence(known, reference, samples, law)
+        if together(fits.tests()) < SIGNIFICANT or fits.impossible > ACROSS * fits.tokens:
+            continue
+        if "temperature" in settings:
+            fitting = Sentence("They fit temperature {temperature}.", temperature=f"{settings['temperature']:.2f}")
+            return replace(_said(replace(known, verdict="differs")), most_off=fitting)
+        return _said(replace(known, verdict="truncated", filters=settings))
     known = _said(replace(known, verdict="differs"))
     counts = next(test for test in tests if test.name == "counts")
     return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
@@ -228,9 +242,11 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
 def _greedy(known: Lossless, reference: Reference, answer: Answer) -> Greedy | None:
     """None where the first token is not known already."""
     sample, gaps = _sample(answer), numpy.zeros(0)
-    for rows in reference.rows(known.prompt_ids or (), [sample], SamplingParams(temperature=1.0)):
+    for rows in reference.rows(known.prompt_ids or (), [sample], Law(SamplingParams(temperature=1.0))):
         chosen = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
-        gaps = numpy.append(gaps, rows.log_probs.max(-1) - chosen)
+        # Of tokens that are not listed only their sum is known, as column 0: it stands for no token.
+        best = rows.log_probs[:, 0 if reference.whole else 1 :].max(-1)
+        gaps = numpy.append(gaps, (best - chosen).clip(min=0))
     return Greedy(len(gaps), int((gaps > 0).sum()), float(gaps.max())) if len(gaps) else None
 
 
@@ -255,29 +271,44 @@ def _too_few(tokens: int) -> Sentence:
     return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
 
 
-def _evidence(
-    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> SampleEvidence:
-    evidence = SampleEvidence()
-    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
+def _evidence(known: Lossless, reference: Reference, samples: Sequence[Sample], law: Law) -> SampleEvidence:
+    filtered = law != Law(SamplingParams(temperature=known.temperature))
+    evidence = SampleEvidence(lenient=filtered)
+    for rows in reference.rows(known.prompt_ids or (), samples, law):
         evidence.add(rows)
     return evidence
 
 
-def _filters(
-    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> Iterator[dict[str, Any]]:
-    """The filters that may explain what is missing: each alone, then all of them. Where only the likeliest tokens of a
-    row are known, so is nothing of what is missing."""
+def _explanations(
+    known: Lossless, reference: Reference, samples: Sequence[Sample]
+) -> Iterator[tuple[dict[str, float], Law]]:
+    """What may have been done to the model's distribution, the likeliest first: what the server says, the filters by
+    what is missing, each alone and all of them; a penalty on repetition, and another temperature."""
+    plain, few = SamplingParams(temperature=known.temperature), samples[:FITTED]
+    if known.samplers and set(known.samplers) <= {*GRID, "repeat_penalty"}:
+        yield known.samplers, _law(known, known.samplers)
     truncation = TruncationEvidence()
-    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
-        if rows.ids.ndim > 1:
-            return
+    for rows in reference.rows(known.prompt_ids or (), samples, Law(plain)):
         truncation.add(rows)
-    settings = {name: int(value) if name == "top_k" else value for name, value in truncation.found().items()}
-    yield from ({name: value} for name, value in settings.items())
-    if len(settings) > 1:
-        yield settings
+    found = truncation.found()
+    yield from (({name: value}, _law(known, {name: value})) for name, value in found.items())
+    if len(found) > 1:
+        yield found, _law(known, found)
+    off = {value: abs(_evidence(known, reference, few, Law(plain, value)).surprisal().statistic) for value in PENALTIES}
+    penalty = min(off, key=lambda value: off[value])
+    yield {"repeat_penalty": penalty}, Law(plain, penalty)
+    temperature = known.temperature
+    for _ in range(NEWTON_STEPS):
+        law = _law(known, {"temperature": temperature})
+        temperature = min(10.0, temperature / _evidence(known, reference, few, law).sharper)
+    yield {"temperature": temperature}, _law(known, {"temperature": temperature})
+
+
+def _law(known: Lossless, settings: dict[str, float]) -> Law:
+    named: dict[str, Any] = {name: value for name, value in settings.items() if name != "repeat_penalty"}
+    named |= {"top_k": int(settings["top_k"])} if "top_k" in settings else {}
+    sampling = replace(SamplingParams(temperature=known.temperature), **named)
+    return Law(sampling, settings.get("repeat_penalty", 1.0))
 
 
 def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sample]) -> Lossless:
@@ -293,8 +324,14 @@ def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sampl
     return _said(replace(known, verdict="consistent" if test.p_value >= SIGNIFICANT else "differs"))
 
 
+def _ends_apart(engine: Engine, samples: Sequence[Sample]) -> list[Sample]:
+    """Without the end tokens, which only some engines name."""
+    return [replace(each, ids=each.ids[:-1]) if each.ended and engine.names_end else each for each in samples]
+
+
 def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
-    return numpy.array([[sample.ids.count(int(id)) for id in frequent] for sample in samples], float)
+    """How often each of the frequent tokens stands in each answer, and whether the answer ended."""
+    return numpy.array([[*(each.ids.count(int(id)) for id in frequent), each.ended] for each in samples], float)
 
 
 def _said(known: Lossless) -> Lossless:

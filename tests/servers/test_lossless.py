@@ -12,7 +12,7 @@ from specviz.records.settings import SamplingParams
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.engine import About
 from specviz.servers.lossless import test_samples as samples_tested
-from specviz.servers.references import OwnReference, Sample, SecondServer, TargetReference
+from specviz.servers.references import Law, OwnReference, Sample, SecondServer, TargetReference
 from specviz.servers.server import Server
 
 #: The model: the distribution of the next token after each one; the last token ends a text.
@@ -39,7 +39,12 @@ class ModelServer:
     def __post_init__(self):
         self.probs = probs_of(self.logits)
         self.engine = SimpleNamespace(
-            names_ids=self.names_ids, takes_ids=True, tokenise=lambda prompt: (0,), answer=self.answer
+            names_ids=self.names_ids,
+            takes_ids=True,
+            names_end=False,
+            tokenise=lambda prompt: (0,),
+            samplers_in=lambda answer: None,
+            answer=self.answer,
         )
 
     def about(self):
@@ -100,7 +105,7 @@ def test_without_the_ends_the_same_answers_would_be_called_wrong():
     def judged(counting):
         evidence = SampleEvidence()
         samples = [Sample(answer.ids, answer.end == "end" and counting) for answer in answers]
-        for rows in REFERENCE.rows((0,), samples, SamplingParams(temperature=1.0)):
+        for rows in REFERENCE.rows((0,), samples, Law(SamplingParams(temperature=1.0))):
             evidence.add(rows)
         return together(evidence.tests())
 
@@ -177,13 +182,13 @@ def test_vllm_s_own_log_probabilities_are_a_reference(replay):
     engine = Server(replay("vllm_0_32_plain").url).engine
     assert engine.tokenise("Once upon a time there was a little girl who lived in a")[:2] == (2165, 323)
     with pytest.raises(SpecvizError, match="temperature 1"):
-        next(OwnReference(engine).rows((0,), [Sample((1,))], SamplingParams(temperature=0.5)))
+        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=0.5))))
 
 
 def test_an_engine_without_log_probabilities_of_prompts_says_what_else_would_do(replay):
     engine = Server(replay("llama_cpp_b10434_plain").url).engine
     with pytest.raises(SpecvizError, match="name the model that it serves"):
-        next(OwnReference(engine).rows((0,), [Sample((1,))], SamplingParams(temperature=1.0)))
+        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=1.0))))
 
 
 def test_what_was_drawn_before_a_break_or_a_stop_is_judged():
