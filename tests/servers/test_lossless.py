@@ -121,7 +121,7 @@ def test_a_server_that_draws_from_something_else_differs(change):
     assert change == "temperature" or "The token 't3' came" in str(known.most_off)
 
 
-@pytest.mark.parametrize(("name", "value"), [("top_k", 5), ("top_p", 0.7)])
+@pytest.mark.parametrize(("name", "value"), [("top_k", 5), ("top_k", 7), ("top_p", 0.7), ("min_p", 0.05)])
 def test_a_filter_is_named_and_is_no_wrong_rule(name, value):
     import torch
 
@@ -131,6 +131,26 @@ def test_a_filter_is_named_and_is_no_wrong_rule(name, value):
     known = judged_by(ModelServer(torch.log(probs).clamp_min(-1e4).numpy()))
     assert known.verdict == "truncated" and known.filters == {name: value}
     assert f"{name.replace('_', '-')} {value}" in str(known.sentence)
+
+
+def test_a_penalty_on_repetition_and_another_temperature_are_told_from_a_wrong_rule():
+    class Penalised(ModelServer):
+        def answer(self, ask):
+            generator, ids = numpy.random.default_rng(ask.seed), [0]
+            while len(ids) <= ask.max_new_tokens and END not in ids:
+                logits = LOGITS[ids[-1]].copy()
+                seen = sorted(set(ids))
+                logits[seen] = numpy.where(logits[seen] > 0, logits[seen] / 1.3, logits[seen] * 1.3)
+                greedy = ask.temperature == 0
+                ids.append(int(logits.argmax() if greedy else generator.choice(SIZE, p=probs_of(logits))))
+            ended = ids[-1] == END
+            return Answer(ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")])
+
+    known = judged_by(Penalised())
+    assert (known.verdict, known.filters) == ("truncated", {"repeat_penalty": 1.3})
+    warmer = judged_by(ModelServer(LOGITS / 0.7))
+    temperature = str(warmer.most_off).removeprefix("They fit temperature ").removesuffix(".")
+    assert warmer.verdict == "differs" and abs(float(temperature) - 0.7) < 0.05
 
 
 def test_the_temperature_that_was_asked_for_is_the_one_that_is_judged():
