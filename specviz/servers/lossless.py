@@ -37,6 +37,9 @@ GREEDY = 64
 #: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
 PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
 
+#: How many times larger the p-value must be with settings that explain the samples: fitted ones always help a little.
+CLEARER = 1000.0
+
 #: So few tokens may be impossible under a filter, by rounding at its border.
 ACROSS = 0.002
 
@@ -219,16 +222,18 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
     evidence = _evidence(known, reference, samples, Law(SamplingParams(temperature=known.temperature)))
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
-    known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
+    p_value = together(tests)
+    known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=p_value)
     if evidence.tokens < LEAST_TOKENS:
         return replace(known, sentence=_too_few(evidence.tokens))
-    if known.p_value is not None and known.p_value >= SIGNIFICANT:
+    if p_value >= SIGNIFICANT:
         if known.greedy is not None and known.greedy.gap > NEAR_TIE:
             return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
         return _said(replace(known, verdict="consistent"))
     for settings, law in _explanations(known, reference, samples) if reference.whole else ():
         fits = _evidence(known, reference, samples, law)
-        if together(fits.tests()) < SIGNIFICANT or fits.impossible > ACROSS * fits.tokens:
+        explained = max(SIGNIFICANT, p_value * CLEARER)
+        if together(fits.tests()) < explained or fits.impossible > ACROSS * fits.tokens:
             continue
         if "temperature" in settings:
             fitting = Sentence("They fit temperature {temperature}.", temperature=f"{settings['temperature']:.2f}")

@@ -144,13 +144,22 @@ def test_a_penalty_on_repetition_and_another_temperature_are_told_from_a_wrong_r
                 greedy = ask.temperature == 0
                 ids.append(int(logits.argmax() if greedy else generator.choice(SIZE, p=probs_of(logits))))
             ended = ids[-1] == END
-            return Answer(ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")])
+            return Answer(
+                ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")]
+            )
 
     known = judged_by(Penalised())
     assert (known.verdict, known.filters) == ("truncated", {"repeat_penalty": 1.3})
     warmer = judged_by(ModelServer(LOGITS / 0.7))
     temperature = str(warmer.most_off).removeprefix("They fit temperature ").removesuffix(".")
     assert warmer.verdict == "differs" and abs(float(temperature) - 0.7) < 0.05
+
+
+def test_a_bias_that_a_sample_hardly_shows_is_not_explained_away():
+    """Of settings that are fitted some make any sample a little likelier: here, at the fifth, a temperature of 0.96."""
+    for seed in range(0, 5000, 1000):
+        known = judged_by(ModelServer(LOGITS + 0.4 * (numpy.arange(SIZE) == 3)), seed=seed)
+        assert known.verdict == "differs" and "The token 't3' came" in str(known.most_off)
 
 
 def test_the_temperature_that_was_asked_for_is_the_one_that_is_judged():
