@@ -108,8 +108,8 @@ def most_of(
     Raises SpecvizError (field ``prompts``, ``tokens``, ``loads``, ``depths`` or ``budget``) for what cannot be asked.
     """
     _check(prompts, tokens, loads, depths, budget)
-    warm_ups = (2 + len(depths)) * min(len(prompts), WARM_UP_PROMPTS) + 2 * sum(loads)
-    ways = dict.fromkeys(loads, 2) | {1: 2 + len(depths)}
+    ways = dict.fromkeys(loads, 2) | {1: 2 + len(depths)}  # which take turns at each load
+    warm_ups = ways[1] * min(len(prompts), WARM_UP_PROMPTS) + 2 * sum(load for load in ways if load > 1)
     answers = sum(ways[load] * _turns(load, len(prompts)) * _answers(load) for load in ways)
     return Most(warm_ups + answers, warm_ups * WARM_UP_TOKENS + answers * tokens, budget)
 
@@ -246,8 +246,10 @@ class _Measuring:
                 "plain",
                 server=other.address.shown,
             )
-        if any(answer.text != due.text for answer, due in zip(usual.answers, without.answers)):
-            self._remark("The two servers' greedy texts differ: is it the same model, with the same weights?")
+        differing = sum(answer.text != due.text for answer, due in zip(usual.answers, without.answers))
+        if differing:
+            text = "Of {all} greedy texts {n} differ between the servers: by rounding, or it is not the same model."
+            self._remark(text, all=len(usual.answers), n=differing)
         self.plain = Way(other)
         self.speed = replace(self.speed, against="server", plain_url=other.address.shown)
 

@@ -59,6 +59,7 @@ def serving(server: SmallServer, certificate: str | None = None) -> Iterator[Sma
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # which would wait 40 ms for the client between head and body
 
         def answer(self) -> None:
             length = int(self.headers.get("content-length") or 0)

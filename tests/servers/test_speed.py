@@ -1,0 +1,167 @@
+"""What a server's speed is measured from: whose turn it is, how much is asked for, and what is said where it ends."""
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import pytest
+from small_server import Asked, Reply, SmallServer, serving
+
+from specviz.records.errors import SpecvizError
+from specviz.records.prompts import Preset
+from specviz.servers.answers import Ask
+from specviz.servers.counters import counted_between
+from specviz.servers.server import Server
+from specviz.servers.speed import measure_speed, most_of
+from specviz.servers.turns import Turn
+
+PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]
+COUNTERS = {"num_drafts": 0, "num_draft_tokens": 1, "num_accepted_tokens": 2}
+
+
+class Llama(SmallServer):
+    """Counts like llama.cpp's server: rounds of γ draft tokens, of which one is accepted. honours: whether a depth in a
+    request changes γ. takes: requests at once, more are refused."""
+
+    def __init__(self, depth=4, honours=True, takes=64, pause=0.0, silent=False):
+        super().__init__(
+            {"/completion": self.complete, "/metrics": self.metrics, "/props": Reply.json({"total_slots": 2})}
+        )
+        self.replies["/v1/models"] = Reply.json({"data": [{"id": "m", "owned_by": "llamacpp"}]})
+        self.depth, self.honours, self.takes, self.pause, self.silent = depth, honours, takes, pause, silent
+        self.counted, self.at_once, self.most_at_once, self.lock = [0, 0, 0], 0, 0, threading.Lock()
+
+    def complete(self, asked: Asked) -> Reply:
+        depth = asked.body.get("speculative.n_max", self.depth) if self.honours else self.depth
+        tokens = asked.body["n_predict"]
+        passes = tokens // 2 if depth else 0
+        with self.lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            if self.at_once > self.takes:
+                self.at_once -= 1
+                return Reply.json({"error": "slow down"}, 429)
+            for place, count in enumerate((passes, passes * depth, passes)):
+                self.counted[place] += count
+        timings = {"predicted_ms": 10.0, "draft_n": passes * depth, "draft_n_accepted": passes}
+        answer = {"content": "x" * tokens, "tokens": [1] * tokens, "tokens_predicted": tokens, "timings": timings}
+
+        def parts():
+            yield self.pause
+            yield json.dumps(answer | {"stop": True, "stop_type": "limit"})
+            with self.lock:
+                self.at_once -= 1
+
+        return Reply(parts())
+
+    def metrics(self, _: Asked) -> Reply:
+        names = {f"llamacpp:spec_decode_{name}_total": self.counted[place] for name, place in COUNTERS.items()}
+        return Reply(["".join(f"{name} {count}\n" for name, count in names.items())])
+
+    @property
+    def answers(self):
+        return [asked.body for asked in self.asked if asked.path == "/completion"]
+
+
+@contextmanager
+def llama(**settings):
+    with serving(Llama(**settings)) as server:
+        yield server, Server(server.url)
+
+
+def measured(server, **options):
+    *_, speed = measure_speed(server, **{"prompts": PROMPTS, "tokens": 32, "loads": (1, 4)} | options)
+    return speed
+
+
+def test_a_server_that_goes_without_speculation_when_asked_takes_turns_with_itself():
+    with llama(pause=0.01) as (llama_server, server):
+        speed = measured(server, depths=(2, 9))
+    assert speed.against == "request" and speed.over and speed.requests == len(llama_server.answers)
+    one, four = speed.by_load
+    assert (one.load, four.load) == (1, 4) and one.speedup.interval and four.speedup.interval
+    assert (one.measured.tokens_per_pass, one.measured.passes, one.plain.drafted) == (2.0, 16 * 6, 0)
+    # ABC, CBA, ABC …, on each prompt in turn.
+    timed = [body for body in llama_server.answers if body["n_predict"] == 32]
+    depths = [body.get("speculative.n_max") for body in timed]
+    assert depths[:24] == [None, 0, 2, 9, 9, 2, 0, None] * 3
+    assert [body["prompt"] for body in timed[:12]] == ["Once"] * 4 + ["def"] * 4 + ["Once"] * 4
+    # At load 4 as many requests at a time, never more; the same prompts and seeds for both.
+    assert llama_server.most_at_once == 4
+    turns = [timed[start : start + 8] for start in range(24, len(timed), 8)]
+    for number, (first, second) in enumerate(zip(turns[::2], turns[1::2], strict=True)):
+        whose = [{body.get("speculative.n_max") for body in turn} for turn in (first, second)]
+        assert whose == [{None}, {0}][:: 1 if number % 2 == 0 else -1]
+        asked = [sorted((body["seed"], body["prompt"]) for body in turn) for turn in (first, second)]
+        assert asked[0] == asked[1]
+    assert [pace.depth for pace in speed.by_depth] == [2, 9]
+    assert [pace.domain for pace in speed.by_domain] == ["prose", "code"]
+    assert json.loads(json.dumps(asdict(speed)))["by_load"][0]["speedup"].keys() == {"value", "low", "high"}
+
+
+def test_what_is_asked_for_by_request_is_believed_only_when_it_was_done():
+    with llama(honours=False) as (llama_server, server):
+        speed = measured(server, depths=(2, 4), loads=(1, 2))
+        assert not {0, 2} & {body.get("speculative.n_max") for body in llama_server.answers if body["n_predict"] == 32}
+    assert speed.against is None and all(pace.speedup is None and pace.plain is None for pace in speed.by_load)
+    assert any("drafted all the same" in remark for remark in speed.remarks)
+    # It drafts 4 as it is set up, so asking for 4 is no lie.
+    assert [pace.depth for pace in speed.by_depth] == [4] and any(remark.endswith(": 2.") for remark in speed.remarks)
+
+
+def test_a_second_server_is_the_other_side_unless_it_speculates_as_well():
+    with llama(honours=False) as (_, server), llama(depth=0) as (_, plain), llama() as (_, drafting):
+        speed = measured(server, plain=plain, loads=(1,))
+        assert (speed.against, speed.plain_url) == ("server", plain.address.shown) and speed.by_load[0].speedup
+        with pytest.raises(SpecvizError, match="speculates as well") as refused:
+            measured(server, plain=drafting)
+        assert refused.value.field == "plain"
+        assert any("drafted nothing" in remark for remark in measured(plain, loads=(1,)).remarks)
+
+
+def test_no_more_is_asked_for_than_was_said():
+    sizes = {"prompts": PROMPTS * 2, "tokens": 40, "loads": (2, 3), "depths": (1,)}
+    most = most_of(**sizes)
+    with llama() as (llama_server, server):
+        speed = measured(server, **sizes)
+        asked = llama_server.answers
+    assert speed.most == most and len(asked) == most.requests
+    assert sum(body["n_predict"] for body in asked) == most.tokens
+    for field, wrong in {"prompts": [], "tokens": 0, "loads": (1, 65), "depths": (-1,), "budget": 0.0}.items():
+        with pytest.raises(SpecvizError) as refused:
+            most_of(**{"prompts": PROMPTS} | {field: wrong})
+        assert refused.value.field == field
+
+
+def test_requests_that_are_refused_end_it_and_what_was_measured_stays():
+    with llama(takes=3, pause=0.02) as (_, server):
+        speed = measured(server, loads=(1, 2, 8))
+    assert [pace.load for pace in speed.by_load] == [1, 2] and speed.over
+    assert "at 8 requests at a time" in speed.remarks[-1] and "status 429" in speed.remarks[-1]
+    assert any("more requests at a time than 2" in remark for remark in speed.remarks), "its slots"
+    with llama(takes=0) as (_, server), pytest.raises(SpecvizError, match="status 429"):
+        measured(server)
+
+
+def test_it_ends_where_it_is_closed_or_its_time_is_over():
+    with llama() as (llama_server, server):
+        growing = measure_speed(server, prompts=PROMPTS, tokens=32, loads=(1, 4))
+        so_far = next(speed for speed in growing if speed.by_load)
+        growing.close()
+        asked = len(llama_server.answers)
+        assert (so_far.by_load[0].measured.requests, so_far.over) == (1, False) and 0 < so_far.fraction < 1
+        assert asked < so_far.most.requests
+    with llama(pause=0.2) as (_, server):
+        speed = measured(server, budget=0.1)
+    assert speed.over and not speed.by_load and any("time was over" in remark for remark in speed.remarks)
+
+
+def test_passes_are_not_guessed_where_others_use_the_server_too():
+    with llama() as (_, server):
+        before = server.engine.scrape()
+        ours = server.answer(Ask("Once", 32))
+        alone = counted_between(before, server.engine.scrape())
+        server.answer(Ask("Once", 32))
+        shared = counted_between(before, server.engine.scrape())
+    assert Turn((0,), (ours,), 1.0, alone).passes == 16 and Turn((0,), (ours,), 1.0, shared).passes is None
