@@ -91,7 +91,7 @@ export function handlersOf(view, ask) {
 function begin(view, key, recorded = "") {
   resetPlayback(view, !recorded || playsByItself());
   view.begin(key);
-  keep("run", recorded ? null : key);
+  if (!view.host.hasAttribute("apart")) keep("run", recorded ? null : key);
   view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet

@@ -1,0 +1,181 @@
+"""The Server tab: an inference server that runs elsewhere, watched round by round; or its own numbers, pasted.
+
+No model is needed for that, and so nothing here waits in the line for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from specviz.records.errors import SpecvizError
+from specviz.records.prompts import PRESETS
+from specviz.records.runs import Round
+from specviz.records.words import Words
+from specviz.servers.answers import Ask
+from specviz.servers.server import Server, Watch
+from specviz.ui.components import QUEUED, server_view
+from specviz.ui.desk import Desk, Tab
+from specviz.ui.downloads import SUFFIXES, run_files
+from specviz.ui.orders import read_form
+from specviz.ui.runner import Recent, Runner, Stops, beside_the_line
+from specviz.ui.visitors import Visitors
+from specviz.views.run_messages import message
+from specviz.views.server_messages import ShownWatch, about_message, problem
+
+#: How many servers are asked at a time, for all visitors: each takes a thread.
+MOST_ASKED = 12
+_asked = threading.BoundedSemaphore(MOST_ASKED)
+
+#: New tokens that the form begins with.
+NEW_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a visitor enters."""
+
+    server: str
+    server_key: str = field(repr=False)  # no traceback shows it
+    server_model: str
+    prompt: str
+    max_new_tokens: float
+    temperature: float
+    neutral: bool
+
+    def ask(self, most_tokens: int) -> Ask:
+        """Raises SpecvizError with the field's name."""
+        named = ("prompt", "max_new_tokens", "temperature")
+        settings = read_form({name: getattr(self, name) for name in named})
+        if settings.max_new_tokens > most_tokens:
+            raise SpecvizError("Enter a whole number from 1 to {most}.", "max_new_tokens", most=most_tokens)
+        return Ask(settings.prompt, settings.max_new_tokens, settings.sampling.temperature, neutral=self.neutral)
+
+
+def create_server_tab(desk: Desk) -> Tab:
+    ask_servers(desk.runner, desk.visitors, desk.say)
+    return Tab()
+
+
+def ask_servers(runner: Runner, visitors: Visitors, say: Words) -> None:
+    """Lays out the form with its cards, and wires it. It needs no desk: pages without models have it as well."""
+    asking = Asking(runner, visitors.watches, say)
+
+    def stop_asking(wanted: dict[str, Any]) -> None:
+        asking.stops.press(str(wanted["visit"]))
+
+    functions = {"missing_rounds": asking.missing_rounds, "run_file": asking.run_file, "stop_asking": stop_asking}
+    view = server_view(say, asking.offer, functions)
+
+    def on_asked(wanted: gr.EventData) -> Iterator[str]:
+        yield from asking.answers(wanted.what, str(wanted.visit), wanted.form)
+
+    view.submit(on_asked, None, view, **QUEUED)
+
+
+@dataclass
+class Asking:
+    """What visitors of a page in one language ask of servers."""
+
+    runner: Runner
+    watches: Recent[str, ShownWatch]
+    say: Words
+    stops: Stops = field(default_factory=Stops)
+
+    @property
+    def offer(self) -> dict[str, Any]:
+        """What the form begins with."""
+        servers = self.runner.deployment.servers
+        most = self.runner.deployment.max_new_tokens
+        fields = {"prompt": PRESETS[0].prompt, "max_new_tokens": min(NEW_TOKENS, most), "temperature": 1.0}
+        return {"servers": servers, "most_tokens": most, "fields": fields}
+
+    def answers(self, what: str, visit: str, form: dict[str, Any]) -> Iterator[str]:
+        """The messages to what is asked: ``about``, ``watch``. visit: names this press of a button, which Stop ends."""
+        halt = self.stops.flag(visit)
+        try:
+            yield message(what, phase="running")
+            yield from _ASKED[what](self, Form(**form), halt)
+        except SpecvizError as error:
+            yield message(what, phase="failed", problem=problem(error, self.say))
+
+    @contextlib.contextmanager
+    def server(self, form: Form) -> Iterator[Server]:
+        """The server, which is left however it goes: what still waits for it ends with its next word."""
+        listed = self.runner.deployment.servers
+        with contextlib.closing(Server(form.server, form.server_key, form.server_model, listed)) as server:
+            yield server
+
+    def about(self, form: Form, halt: threading.Event) -> Iterator[str]:
+        with self.server(form) as server:
+            for batch in _until(halt, lambda: iter([server.about()])):
+                yield from map(about_message, batch)
+
+    def watch(self, form: Form, halt: threading.Event) -> Iterator[str]:
+        ask, shown = form.ask(self.runner.deployment.max_new_tokens), None
+        with self.server(form) as server:
+            try:
+                for batch in _until(halt, partial(_watched, server, ask)):
+                    if shown is None and batch:
+                        shown = ShownWatch(uuid.uuid4().hex, batch.pop(0), self.say)
+                        self.watches[shown.key] = shown
+                    if shown is not None:
+                        yield shown.message(batch)
+            except SpecvizError as error:
+                if shown is None:
+                    raise
+                yield shown.message([], "failed", error)
+                return
+        if shown is not None:
+            yield shown.message([], "stopped" if halt.is_set() else "finished")
+
+    def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
+        """As `LiveRuns.missing_rounds`."""
+        shown, first = self.watches.get(str(wanted.get("run"))), wanted.get("first")
+        return shown.missing_rounds(first) if shown and isinstance(first, int) and first >= 0 else []
+
+    def run_file(self, wanted: dict[str, Any]) -> list[str] | None:
+        """Name and text of one of the files of a run that was watched; None once it is no longer kept."""
+        shown = self.watches.get(str(wanted.get("run")))
+        if shown is None or wanted.get("suffix") not in SUFFIXES:
+            return None
+        path = run_files(shown.run(), self.say).paths[SUFFIXES.index(wanted["suffix"])]
+        return [path.name, path.read_text(encoding="utf-8")]
+
+
+_ASKED: dict[str, Callable[[Asking, Form, threading.Event], Iterator[str]]] = {
+    "about": Asking.about,
+    "watch": Asking.watch,
+}
+
+
+def _watched(server: Server, ask: Ask) -> Iterator[Watch | Round]:
+    """The watch, then its rounds."""
+    watch = server.watch(ask)
+    yield watch
+    yield from watch
+
+
+def _until(halt: threading.Event, work: Callable[[], Iterator[Any]]) -> Iterator[list[Any]]:
+    """What asking a server comes to, in batches that may be empty, until `halt` is set."""
+    with contextlib.closing(beside_the_line(partial(_among_few, work))) as batches:
+        for batch in batches:
+            yield batch
+            if halt.is_set():
+                return
+
+
+def _among_few(work: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    if not _asked.acquire(blocking=False):
+        raise SpecvizError("{count} servers are being asked already: try again in a moment.", count=MOST_ASKED)
+    try:
+        yield from work()
+    finally:
+        _asked.release()
