@@ -18,7 +18,7 @@ from specviz.records.runs import Round, Run
 from specviz.records.words import Said, Words, said
 from specviz.servers.engines import About
 from specviz.servers.server import Watch
-from specviz.views.charts import Trail
+from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import Charts, end_message, headline, message, opening, rounds_message
 from specviz.views.served_diagnosis import findings
 
@@ -59,7 +59,7 @@ class ShownWatch:
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
     drafting: Tally = field(default_factory=Tally)  # of the rounds that verified a draft, as servers count
-    turn: int = 0  # whose turn it is among the charts
+    batches: int = 0
 
     def add(self, rounds: Sequence[Round]) -> None:
         self.rounds += rounds
@@ -138,8 +138,10 @@ class ShownWatch:
         )
 
     def _rounds_message(self, rounds: Sequence[Round]) -> str:
-        self.turn += 1
-        return rounds_message(self.key, rounds, {}, figures=self.figures, charts=self.charts(self.turn))
+        turn, due = divmod(self.batches, BATCHES_PER_CHART)
+        self.batches += 1
+        charts = None if due else self.charts(turn)
+        return rounds_message(self.key, rounds, {}, figures=self.figures, charts=charts)
 
     def _ending(self) -> Said:
         reason = self.watch.run().stop_reason

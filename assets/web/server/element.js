@@ -143,13 +143,13 @@ class SpecvizServer extends SpecvizElement {
   }
 
   /** What every answer tells: what runs there, what is wrong, and whether it is over. @param {Message} message */
-  tellAbout({ kind, phase, about, problem }) {
+  tellAbout({ kind, phase, about, problem, run }) {
     if (about) this.renderFacts(about);
     if (phase === "running") return;
     this.asking = null;
     this.showBusy();
     setText(this.ui.cards[kind].says, problem && !(problem.field in this.ui.problems) ? problem.text : "");
-    if (problem) this.complain(problem.field, problem.text, true);
+    if (problem) this.complain(problem.field, problem.text, !run?.length); // whoever looks at rounds stays with them
   }
 
   /** @param {string} name of a field @param {string} text what is wrong with it @param {boolean} [lead] the reader there */

@@ -30,7 +30,7 @@ export function watchCard(host) {
   const card = make("section", { class: "card", "aria-label": say("server.watch_title") }, make("h2", { text: say("server.watch_title") }),
     make("p", { class: "lead", text: say("server.watch_lead") }), host.field("prompt", make("textarea", { rows: 3 })),
     make("div", { class: "typed" }, number("max_new_tokens", { min: 1, step: 1 }), number("temperature", { min: 0, max: 2, step: 0.1 }), neutral),
-    host.action("watch"), ui.shown, ui.plain, ui.how, ui.counts, ui.doctor, make("slot", { name: "charts" }), ui.files);
+    host.action("watch"), ui.shown, ui.plain, ui.how, ui.counts, make("slot", { name: "charts" }), ui.files, ui.doctor);
   ui.cards.watch.card = card;
   return card;
 }
@@ -46,7 +46,7 @@ export function renderWatch(host, { phase, run, ...told }) {
   ui.plain.classList.toggle("hidden", !told.text);
   setText(ui.plain, told.text);
   const made = tokens ? say("server.made", { tokens: say("common.tokens", { n: tokens }), seconds: fixed(seconds, 2), first: fixed(first_seconds, 2) }) : "";
-  if (!told.problem || told.problem.field) setText(ui.cards.watch.says, [say(`server.phase_${phase}`), made].filter(Boolean).join(" "));
+  setText(ui.cards.watch.says, [say(`server.phase_${phase}`, { reason: told.problem?.text }), made].filter(Boolean).join(" "));
   const over = phase !== "running";
   const notes = [told.how, !told.lengths_known && say("server.lengths_unknown"), told.text && say("server.no_ids", { engine: told.about.engine }),
     over && counts[0] && counted && say(String(counts) === String(counted) ? "server.equal" : "server.unequal"),
