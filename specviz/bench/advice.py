@@ -177,7 +177,7 @@ def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> Serve
         flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
     if drawn and names.sglang_draws:
         flags += ["--speculative-use-rejection-sampling"]
-    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.sglang_note or names.note)
+    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.note)
 
 
 def _llama_cpp(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:

@@ -16,6 +16,7 @@ from specviz.commands.output import progress, write
 from specviz.records.metrics import tally
 from specviz.records.prompts import PRESETS, read_prompts, text_of
 from specviz.servers.answers import Ask
+from specviz.servers.counters import counted_between
 from specviz.servers.engines import About
 from specviz.servers.server import Server, Watch
 from specviz.servers.speed import Speed
@@ -86,7 +87,7 @@ def main(options: argparse.Namespace) -> int:
     parts = options.only or PARTS
     with contextlib.closing(Server(options.server, os.environ.get(KEY), options.server_model)) as server:
         second = Server(options.plain, os.environ.get(KEY)) if options.plain else None
-        found = Found(server.about())
+        found, before = Found(server.about()), server.engine.scrape()
         _print(server_text.about_lines(found.about))
         try:
             if "rounds" in parts:
@@ -95,6 +96,9 @@ def main(options: argparse.Namespace) -> int:
                 _speed(options, server, second, found)
             if "lossless" in parts:
                 _lossless(options, server, second, found)
+            if counted := counted_between(before, server.engine.scrape()):
+                print()
+                _print(server_text.doctor_lines(counted, found.speed))
         finally:
             write(options, "json", json.dumps(found.to_dict(), ensure_ascii=False, default=str))
     return int(found.lossless is not None and found.lossless.verdict == "differs")

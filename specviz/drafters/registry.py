@@ -47,7 +47,10 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
 
 def servers_of(pair: ModelPair, names: Iterable[str]) -> dict[str, Servers]:
     """What inference servers call these drafters as they draft for this pair: the published parts that they run."""
-    return {name: (pair.parts.get(name) or drafter_class(pair, name)).servers for name in names}
+    return {
+        name: pair.parts[name].served_as() if name in pair.parts else drafter_class(pair, name).servers
+        for name in names
+    }
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:

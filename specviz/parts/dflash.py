@@ -117,6 +117,12 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         slots = "next" if self.sizes.predicts_next else "own"
         return super().facts() | {"block_size": self.masks, "slots_predict": slots, "depths": self.most_depths}
 
+    def served_as(self) -> Servers:
+        """llama.cpp takes a hidden state to be as wide as the part, and SGLang gives it the target's output head."""
+        if self.config.hidden_size == self.sizes.target_width:
+            return self.servers
+        return replace(self.servers, llama_cpp=None, sglang=None)
+
     def variants(self) -> dict[Sentence, TrainedPart]:
         sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
         other_slots = variant(self, sizes=sizes, most_depths=sizes.depths)

@@ -40,13 +40,13 @@ class MtpFile(PublishedHead):
 
         x = U [norm(e); norm(f)];  state = norm(layer(x));  logits = the target's output head(state)
 
-    Servers give a module that they find in a checkpoint the state after the target's last norm; speculators trains with
-    the one before it.
+    Servers give a module, which they find in the target's checkpoint alone, the state after the target's last norm;
+    speculators trains with the one before it.
     """
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "MTP"
-    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", model="MTP_MODULE", sglang_note="module", sglang_draws=True)
+    servers: ClassVar[Servers] = Servers()  # they read modules that are layers of the target's own checkpoint
     num_modules: ClassVar[int] = 1
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):

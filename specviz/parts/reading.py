@@ -129,6 +129,10 @@ class TrainedPart:
         """[vocab] bool, the target's tokens that it may draft; None: all of them, or all but one."""
         return None
 
+    def served_as(self) -> Servers:
+        """What servers call it, in its own sizes."""
+        return self.servers
+
     def source(self, depth: int) -> str:
         """What proposes the tokens at this depth, counted from 0."""
         return f"{self.proposer} {depth + 1}"

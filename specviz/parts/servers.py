@@ -19,7 +19,6 @@ class Servers:
     in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
     ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
     note: str = ""  # the key of a sentence on what else is needed there, of the area ``advice``
-    sglang_note: str = ""  # the same where SGLang needs something else
     #: Whether SGLang can draw these drafts (--speculative-use-rejection-sampling): at commit 004c82e0 of its
     #: arg_groups/speculative_hook.py for EAGLE, EAGLE3 and NEXTN, but for assistants; STANDALONE refuses to
     #: start with it.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specviz.foreign.metrics import ServedRequest
 from specviz.records.metrics import tally
 from specviz.records.tables import aligned
+from specviz.records.words import words
 from specviz.servers.engines import About
 from specviz.servers.server import Watch
 from specviz.servers.speed import Pace, Speed
 from specviz.theory.statistics import Ratio
+from specviz.views.served_diagnosis import diagnosis_lines, signs_of
 from specviz.views.terminal import harmless
 
 
@@ -54,6 +57,13 @@ def speed_lines(speed: Speed) -> Iterator[str]:
     if speed.stops_paying_at is not None:
         yield f"From {speed.stops_paying_at} requests at a time on, speculation costs more than it brings."
     yield from (harmless(f"· {remark}") for remark in speed.remarks)
+
+
+def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
+    """What the doctor says of all that was counted and measured."""
+    paces = () if speed is None else speed.by_load
+    speedups = " ".join(f"{pace.load}:{pace.speedup.value:.3f}" for pace in paces if pace.speedup)
+    yield from diagnosis_lines(signs_of([counted], speedups), [counted], words())
 
 
 def _pace_row(pace: Pace) -> tuple[str, ...]:

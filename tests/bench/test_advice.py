@@ -176,11 +176,22 @@ def test_sglang_is_told_no_steps_of_drafts_made_in_one_and_to_draw_only_what_it_
         assert ("--speculative-use-rejection-sampling" in sglang.flags) == draws
 
 
-def test_sglang_drafts_with_modules_of_the_target_and_with_assistants():
-    for part in (GemmaAssistant, MtpFile, MtpModules):
+def test_servers_draft_with_modules_of_the_target_and_with_assistants_and_not_with_modules_in_a_file():
+    for part in (GemmaAssistant, MtpModules):
         _, sglang, _ = server_flags(replace(offer("mtp", 1.5), servers=part.servers))
         assert sglang.flags.startswith("--speculative-algorithm NEXTN")
         assert ("--speculative-draft-model-path" in sglang.flags) == (part is not MtpModules)
+    assert {one.flags for one in server_flags(replace(offer("mtp", 1.5), servers=MtpFile.servers))} == {None}
+
+
+def test_a_block_drafter_narrower_than_its_target_is_for_vllm_alone():
+    def served(width: int) -> list[bool]:
+        part = types.SimpleNamespace(servers=DSparkHead.servers, sizes=types.SimpleNamespace(target_width=48))
+        part.config = types.SimpleNamespace(hidden_size=width)
+        names = DSparkHead.served_as(part)
+        return [one.flags is not None for one in server_flags(replace(offer("parallel", 1.5), servers=names))]
+
+    assert served(24) == [True, False, False] and served(48) == [True, True, True]
 
 
 @pytest.fixture

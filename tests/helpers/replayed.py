@@ -13,16 +13,14 @@ What a server might do wrong is made of an exchange, by `dataclasses.replace`, a
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import pathlib
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from small_server import Asked, Reply, SmallServer, serving
 
 RECORDED = pathlib.Path(__file__).parents[1] / "engines" / "recorded"
 
@@ -58,25 +56,36 @@ def recorded(name: str) -> list[Exchange]:
     ]
 
 
-@dataclass
-class Replayed:
-    """A server on this machine. Of several answers to a path it gives the one to the most similar question; those to
-    one and the same question come in turn, and the last one stays."""
+class Replayed(SmallServer):
+    """Of several answers to a path it gives the one to the most similar question; those to one and the same question
+    come in turn, and the last one stays. paced: whether lines come as late as they came."""
 
-    exchanges: Sequence[Exchange]
-    paced: bool  # whether lines come as late as they came
-    url: str = ""
-    asked: list[tuple[str, str, Any]] = field(default_factory=list)  # method, path and JSON of each request
+    def __init__(self, exchanges: Sequence[Exchange], paced: bool = False):
+        super().__init__({})
+        self.exchanges, self.paced = exchanges, paced
 
-    def answer(self, method: str, path: str, body: Any) -> Exchange | None:
-        turns = self.asked.count((method, path, body))
-        self.asked.append((method, path, body))
-        there = [one for one in self.exchanges if (one.method, one.path) == (method, path)]
+    def reply(self, asked: Asked) -> Reply:
+        question = (asked.method, asked.path, asked.body)
+        turns = sum((before.method, before.path, before.body) == question for before in self.asked)
+        self.asked.append(asked)
+        there = [known for known in self.exchanges if (known.method, known.path) == question[:2]]
         if not there:
-            return None
-        nearest = max(_alike(one.asked, body) for one in there)
-        same = [one for one in there if _alike(one.asked, body) == nearest]
-        return same[min(turns, len(same) - 1)]
+            return Reply(status=404)
+        nearest = max(_alike(known.asked, asked.body) for known in there)
+        same = [known for known in there if _alike(known.asked, asked.body) == nearest]
+        exchange = same[min(turns, len(same) - 1)]
+        headers = {name: value for name, value in exchange.headers.items() if name.lower() != "transfer-encoding"}
+        return Reply(self.parts(exchange), exchange.status, headers)
+
+    def parts(self, exchange: Exchange) -> Iterator[bytes | float | None]:
+        """Its lines and, if it is paced, the pauses between them."""
+        last = len(exchange.lines) - 1
+        for place, line in enumerate(exchange.lines):
+            if self.paced and exchange.arrived_ms:
+                yield (exchange.arrived_ms[place] - (exchange.arrived_ms[place - 1] if place else 0)) / 1000
+            yield line.encode() + (b"" if place == last and not exchange.arrived_ms else b"\n")
+        if exchange.breaks_off:
+            yield None
 
 
 def _alike(recorded: Any, asked: Any) -> int:
@@ -86,60 +95,6 @@ def _alike(recorded: Any, asked: Any) -> int:
     return 2 * same - len(recorded.keys() | asked.keys())
 
 
-@contextlib.contextmanager
-def replaying(exchanges: Sequence[Exchange], paced: bool = False) -> Iterator[Replayed]:
-    replayed = Replayed(exchanges, paced)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            exchange = replayed.answer(self.command, self.path, json.loads(sent) if sent else None)
-            with contextlib.suppress(ConnectionError):  # a reader may leave before the end
-                self.send(exchange or Exchange("", "", None, 404, {}, []))
-
-        do_GET = do_POST = answer
-
-        def version_string(self) -> str:
-            return next((value for name, value in self.server_says.items() if name.lower() == "server"), "replayed")
-
-        def send(self, exchange: Exchange) -> None:
-            self.server_says = exchange.headers
-            self.send_response(exchange.status)
-            for name, value in exchange.headers.items():
-                if name.lower() not in ("server", "transfer-encoding"):
-                    self.send_header(name, value)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            begun = time.monotonic()
-            for place, line in enumerate(exchange.lines):
-                if replayed.paced and exchange.arrived_ms:
-                    time.sleep(max(0.0, begun + exchange.arrived_ms[place] / 1000 - time.monotonic()))
-                last = place == len(exchange.lines) - 1 and not exchange.arrived_ms
-                self.chunk(line.encode() + (b"" if last else b"\n"))
-            if exchange.breaks_off:
-                self.close_connection = True
-            else:
-                self.wfile.write(b"0\r\n\r\n")
-
-        def chunk(self, content: bytes) -> None:
-            if content:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
-                self.wfile.flush()
-
-        def log_message(self, *_: object) -> None:
-            """Tests are told by `Replayed.asked`."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        replayed.url = f"http://127.0.0.1:{server.server_port}"
-        running = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        running.start()
-        yield replayed
-        server.shutdown()
-        running.join()
-
-
 @pytest.fixture
 def replay() -> Iterator[Callable[..., Replayed]]:
     """Starts a server that answers as recorded: by the name of a recording, or by exchanges."""
@@ -147,6 +102,6 @@ def replay() -> Iterator[Callable[..., Replayed]]:
 
         def start(exchanges: str | Sequence[Exchange], paced: bool = False) -> Replayed:
             known = recorded(exchanges) if isinstance(exchanges, str) else exchanges
-            return servers.enter_context(replaying(known, paced))
+            return servers.enter_context(serving(Replayed(known, paced)))
 
         yield start

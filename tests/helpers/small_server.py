@@ -35,6 +35,7 @@ class Reply:
 class Asked:
     """A request as it arrived."""
 
+    method: str
     path: str
     headers: dict[str, str]
     body: Any
@@ -64,9 +65,10 @@ def serving(server: SmallServer, certificate: str | None = None) -> Iterator[Sma
         def answer(self) -> None:
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            reply = server.reply(Asked(self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(reply.status)
-            for name, value in {"Transfer-Encoding": "chunked", **reply.headers}.items():
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            reply = server.reply(Asked(self.command, self.path, headers, body))
+            self.send_response_only(reply.status)
+            for name, value in {**reply.headers, "Transfer-Encoding": "chunked"}.items():
                 self.send_header(name, value)
             self.end_headers()
             for part in reply.parts:
@@ -76,8 +78,8 @@ def serving(server: SmallServer, certificate: str | None = None) -> Iterator[Sma
                 if isinstance(part, float):
                     ended.wait(part)
                     continue
-                data = part.encode() if isinstance(part, str) else part
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                if data := part.encode() if isinstance(part, str) else part:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.write(b"0\r\n\r\n")
 
         do_GET = do_POST = answer
