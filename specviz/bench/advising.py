@@ -109,7 +109,8 @@ class _Stage:
     @property
     def runs(self) -> int:
         """How many are timed."""
-        return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.drafting))
+        served = sum(rival.served is not None for rival in self.drafting.values())
+        return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.drafting), served)
 
     def cost(self) -> float:
         """In tokens of plain decoding, as if nothing were gained; warming up once on each prompt included."""

@@ -27,6 +27,7 @@ from specviz.bench.contesting import (
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
 from specviz.bench.report import MEMORY_FIELDS, BenchReport
+from specviz.bench.served import Served, looked_at
 from specviz.bench.turns import Amount
 from specviz.bench.vary import OF_CONTESTANTS, OF_TASKS, Values, each_of
 from specviz.decoding.request import Request, prepare
@@ -195,15 +196,16 @@ class Benchmark:
         chat: bool | None = None,
         max_new_tokens: int | None = None,
         vary: Values | None = None,
+        servers: Sequence[Served] = (),
     ) -> Benchmark:
         """say: receives a line of progress a setting.
 
         only: names of the drafters to measure; presets: names of the prompts; empty means all. chat: on prompts for
         models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by default the
         size's. vary: the values of some settings, see `read_vary`; then each drafter is measured by its defaults with
-        these alone. A drafter that this pair cannot run is left out, and the report says why. Raises SpecvizError for
-        one that was named (field ``only`` if there is no such drafter), for a preset that does not exist (field
-        ``preset``), and for a temperature out of range.
+        these alone. servers: further contestants. A drafter that this pair cannot run is left out, and the report says
+        why. Raises SpecvizError for one that was named (field ``only`` if there is no such drafter), for a preset that
+        does not exist (field ``preset``), and for a temperature out of range.
         """
         size = size_of(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
         vary = vary or {}
@@ -213,6 +215,7 @@ class Benchmark:
                 raise error
             say(f"left out, {mode}: {error}")
         left_out = [{"mode": mode, "reason": error.message} for mode, error in refused]
+        contestants += [Contestant.by(looked_at(served, pair.texts.decode)) for served in servers]
         options = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
         tasks = list(each_of({"temperature": temperatures, **vary}, OF_TASKS))
         return cls(pair, size, contestants, tasks, options, left_out, describe_machine(pair), Failures(say))
@@ -270,7 +273,7 @@ class Benchmark:
                     if due is not None:
                         tokens = new_tokens(contestant, plain)
                         self.equality.append(agreement(contestant, tokens, due, plain, preset.name))
-                    elif contestant.engine != "specviz":
+                    elif contestant.engine == "transformers":
                         new_tokens(contestant, plain)
 
     def _measure(self, task: Task, preset: Preset) -> None:
@@ -279,14 +282,17 @@ class Benchmark:
         repeats, budget = self.size.repeats, math.inf if self.size.budget is None else self.size.budget
         where = f"{preset.name}, temperature {task['temperature']:g}"
         self.failures.say(f"{where}: {len(present)} contestants, {repeats} times")
-        for engine in ("specviz", "transformers"):
-            # The library's runs cannot stand still, so they take turns among themselves, whole runs at a time.
+        ours = [contestant for contestant in present if contestant.engine == "specviz"]
+        others = [contestant for contestant in present if contestant.engine == "transformers"]
+        served = [contestant for contestant in present if contestant.served is not None]
+        # The others' runs cannot stand still, so they take turns among themselves, whole runs at a time: the library's
+        # with its plain decoding, servers with ours.
+        for members in (ours, others, [*ours[:1], *served] if served else []):
             rivals, rows = [], []
-            for contestant in present:
-                if contestant.engine == engine:
-                    with self.failures.of(contestant.title):
-                        rows.append(entry_of(contestant, plain, preset.name))
-                        rivals.append(contestant)
+            for contestant in members:
+                with self.failures.of(contestant.title):
+                    rows.append(entry_of(contestant, plain, preset.name))
+                    rivals.append(contestant)
             if not rivals or rivals[0].mode != PLAIN:
                 continue
             contest = Contest(rows, failed=self.failures.reasons)
@@ -296,7 +302,8 @@ class Benchmark:
                     contest.hear(event)
             finally:
                 peak = peak_mb(self.pair.device)
-                self.rows += [replace(row, peak_mb=peak) for row in contest.rows() if row.repeats]
+                rows = contest.rows() if members[-1].served is None else contest.rows()[1:]
+                self.rows += [replace(row, peak_mb=None if row.host else peak) for row in rows if row.repeats]
 
 
 def _memory(pair: ModelPair) -> dict[str, Any] | None:

@@ -34,7 +34,8 @@ AT_ONCE = 4
 class Row(Figures):
     """A contestant on some prompts, as it stands in tables and in files; None where something does not apply.
 
-    The measured speedup is against plain decoding by the same engine. From `FEWEST` prompts on, its interval is over
+    The measured speedup is against plain decoding by the same engine; a server's against the plain server of the same
+    engine, version and model, if there is one. From `FEWEST` prompts on, its interval is over
     prompts once it is over.
     """
 
@@ -53,7 +54,7 @@ class Row(Figures):
     exit_layer: int | None = None
     bits: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # all but the prompt by their flat names, in the same way
-    lossless: bool = True  # whether its rule follows the target's distribution
+    lossless: bool | None = True  # whether its rule follows the target's distribution; None: nobody knows of a server
     usual_branches: bool = False  # whether their number is the drafter's default
     rounds: int | None = None  # of all repeats
     peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
@@ -63,6 +64,9 @@ class Row(Figures):
     tokens_a_pass: Ratio | None = None  # with its interval over prompts; this and the next once it is over
     kept_at: tuple[Ratio, ...] = ()  # by draft position: accepted given that it was reached
     reason: Said = ""  # why it was not measured, where it was not
+    version: str | None = None  # these three of a server
+    model: str | None = None
+    host: str | None = None
 
     def figures(self) -> dict[str, Any] | None:
         """The figures alone; None before the first repeat is finished."""
@@ -70,16 +74,20 @@ class Row(Figures):
         return {name: values[name] for name in Figures.__dataclass_fields__} if self.repeats else None
 
 
-def groups_of(count: int) -> list[tuple[int, ...]]:
+def groups_of(count: int, served: int = 0) -> list[tuple[int, ...]]:
     """The contestants that take turns with each other, by number: plain decoding is in each group, so that all are
-    close to it in time, and the caches of few texts are in memory."""
-    drafting = range(1, count)
-    return [(0, *drafting[first : first + AT_ONCE]) for first in range(0, max(1, len(drafting)), AT_ONCE)]
+    close to it in time, and the caches of few texts are in memory.
+
+    served: how many of them, the last ones, are servers, whose turns are whole texts; the others' need not be.
+    """
+    drafting, servers = range(1, count - served), range(count - served, count)
+    groups = [(0, *drafting[first : first + AT_ONCE]) for first in range(0, len(drafting), AT_ONCE)]
+    return [*groups, *([(0, *servers)] if served else [])] or [(0,)]
 
 
-def runs_in_turn(count: int) -> int:
+def runs_in_turn(count: int, served: int = 0) -> int:
     """The runs in a repeat of `count` contestants: plain decoding, one of them, makes one in each group."""
-    return sum(map(len, groups_of(count)))
+    return sum(map(len, groups_of(count, served)))
 
 
 @dataclass
@@ -107,7 +115,8 @@ class Contest:
     @property
     def count(self) -> int:
         """The number of runs in all."""
-        return len(self.domains) * self.repeats * runs_in_turn(len(self.entries))
+        served = sum(row.host is not None for row in self.entries)
+        return len(self.domains) * self.repeats * runs_in_turn(len(self.entries), served)
 
     @property
     def fraction(self) -> float:
@@ -146,17 +155,28 @@ class Contest:
         rows = [self.row(number, name, over=True) for name in (ALL, *names) for number in able]
         return [row for row in rows if row.repeats]
 
+    def _base_of(self, row: Row) -> int | None:
+        """The contestant that is plain decoding by the same engine."""
+        if row.host is None:
+            return 0
+        alike = [
+            (other.host is not None, other.mode, other.engine, other.version, other.model) for other in self.entries
+        ]
+        plain = (True, PLAIN, row.engine, row.version, row.model)
+        return alike.index(plain) if row.mode != PLAIN and plain in alike else None
+
     def row(self, number: int, domain: str = ALL, over: bool = False) -> Row:
         """The row of a contestant on the prompts of a domain."""
         row, prompts = self.entries[number], [i for i, name in enumerate(self.domains) if domain in (ALL, name)]
         runs = [run for run in self.runs if run.number == number and run.prompt in prompts]
         meetings = {run.meeting for run in runs}
-        plain = [run for run in self.runs if run.number == 0 and run.meeting in meetings]
-        if row.title in self.failed or not runs or not plain:
+        base = self._base_of(row)
+        plain = [run for run in self.runs if run.number == base and run.meeting in meetings]
+        if row.title in self.failed or not runs or not (plain or row.host):
             return replace(row, domain=domain)
         figures = figures_of(runs, plain if row.mode != PLAIN else ())
         prompts_met = sorted({run.prompt for run in runs})
-        if over and number and len(prompts_met) >= FEWEST:
+        if over and number and plain and len(prompts_met) >= FEWEST:
             ratio = _over_prompts(runs, plain, prompts_met)
             figures = replace(figures, speedup_measured=ratio.value, speedup_interval=ratio.interval)
         return replace(
@@ -166,10 +186,16 @@ class Contest:
             repeats=len({(run.prompt, run.repeat) for run in runs}),
             tokens=sum(len(run.token_ids) for run in runs),
             busy=busy(runs),
-            **(_rounds(runs, figures) if all(run.rounds for run in runs) else {}),
+            **(_rounds(runs, figures) if all(run.rounds for run in runs) else _passes(runs)),
             **(_acceptance(runs, prompts_met) if over and all(run.rounds for run in runs) else {}),
             **asdict(figures),
         )
+
+
+def _passes(runs: Sequence[TimedRun]) -> dict[str, Any]:
+    """As many as a server counted."""
+    counts = [run.counted for run in runs if run.counted is not None]
+    return {"rounds": sum(count.passes for count in counts)} if len(counts) == len(runs) else {}
 
 
 def _rounds(runs: Sequence[TimedRun], figures: Figures) -> dict[str, Any]:

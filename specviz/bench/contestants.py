@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from specviz.bench.served import Served
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Round
@@ -37,8 +38,9 @@ class Contestant:
     """One way to decode: an engine, and the settings of a run. What it decodes is the contest's to say (`on`)."""
 
     settings: RunSettings
-    engine: str = "specviz"  # or "transformers": see `specviz.bench.contesting`
+    engine: str = "specviz"  # or "transformers", or a server's: see `specviz.bench.contesting`
     label: str = ""  # what its title says of the text, where several are decoded
+    served: Served | None = None  # the server that decodes
 
     @classmethod
     def of(
@@ -56,6 +58,11 @@ class Contestant:
             settings["num_draft_tokens"] = num_draft_tokens
         return cls(RunSettings.of(base.flat() | {"drafter": mode, "coins": ""} | settings), engine)
 
+    @classmethod
+    def by(cls, served: Served) -> Contestant:
+        """A server, which decodes as it is set up."""
+        return cls(replace(DEFAULTS, drafter=None), served.engine, served=served)
+
     def on(self, task: RunSettings) -> RunSettings:
         """The settings of its run on another prompt, whose sampling, length and seed are those of `task`."""
         values = {
@@ -66,16 +73,20 @@ class Contestant:
     @property
     def mode(self) -> str:
         """``plain`` or a drafter's name."""
-        return self.settings.drafter or PLAIN
+        return self.served.mode if self.served else self.settings.drafter or PLAIN
 
     @property
     def num_draft_tokens(self) -> int | str | None:
-        """γ, or `AUTO`; None for plain decoding."""
+        """γ, or `AUTO`; None for plain decoding, and where a server does not say."""
+        if self.served is not None:
+            return self.served.depth
         return None if self.settings.drafter is None else self.settings.num_draft_tokens
 
     @property
     def title(self) -> str:
         """A short name that says how it differs from the defaults: ``draft_model γ=4 ×3`` has three branches."""
+        if self.served is not None:
+            return " ".join(filter(None, (self.served.title, self.label)))
         parts = ["" if self.engine == "specviz" else self.engine, self.mode]
         if self.settings.drafter is not None:
             values, branches = asdict(self.settings.drafting), self.settings.drafting.branches
@@ -115,6 +126,15 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What a server counted in an answer."""
+
+    passes: int  # that verified a draft
+    accepted: int
+    drafted: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TimedRun:
     """One contestant's run, made in turns with the others'."""
 
@@ -127,6 +147,7 @@ class TimedRun:
     finished: bool  # came to its own end
     prompt: int = 0  # which of the contest's
     stage: int = 0  # 1: of a final, whose runs take the place of the contestant's earlier ones
+    counted: Counted | None = None  # of a server's, if it counts
 
     @property
     def meeting(self) -> Hashable:
@@ -246,7 +267,7 @@ def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figu
         speedup_interval=None if ratio is None else ratio.interval,
     )
     if not all(run.rounds for run in runs):
-        return figures
+        return _with_counted(figures, [run.counted for run in runs])
     counts, plain_counts = (tally(round_ for run in side for round_ in run.rounds) for side in (runs, plain))
     alpha, cost = counts.acceptance_rate, None
     if counts.levels and plain_counts.rounds:
@@ -269,6 +290,19 @@ def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figu
         drafted_per_round=counts.drafted / counts.rounds,
         levels_per_round=counts.levels / counts.rounds,
         distance=counts.distance,
+    )
+
+
+def _with_counted(figures: Figures, counts: Sequence[Counted | None]) -> Figures:
+    """The figures with what a server counted in every run, if it did."""
+    known = [count for count in counts if count is not None]
+    passes, drafted = sum(count.passes for count in known), [count.drafted for count in known]
+    if len(known) < len(counts) or not passes:
+        return figures
+    return replace(
+        figures,
+        acceptance_length=1 + sum(count.accepted for count in known) / passes,
+        drafted_per_round=None if None in drafted else sum(count or 0 for count in drafted) / passes,
     )
 
 

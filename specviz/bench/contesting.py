@@ -1,7 +1,9 @@
-"""How contestants decode prompts in turn, each by the engine or by transformers' `generate`; who fails ends alone."""
+"""How contestants decode prompts in turn, by the engine, by transformers' `generate` or by a server; who fails ends
+alone."""
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,8 +12,9 @@ import torch
 import transformers
 
 from specviz.bench.contest import Row
-from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Event, Failed, Progress, Report
-from specviz.bench.turns import Amount, Stepper, Steps, engine_stepper, take_turns
+from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Counted, Event, Failed, Progress, Report
+from specviz.bench.served import Served, answer_of
+from specviz.bench.turns import Amount, Stepper, Steps, WholeText, engine_stepper, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
@@ -79,6 +82,8 @@ def entry_of(contestant: Contestant, plain: Request, preset: str = "") -> Row:
     settings = contestant.on(plain.settings).flat() | dict.fromkeys(("rule", *DRAFTING))
     settings |= {"num_draft_tokens": contestant.num_draft_tokens}
     del settings["prompt"]
+    if served := contestant.served:
+        row = replace(row, version=served.version, model=served.model, host=served.host, lossless=None)
     if contestant.engine != "specviz" or contestant.mode == PLAIN:
         return replace(row, settings=settings)
     request = request_of(contestant, plain)
@@ -98,33 +103,41 @@ def entry_of(contestant: Contestant, plain: Request, preset: str = "") -> Row:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WholeText:
-    """All new tokens of a run at once: other engines do not hand them over one by one."""
-
-    emitted: Sequence[int]
-
-
 def stepper_of(contestant: Contestant, plain: Request) -> Stepper:
-    """A contestant on the prompt of `plain`; any engine but ours must have new_tokens the text once before.
+    """A contestant on the prompt of `plain`; transformers must have made the text once before.
 
     Raises SpecvizError where the pair cannot run it.
     """
     if contestant.engine == "specviz":
         return engine_stepper(request_of(contestant, plain))
+    served = contestant.served
 
     def start(repeat: int) -> Steps:
         settings = replace(plain.settings, seed=plain.settings.seed + repeat)
-        yield WholeText(new_tokens(contestant, replace(plain, settings=settings)))
+        seeded = replace(plain, settings=settings)
+        yield _whole_text(served, seeded) if served else WholeText(new_tokens(contestant, seeded))
 
-    return Stepper(start, divisible=False, warm=True)
+    # A stream held back would not hold the server back: what it goes on to make would be handed over in no time.
+    return Stepper(start, divisible=False, warm=served is None, served=served is not None)
 
 
 def new_tokens(contestant: Contestant, plain: Request) -> list[int]:
     """The new tokens of one run."""
+    if contestant.served is not None:
+        return list(_whole_text(contestant.served, plain).emitted)
     if contestant.engine == "transformers":
         return _by_transformers(contestant, plain)
     return [token for step in pending_rounds(request_of(contestant, plain)) for token in step.emitted]
+
+
+def _whole_text(served: Served, plain: Request) -> WholeText:
+    """A server's text, on its client's clock. A token that it does not name is −1."""
+    began = time.perf_counter()
+    turn = answer_of(served, plain.prompt, plain.settings)
+    (answer,), passes, accepted = turn.answers, turn.passes, turn.accepted
+    ids = [-1 if id is None else id for id in answer.ids] or [-1] * turn.tokens
+    counted = None if passes is None or accepted is None else Counted(passes, accepted, turn.drafted)
+    return WholeText(ids, time.perf_counter() - began - turn.seconds, counted)
 
 
 # Failures
@@ -166,7 +179,8 @@ class Failures:
                 if stepper is not None and title not in self.reasons:
                     yield from stepper.start(repeat)
 
-        return Stepper(start) if stepper is None else replace(stepper, start=start)
+        unmade = Stepper(start, served=contestant.served is not None)
+        return unmade if stepper is None else replace(stepper, start=start)
 
 
 def measure_contest(

@@ -76,8 +76,12 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
     """The verdict on a contestant's greedy text. due: plain decoding of the request `plain`, on the preset named.
 
     Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding; in
-    float32 any is.
+    float32 any is. A server may differ anywhere: its weights and its rounding are its own.
     """
+    if contestant.served is not None:
+        places = (place for place, (token, own) in enumerate(zip(tokens, due.token_ids)) if token != own)
+        shared = contestant.title, contestant.engine, contestant.mode, preset, len(tokens)
+        return Agreement(*shared, place=next(places, None))
     names = {"title": contestant.title, "preset": preset}
     start = plain.prompt.ids
     parted = parting(plain.pair, [*start, *due.token_ids], [*start, *tokens], len(start), later=len(tokens))

@@ -289,6 +289,12 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
     for agreement in agreements:
         if agreement.place is not None and agreement.margin is not None:
             parted.setdefault((agreement.preset, agreement.place, agreement.margin), []).append(agreement)
+    for agreement in agreements:
+        if agreement.place is not None and agreement.margin is None:
+            yield (
+                f"  On {agreement.preset} token {agreement.place + 1} differs, which its own weights and rounding may "
+                f"explain: {agreement.title}."
+            )
     for (preset, place, margin), agreements_there in parted.items():
         titles = ", ".join(agreement.title for agreement in agreements_there)
         gap = max(agreement.largest_gap or 0.0 for agreement in agreements_there)

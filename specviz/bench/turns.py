@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from specviz.bench.contest import groups_of
-from specviz.bench.contestants import Progress, TimedRun, Turn, speedup_of
+from specviz.bench.contestants import Counted, Progress, TimedRun, Turn, speedup_of
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
@@ -48,6 +48,15 @@ class Emits(Protocol):
     def emitted(self) -> Sequence[int]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class WholeText:
+    """All new tokens of a run at once: other engines do not hand them over one by one."""
+
+    emitted: Sequence[int]
+    apart: float = 0.0  # seconds of the step in which nothing was decoded
+    counted: Counted | None = None  # by a server
+
+
 #: A run, step by step; closing it ends it.
 Steps = Generator[Emits, None, None]
 
@@ -59,6 +68,9 @@ class Stepper:
     start: Callable[[int], Steps]
     divisible: bool = True  # False: no other can decode between two of its steps, so a turn is a whole run
     warm: bool = False  # it has run before, and cannot be stopped after a few tokens
+    #: By a server. It cannot stand still, so its turn is a whole text; if it is on this machine, what it uses of the
+    #: processor is not somebody else's.
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ def take_turns(steppers: Sequence[Stepper], amount: Amount) -> Iterator[Progress
 
     Few take turns with one run of plain decoding, see `groups_of`.
     """
-    groups = groups_of(len(steppers))
+    groups = groups_of(len(steppers), sum(stepper.served for stepper in steppers))
     share = replace(amount, budget=amount.budget / len(groups))
     with compilers_paused():
         for number, members in enumerate(groups):
@@ -203,11 +215,12 @@ class _Run:
 
     def __init__(self, stepper: Stepper, named: tuple[int, int, int], with_prompt: bool):
         self.named, (*_, repeat) = named, named  # of contestant, group and repeat
-        self.with_prompt = with_prompt
+        self.with_prompt, self.served = with_prompt, stepper.served
         self.steps = stepper.start(repeat)
         self.turns: list[Turn] = []
         self.token_ids: list[int] = []
         self.ledger: Ledger | None = None  # where steps are rounds of the engine's
+        self.counted: Counted | None = None
         self.over = False
         self.reported = time.perf_counter()
 
@@ -227,12 +240,15 @@ class _Run:
             # Not only at the end of all: where graphs were recorded, the next run needs the buffers that this one has.
             self.steps.close()
         if len(self.token_ids) > before:
-            other_seconds = max(0.0, others_seconds() - other_seconds)
+            other_seconds = 0.0 if self.served else max(0.0, others_seconds() - other_seconds)
             self.turns.append(Turn(place, len(self.token_ids) - before, seconds, other_seconds))
 
     def _take(self, step: Emits) -> float:
         """Keeps the results of a step. Returns its seconds that do not count."""
         self.token_ids += step.emitted
+        if isinstance(step, WholeText):
+            self.counted = step.counted
+            return step.apart
         if not isinstance(step, PendingRound):
             return 0.0
         self.ledger = self.ledger or Ledger()
@@ -250,4 +266,5 @@ class _Run:
     def end(self) -> TimedRun:
         self.steps.close()
         rounds = () if self.ledger is None else tuple(self.ledger.rounds())
-        return TimedRun(*self.named, tuple(self.turns), tuple(self.token_ids), rounds, self.over)
+        turns, token_ids = tuple(self.turns), tuple(self.token_ids)
+        return TimedRun(*self.named, turns, token_ids, rounds, self.over, counted=self.counted)

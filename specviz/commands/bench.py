@@ -1,4 +1,4 @@
-"""`bench`: measures plain decoding, every drafter and transformers, taking turns."""
+"""`bench`: measures plain decoding, every drafter, transformers and servers, taking turns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import PLAIN, Contestant
+from specviz.bench.served import KEY, looked_at, servers_named
 from specviz.bench.vary import read_vary
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults, write
@@ -23,7 +24,7 @@ from specviz.views.terminal import work_table
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
-ABOUT = "measure plain decoding, every drafter and transformers, taking turns"
+ABOUT = "measure plain decoding, every drafter, transformers and servers, taking turns"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_work_options(parser)
     names: dict[str, Any] = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
     add("--only", **names, help=f"only these drafters, of {', '.join(DRAFTERS)}")
+    about = f"these inference servers as well, with the key in {KEY} if they want one"
+    add("--server", default="", metavar="URL[,URL]", help=about)
     add("--preset", **names, help="only these prompts, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="only this temperature, instead of 0 and 1")
     about = "each drafter by its defaults with these values alone, such as confidence=0,0.3; repeatable"
@@ -64,6 +67,7 @@ def _check(options: argparse.Namespace) -> None:
         if options.prompts is not None and getattr(options, name):
             raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
     options.vary = read_vary("; ".join(options.vary))
+    options.server = servers_named(options.server)
     from specviz.bench.benchmark import preset_named, size_of
 
     size_of(options.quick, options.only, ())
@@ -76,7 +80,15 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
     from specviz.bench.report import bench_text, save
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens, options.vary
+    plan = (
+        options.only,
+        temperatures,
+        options.preset,
+        options.chat,
+        options.max_new_tokens,
+        options.vary,
+        options.server,
+    )
     bench = Benchmark.of(pair, options.quick, progress, *plan)
 
     def text(interrupted: bool) -> str:
@@ -99,7 +111,8 @@ def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
 
     temperature, machine = options.temperature or 0.0, describe_machine(pair)
     chains = [chain for chain in advised_chains(pair) if chain.mode in (options.only or [chain.mode])]
-    contestants = [Contestant.of(PLAIN), *chains]
+    servers = [Contestant.by(looked_at(served, pair.texts.decode)) for served in options.server]
+    contestants = [Contestant.of(PLAIN), *chains, *servers]
     require_chains(contestants)
     requests, domains = requests_of(options, pair, temperature)
     contest = contest_of(requests, domains, contestants)

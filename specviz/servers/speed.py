@@ -43,8 +43,11 @@ MOST_PROMPTS, MOST_TOKENS = 100, 1024
 ALL = "all"
 
 #: Why there is no speedup.
-SILENT = "The server does not say what it drafts, so nobody knows whether it goes without when it is asked to."
-NOT_HONOURED = (
+SILENT = Sentence(
+    "The server does not say what it drafts, so nobody knows whether it goes without when it is asked to."
+)
+NOTHING = Sentence("The server drafted nothing, so there is no speculation to measure.")
+NOT_HONOURED = Sentence(
     "Asked to go without speculation, the server drafted all the same: for a speedup, name a second one without."
 )
 
@@ -190,7 +193,10 @@ class _Measuring:
         asked = len(self.prompts), self.tokens, self.temperature
         self.speed = Speed(*facts, *asked, about.slots, self.most)
         if about.slots is not None and max(self.loads) > about.slots:
-            self._remark("Of more requests at a time than {slots}, the server lets the others wait.", slots=about.slots)
+            text = Sentence(
+                "Of more requests at a time than {slots}, the server lets the others wait.", slots=about.slots
+            )
+            self.remarks.append(text)
         yield self._now()
         load = 1
         try:
@@ -198,21 +204,22 @@ class _Measuring:
             for place, load in enumerate(self.loads):
                 share = self._seconds_left / (len(self.loads) - place)
                 if not (yield from self._measure(load, share)):
-                    self._remark("The time was over at {load} requests at a time.", load=load)
+                    self.remarks.append(Sentence("The time was over at {load} requests at a time.", load=load))
                     break
         except SpecvizError as error:
             if not self.turns:
                 raise
-            text = "It ended at {load} requests at a time; what was measured until then is valid. {reason}"
-            self._remark(text, load=load, reason=error)
+            text = Sentence(
+                "It ended at {load} requests at a time; what was measured until then is valid. {reason}",
+                load=load,
+                reason=error,
+            )
+            self.remarks.append(text)
         yield replace(self._so_far(), fraction=1.0, over=True)
 
     @property
     def _seconds_left(self) -> float:
         return self.most.seconds - (time.perf_counter() - self.began)
-
-    def _remark(self, template: str, **values: object) -> None:
-        self.remarks.append(Sentence(template, **values))
 
     # Looking whether the server does as it is told
 
@@ -224,15 +231,15 @@ class _Measuring:
         if self.other is not None:
             yield from self._look_at(self.other, usual)
         elif usual.drafted is None:
-            self._remark(SILENT)
+            self.remarks.append(SILENT)
         elif not usual.drafted:
-            self._remark("The server drafted nothing, so there is no speculation to measure.")
+            self.remarks.append(NOTHING)
         else:
             without = yield from self._warm_up(Way(self.server, 0))
             if without is not None and without.drafted == 0:
                 self.plain, self.speed = Way(self.server, 0), replace(self.speed, against="request")
             else:
-                self._remark(NOT_HONOURED)
+                self.remarks.append(NOT_HONOURED)
         yield from self._look_for_depths(usual)
 
     def _look_at(self, other: Server, usual: Turn) -> Iterator[Speed]:
@@ -248,8 +255,12 @@ class _Measuring:
             )
         differing = sum(answer.text != due.text for answer, due in zip(usual.answers, without.answers))
         if differing:
-            text = "Of {all} greedy texts {n} differ between the servers: by rounding, or it is not the same model."
-            self._remark(text, all=len(usual.answers), n=differing)
+            text = Sentence(
+                "Of {all} greedy texts {n} differ between the servers: by rounding, or it is not the same model.",
+                all=len(usual.answers),
+                n=differing,
+            )
+            self.remarks.append(text)
         self.plain = Way(other)
         self.speed = replace(self.speed, against="server", plain_url=other.address.shown)
 
@@ -262,8 +273,11 @@ class _Measuring:
             else:
                 ignored.append(depth)
         if ignored:
-            text = "By what it counts, the server did not draft as deep as it was asked to: {depths}."
-            self._remark(text, depths=", ".join(map(str, ignored)))
+            text = Sentence(
+                "By what it counts, the server did not draft as deep as it was asked to: {depths}.",
+                depths=", ".join(map(str, ignored)),
+            )
+            self.remarks.append(text)
 
     def _warm_up(self, way: Way, load: int = 1) -> Generator[Speed, None, Turn | None]:
         """Short greedy answers, so that the same way makes the same ones; not timed."""

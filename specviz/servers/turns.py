@@ -129,15 +129,27 @@ def take_turn(
         # Answers that are no longer awaited end by themselves.
         pool.shutdown(wait=False, cancel_futures=True)
     answers, ends = zip(*(future.result() for future in coming))
-    counted = counted_between(before, way.server.engine.scrape())
-    turn = Turn(tuple(prompts), tuple(answers), max(ends) - began, counted)
-    if any(answer.made is None for answer in answers) or not turn.tokens:
+    return _complete(way, tuple(prompts), answers, max(ends) - began, before)
+
+
+def one_answer(way: Way, ask: Ask) -> Turn:
+    """A turn of a single answer, awaited."""
+    before, began = way.server.engine.scrape(), time.perf_counter()
+    answer = way.server.answer(replace(ask, depth=way.depth))
+    return _complete(way, (0,), (answer,), time.perf_counter() - began, before)
+
+
+def _complete(
+    way: Way, prompts: tuple[int, ...], answers: tuple[Answer, ...], seconds: float, before: str | None
+) -> Turn:
+    """before: the server's counters then."""
+    if any(answer.made is None for answer in answers) or not any(answer.made for answer in answers):
         raise SpecvizError(
             "{server} does not say how many tokens it made, so its speed cannot be measured.",
             "server",
             server=way.server.address.shown,
         )
-    return turn
+    return Turn(prompts, answers, seconds, counted_between(before, way.server.engine.scrape()))
 
 
 def _answered(server: Server, ask: Ask) -> tuple[Answer, float]:

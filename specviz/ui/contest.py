@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import OTHERS, Contestant, Event, Failed, Progress, TimedRun
+from specviz.bench.served import looked_at, servers_named
 from specviz.bench.vary import each_of, read_vary
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts
@@ -45,6 +46,7 @@ class ContestOptions:
     repeats: int
     prompts: str = ""  # the visitor's, instead of the order's, see `read_prompts`
     vary: str = ""  # values of `OTHERS`, see `read_vary`
+    server: str = ""  # addresses, see `servers_named`
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,23 @@ def time_of(comparison: Comparison, pair: ModelPair) -> Said:
 
 
 def comparison_of(
-    runner: Runner, pair: ModelPair, order: Order, options: ContestOptions, halt: threading.Event | None = None
+    runner: Runner,
+    pair: ModelPair,
+    order: Order,
+    options: ContestOptions,
+    halt: threading.Event | None = None,
+    *,
+    look: bool = False,
 ) -> Comparison:
-    """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `ContestOptions`."""
+    """The checked comparison. look: servers are asked what they are, which takes a while.
+
+    Raises SpecvizError whose field is a shared control's or one of `ContestOptions`.
+    """
     from specviz.bench.contesting import entry_of
 
     orders, domains = on_prompts(runner, pair, order, options.prompts)
     for name in ("drafters", "gammas", "widths"):
-        if not getattr(options, name):
+        if not getattr(options, name) and not options.server.strip():
             raise SpecvizError("Choose at least one.", name)
     request, left_out = orders[0].request(pair, runner.deployment), []
     plain = Contestant.of(PLAIN)
@@ -145,6 +156,9 @@ def comparison_of(
             raise
         control = "vary" if error.field in OTHERS and options.vary else error.field
         raise error.at(FIELDS.get(error.field, control)) from error
+    for served in servers_named(options.server, runner.deployment.servers):
+        contestant = Contestant.by(looked_at(served, pair.texts.decode) if look else served)
+        rows[contestant] = entry_of(contestant, request)
     contest = Contest([*rows.values()], domains or ("",), options.repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(

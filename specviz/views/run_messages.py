@@ -54,6 +54,8 @@ def label(name: str | None) -> Said:
 
 def title(row: Row, with_gamma: bool = True) -> Said:
     """A contestant in words, with its differences from a chain judged token by token."""
+    if row.host is not None:
+        return row.title
     parts = [label(row.mode)]
     if row.num_draft_tokens is not None and with_gamma:
         parts.append(f"γ = {row.num_draft_tokens}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import Forced
+from specviz.bench.served import SERVED
 from specviz.records.runs import DraftedToken, Round, Speedup
 from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
@@ -55,6 +56,11 @@ def _contest_row(row: Row, best: bool, rules_alike: bool) -> dict[str, Any]:
     alike = said("compare.rules_alike") if rules_alike else ""
     rule = "" if row.rule is None else said(f"ways.rule_{row.rule}") if row.temperature else alike
     texts = {"drafter": label(row.mode), "rule": rule, "parameters": joined(drafting(row.settings), ", ")}
+    if row.host is not None:
+        texts |= {
+            "drafter": f"{row.engine} {row.version or ''}".rstrip(),
+            "parameters": joined([row.host, *([] if row.mode == SERVED else [label(row.mode)])]),
+        }
     use = to_use(row) if best and row.mode != PLAIN else None
     return values | texts | {"best": best, "figures": row.figures(), "use": use}
 

@@ -25,7 +25,8 @@ export const COLUMNS = [
   { key: "acceptance_length", hint: true, value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
   { key: "cost_coefficient", hint: true, value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
   { key: "tokens_per_second", hint: true, value: figure("tokens_per_second"), text: (row) => rate(figure("tokens_per_second")(row)) },
-  { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row, say) => say(row.lossless ? "compare.lossless" : "compare.lossy") },
+  { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.lossless === null ? null : row.figures?.distance ?? 1),
+    text: (row, say) => (row.lossless === null ? DASH : say(row.lossless ? "compare.lossless" : "compare.lossy")) },
 ];
 
 /** The columns of a row that is left out: its speedup, which is not known, and which run it is about. */

@@ -217,7 +217,7 @@ class SpecvizCompare extends SpecvizElement {
       return cell;
     });
     if (row.reason) cells.push(make("td", { class: "reason", colspan: COLUMNS.length - told.length, text: row.reason }));
-    return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
+    return make("tr", { "data-best": row.best, "data-lossy": row.lossless === false, "data-pending": !row.figures }, ...cells);
   }
 
   /** Below the drafter, its parameters and the rule; below a figure, its interval, or the least and the most over several repeats; a lossy

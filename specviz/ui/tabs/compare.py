@@ -14,6 +14,7 @@ import gradio as gr
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import OTHERS
+from specviz.bench.served import KEY
 from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
@@ -157,6 +158,13 @@ def _create_choices(fields: Fields, desk: Desk) -> None:
         fields["vary"] = gr.Textbox(
             "", label=say("compare.vary"), info=say("compare.vary_info", names=", ".join(OTHERS)), elem_id="vary"
         )
+        fields["server"] = gr.Textbox(
+            "",
+            label=say("compare.server"),
+            info=say("compare.server_info", variable=KEY),
+            visible=desk.runner.deployment.servers != (),
+            elem_id="compared-servers",
+        )
         fields["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
 
 
@@ -219,7 +227,7 @@ def compare(
     file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
     yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
     pair, say = runner.store.get(order.pair), words(language)
-    comparison = comparison_of(runner, pair, order, options, halt)
+    comparison = comparison_of(runner, pair, order, options, halt, look=True)
     yield _table(comparison, say, "running", said("common.warming_up"), 0.0)
     finished = 0
     for text, fraction in comparison.progress():
@@ -292,7 +300,8 @@ def _summary(comparison: Comparison, pair: ModelPair) -> Said:
 def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     contest = comparison.contest
-    drafting, prompts = range(1, len(contest.entries)), range(len(comparison.orders))
+    drafting = [number for number, row in enumerate(contest.entries) if number and row.host is None]
+    prompts = range(len(comparison.orders))
     run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
     if not comparison.plain.sampling.greedy or not run_on:
         return None
