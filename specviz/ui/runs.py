@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
 
-
 @dataclass
 class LiveRun:
     """A run while it is shown: every message about it, each holding only what is new."""

@@ -14,10 +14,12 @@ from specviz.foreign.metrics import ServedRequest
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
+from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round, Run
-from specviz.records.words import Said, Words, said
+from specviz.records.words import Said, Words, joined, said
 from specviz.servers.engines import About
 from specviz.servers.server import Watch
+from specviz.servers.speed import ALL, Pace, Speed, most_of
 from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import Charts, end_message, headline, message, opening, rounds_message
 from specviz.views.served_diagnosis import findings
@@ -88,7 +90,6 @@ class ShownWatch:
         if self.rounds and phase != "running":
             told = {"figures": self.figures, "charts": self.charts()}
             parts.append(end_message(self.key, total=len(self.rounds), reason=self._ending(), **told))
-        engine, together = watch.about.engine, watch.together
         return message(
             "watch",
             phase=phase,
@@ -98,15 +99,48 @@ class ShownWatch:
             key=self.key,
             file=links.file_stem(self.run()) if self.rounds else "",
             text="" if self.rounds else watch.answer.text,  # of an engine that does not say which tokens it makes
-            tokens=self.trail.counts.tokens,
-            seconds=watch.answer.seconds,
-            first_seconds=watch.answer.first_seconds,
-            counts=[counts.rounds, counts.drafted if together.lengths_known else None, counts.accepted],
-            counted=_counted(watch.counted),
-            how=said(f"server.{'inferred' if together.inferred else 'exact'}", engine=engine) if counts.rounds else "",
-            lengths_known=together.lengths_known,
+            status=joined(
+                [said(f"server.phase_{phase}", reason=self.say.error(error) if error else ""), self._made()], " "
+            ),
+            notes=self._notes(phase),
+            table=self._table() if counts.rounds else None,
             findings=findings(self.signs(), self.say) if phase != "running" and counts.rounds else [],
         )
+
+    def _made(self) -> Said:
+        tokens, answer = self.trail.counts.tokens, self.watch.answer
+        if not tokens:
+            return ""
+        made = said("common.tokens", n=tokens)
+        return said("server.made", tokens=made, seconds=answer.seconds, first=answer.first_seconds)
+
+    def _notes(self, phase: Phase) -> list[Said]:
+        """How the rounds came about, and what the server's own counters say."""
+        watch, engine = self.watch, self.watch.about.engine
+        if not self.rounds:
+            return [said("server.no_ids", engine=engine)] if watch.answer.text else []
+        if not self.drafting.rounds:
+            return []
+        notes = [said(f"server.{'inferred' if watch.together.inferred else 'exact'}", engine=engine)]
+        if not watch.together.lengths_known:
+            notes.append(said("server.lengths_unknown"))
+        if phase == "running":
+            return notes
+        same = "uncounted" if not watch.counted else "equal" if _three(watch.counted) == self._three() else "unequal"
+        return [*notes, said(f"server.{same}")]
+
+    def _table(self) -> dict[str, Any]:
+        """The counts beside the server's own."""
+        theirs = _three(self.watch.counted) if self.watch.counted else [None] * 3
+        rows = [
+            [said(f"server.count_{name}"), _number(one), _number(other)]
+            for name, one, other in zip(("passes", "drafted", "accepted"), self._three(), theirs)
+        ]
+        return {"heads": ["", said("server.put_together"), said("server.its_counters")], "rows": rows}
+
+    def _three(self) -> list[int | None]:
+        counts = self.drafting
+        return [counts.rounds, counts.drafted if self.watch.together.lengths_known else None, counts.accepted]
 
     @property
     def figures(self) -> dict[str, float | None]:
@@ -148,5 +182,63 @@ class ShownWatch:
         return said("server.end_early" if reason == "stopped" else f"generate.end_{reason}")
 
 
-def _counted(counted: ServedRequest | None) -> list[int | None] | None:
-    return counted and [counted.passes, counted.drafted, counted.accepted]
+def _three(counted: ServedRequest) -> list[int | None]:
+    return [counted.passes, counted.drafted, counted.accepted]
+
+
+def _number(count: int | None) -> Said:
+    return said("why.not_known") if count is None else str(count)
+
+
+# --- how fast it is ---------------------------------------------------------------------------------------------------
+
+
+def speed_limits() -> Said:
+    """What is asked of a server at most, in words."""
+    most = most_of(PRESETS)
+    return said("server.speed_limits", requests=most.requests, tokens=most.tokens, seconds=most.seconds)
+
+
+def speed_message(about: About, speed: Speed, say: Words, phase: Phase) -> str:
+    """What was measured so far."""
+    paces = [*speed.by_load, *speed.by_depth, *speed.by_domain]
+    heads = [said(f"server.speed_{name}") for name in ("load", "all", "each", "per_pass", "speedup")]
+    stops = speed.stops_paying_at
+    verdict = [] if stops is None else [said("server.stops_paying", load=stops)]
+    return message(
+        "speed",
+        phase=phase,
+        about=about_fields(about),
+        fraction=speed.fraction,
+        status=said(f"server.speed_{phase}", requests=speed.requests, most=speed.most.requests),
+        notes=[*verdict, *map(say.step, speed.remarks)],
+        table={"heads": heads, "rows": [_pace_row(pace) for pace in paces]} if paces else None,
+        findings=findings(_signs_of(speed), say) if phase != "running" and speed.by_load else [],
+    )
+
+
+def _pace_row(pace: Pace) -> list[Said]:
+    measured, speedup = pace.measured, pace.speedup
+    prompts = "" if pace.domain == ALL else f" · {pace.domain}"
+    depth = "" if pace.depth is None else f" · γ = {pace.depth}"
+    gain: Said = said("why.not_known")
+    if speedup is not None:
+        name = "gain" if speedup.interval is None else "gain_between"
+        gain = said(f"server.{name}", ratio=speedup.value, low=speedup.low, high=speedup.high)
+    speeds = measured.tokens_per_second, measured.tokens_per_second_each, measured.tokens_per_pass
+    return [f"{pace.load}{depth}{prompts}", *(_rate(value, digits) for value, digits in zip(speeds, (0, 0, 2))), gain]
+
+
+def _rate(value: float | None, digits: int) -> Said:
+    return said("why.not_known") if value is None else said(f"server.decimals_{digits}", x=value)
+
+
+def _signs_of(speed: Speed) -> Signs:
+    """What the doctor looks at: one request at a time, and the speedups by load."""
+    one = speed.by_load[0].measured
+    return Signs(
+        passes=one.passes or 0,
+        accepted=one.accepted if one.passes else None,
+        drafted=one.drafted,
+        speedups=[(pace.load, pace.speedup.value) for pace in speed.by_load if pace.speedup],
+    )

@@ -2,7 +2,8 @@
 // numbers, pasted.
 //
 // Takes { kind: "offer", fields, servers, most_tokens, plotly }: what the form begins with, the addresses that may be asked
-// (null: any), and where plotly.js is; and `about` and `watch` of specviz/views/server_messages.py, each with a `phase`.
+// (null: any), what is asked at most, and where plotly.js is; and `about`, `watch`, `speed` and `lossless` of
+// specviz/views/server_messages.py, each with a `phase`.
 // Fires
 //   specviz-ask-server   detail: { what, visit, form }: a kind of message, a name for this press of its button, and the fields
 //   specviz-call         something quick; detail: { name, wanted, answer }: `stop_asking` ends what a visit asked for,
@@ -15,6 +16,7 @@ import "../run/element.js";
 import "../served/element.js";
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { renderResult, resultCard } from "./result.js";
 import { renderWatch, watchCard } from "./watch.js";
 
 /** @typedef {SpecvizServer} Host */
@@ -36,6 +38,7 @@ class SpecvizServer extends SpecvizElement {
   offer = {};
   /** @type {{ what: string, visit: string } | null} what is being asked */
   asking = null;
+  watched = ""; // the run on the screen
 
   /** @param {Record<string, any>} texts the elements in it say them, too */
   set words(texts) {
@@ -51,15 +54,16 @@ class SpecvizServer extends SpecvizElement {
     ui.closed = make("p", { class: "note hidden", text: say("server.closed"), part: "closed" });
     ui.facts = make("dl", { class: "readout facts hidden", part: "facts" });
     ui.form = make("div", {}, make("div", { class: "typed" }, ui.address,
-      this.field("server_key", make("input", { ...entered, type: "password" })), this.field("server_model", make("input", entered))),
-      this.action("about"));
+      this.field("server_key", make("input", { ...entered, type: "password" })), this.field("server_model", make("input", entered)),
+      this.field("plain", make("input", { ...entered, inputmode: "url" }))), this.action("about"));
     const served = make("specviz-served", { slot: "served" });
     served.words = this.texts;
     this.append(served);
     this.shadow.append(make("div", { class: "view" },
       make("section", { class: "card", "aria-label": say("server.title") }, make("h2", { text: say("server.title") }),
         make("p", { class: "lead", text: say("server.lead") }), ui.closed, ui.form, ui.facts),
-      watchCard(this), make("slot", { name: "served" })));
+      watchCard(this), resultCard(this, "speed"), resultCard(this, "lossless", make("div", { class: "typed" }, this.field("reference", make("select")))),
+      make("slot", { name: "served" })));
   }
 
   get handlers() {
@@ -69,20 +73,19 @@ class SpecvizServer extends SpecvizElement {
         const { ui } = this;
         this.offer = message;
         for (const [name, value] of Object.entries(message.fields)) ui.fields[name].value = value;
+        ui.fields.reference.replaceChildren(...message.references.map((/** @type {string} */ value) => make("option", { value, text: this.say(`server.by_${value}`) })));
         ui.fields.max_new_tokens.max = message.most_tokens;
         const { servers } = message;
         ui.closed.classList.toggle("hidden", servers?.length !== 0);
-        for (const part of [ui.form, ui.cards.watch.card]) part.classList.toggle("hidden", servers?.length === 0);
+        for (const [what, text] of Object.entries(message.limits)) setText(ui.cards[what].limits, text);
+        for (const part of [ui.form, ...Object.values(ui.cards).flatMap(({ card }) => card ?? [])]) part.classList.toggle("hidden", servers?.length === 0);
         if (servers?.length) ui.address.replaceChildren(this.field("server",
           make("select", {}, ...servers.map((/** @type {string} */ url) => make("option", { text: url })))));
       },
-      /** @param {Message} message */
-      about: (message) => this.tellAbout(message),
-      /** @param {Message} message */
-      watch: (message) => {
-        this.tellAbout(message);
-        renderWatch(this, message);
-      },
+      about: (/** @type {Message} */ message) => this.tellAbout(message),
+      watch: (/** @type {Message} */ message) => this.tellAbout(message, () => renderWatch(this, message)),
+      speed: (/** @type {Message} */ message) => this.tellAbout(message),
+      lossless: (/** @type {Message} */ message) => this.tellAbout(message),
     };
   }
 
@@ -142,14 +145,24 @@ class SpecvizServer extends SpecvizElement {
     }
   }
 
-  /** What every answer tells: what runs there, what is wrong, and whether it is over. @param {Message} message */
-  tellAbout({ kind, phase, about, problem, run }) {
-    if (about) this.renderFacts(about);
+  /**
+   * What every answer tells: what runs there, what it comes to, what is wrong, and whether it is over. Without anything
+   * about the server it has not said a word yet, and what was there before stays.
+   *
+   * @param {Message} message @param {() => void} [render]
+   */
+  tellAbout(message, render) {
+    const { kind, phase, about, problem } = message;
+    if (about) {
+      this.renderFacts(about);
+      if (kind !== "about") renderResult(this, message);
+      render?.();
+    }
     if (phase === "running") return;
     this.asking = null;
     this.showBusy();
-    setText(this.ui.cards[kind].says, problem && !(problem.field in this.ui.problems) ? problem.text : "");
-    if (problem) this.complain(problem.field, problem.text, !run?.length); // whoever looks at rounds stays with them
+    if (!about || kind === "about") setText(this.ui.cards[kind].says, problem && !(problem.field in this.ui.problems) ? problem.text : "");
+    if (problem) this.complain(problem.field, problem.text, !about); // whoever looks at a result stays with it
   }
 
   /** @param {string} name of a field @param {string} text what is wrong with it @param {boolean} [lead] the reader there */

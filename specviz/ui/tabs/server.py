@@ -20,7 +20,9 @@ from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round
 from specviz.records.words import Words
 from specviz.servers.answers import Ask
+from specviz.servers.engines import About
 from specviz.servers.server import Server, Watch
+from specviz.servers.speed import Speed, measure_speed
 from specviz.ui.components import QUEUED, server_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, run_files
@@ -28,7 +30,7 @@ from specviz.ui.orders import read_form
 from specviz.ui.runner import Recent, Runner, Stops, beside_the_line
 from specviz.ui.visitors import Visitors
 from specviz.views.run_messages import message
-from specviz.views.server_messages import ShownWatch, about_message, problem
+from specviz.views.server_messages import ShownWatch, about_message, problem, speed_limits, speed_message
 
 #: How many servers are asked at a time, for all visitors: each takes a thread.
 MOST_ASKED = 12
@@ -49,6 +51,8 @@ class Form:
     max_new_tokens: float
     temperature: float
     neutral: bool
+    plain: str  # a second server
+    reference: str  # by which samples are judged: ``target``, ``server``, ``plain``
 
     def ask(self, most_tokens: int) -> Ask:
         """Raises SpecvizError with the field's name."""
@@ -95,7 +99,9 @@ class Asking:
         servers = self.runner.deployment.servers
         most = self.runner.deployment.max_new_tokens
         fields = {"prompt": PRESETS[0].prompt, "max_new_tokens": min(NEW_TOKENS, most), "temperature": 1.0}
-        return {"servers": servers, "most_tokens": most, "fields": fields}
+        limits = {"speed": self.say.translated(speed_limits())}
+        references = ["server", "plain"] if self.runner.deployment.without_models else ["target", "server", "plain"]
+        return {"servers": servers, "most_tokens": most, "fields": fields, "limits": limits, "references": references}
 
     def answers(self, what: str, visit: str, form: dict[str, Any]) -> Iterator[str]:
         """The messages to what is asked: ``about``, ``watch``. visit: names this press of a button, which Stop ends."""
@@ -112,6 +118,19 @@ class Asking:
         listed = self.runner.deployment.servers
         with contextlib.closing(Server(form.server, form.server_key, form.server_model, listed)) as server:
             yield server
+
+    @contextlib.contextmanager
+    def second(self, form: Form) -> Iterator[Server | None]:
+        """The second server, if there is one. The same key is sent."""
+        if not form.plain.strip():
+            yield None
+            return
+        try:
+            plain = Server(form.plain, form.server_key, None, self.runner.deployment.servers)
+        except SpecvizError as error:
+            raise error.at("plain") from error
+        with contextlib.closing(plain):
+            yield plain
 
     def about(self, form: Form, halt: threading.Event) -> Iterator[str]:
         with self.server(form) as server:
@@ -136,6 +155,16 @@ class Asking:
         if shown is not None:
             yield shown.message([], "stopped" if halt.is_set() else "finished")
 
+    def speed(self, form: Form, halt: threading.Event) -> Iterator[str]:
+        known: list[Any] = []  # what runs there, and the latest of what was measured
+        with self.server(form) as server, self.second(form) as plain:
+            for batch in _until(halt, partial(_measured, server, plain)):
+                known = [*known[:1], *batch]
+                if batch and len(known) > 1:
+                    yield speed_message(known[0], known[-1], self.say, "running")
+        if len(known) > 1:
+            yield speed_message(known[0], known[-1], self.say, "stopped" if halt.is_set() else "finished")
+
     def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
         """As `LiveRuns.missing_rounds`."""
         shown, first = self.watches.get(str(wanted.get("run"))), wanted.get("first")
@@ -153,6 +182,7 @@ class Asking:
 _ASKED: dict[str, Callable[[Asking, Form, threading.Event], Iterator[str]]] = {
     "about": Asking.about,
     "watch": Asking.watch,
+    "speed": Asking.speed,
 }
 
 
@@ -161,6 +191,17 @@ def _watched(server: Server, ask: Ask) -> Iterator[Watch | Round]:
     watch = server.watch(ask)
     yield watch
     yield from watch
+
+
+def _measured(server: Server, plain: Server | None) -> Iterator[About | Speed]:
+    """What runs there, then its speed again and again."""
+    yield server.about()
+    if plain is not None:
+        try:
+            plain.about()
+        except SpecvizError as error:
+            raise error.at("plain") from error
+    yield from measure_speed(server, plain=plain)
 
 
 def _until(halt: threading.Event, work: Callable[[], Iterator[Any]]) -> Iterator[list[Any]]:
