@@ -5,7 +5,7 @@ Each one says all that its card shows but for rounds: of several that arrive at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,10 +16,12 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round, Run
-from specviz.records.words import Said, Words, joined, said
+from specviz.records.words import Said, Sentence, Words, joined, said
 from specviz.servers.engines import About
+from specviz.servers.lossless import ANSWERS, LENGTH, Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import ALL, Pace, Speed, most_of
+from specviz.views import server_text
 from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import Charts, end_message, headline, message, opening, rounds_message
 from specviz.views.served_diagnosis import findings
@@ -242,3 +244,45 @@ def _signs_of(speed: Speed) -> Signs:
         drafted=one.drafted,
         speedups=[(pace.load, pace.speedup.value) for pace in speed.by_load if pace.speedup],
     )
+
+
+# --- whether it is lossless -------------------------------------------------------------------------------------------
+
+
+def lossless_limits() -> Said:
+    """What is asked of a server at most, in words."""
+    return said("server.lossless_limits", answers=ANSWERS, tokens=ANSWERS * LENGTH, seconds=60)
+
+
+def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
+    """How many samples there are; once it is over the verdict, what it rests on, and what would have been found."""
+    notes: list[Said] = []
+    if known.over:
+        notes.append(joined([said(f"server.verdict_{known.verdict}"), say.step(known.sentence or Sentence(""))], " "))
+    if known.finds:
+        notes.append(said("server.finds", **known.finds))
+    rows = [[said(f"server.test_{test.name}"), f"{test.statistic:.2f}", f"{test.p_value:.2g}"] for test in known.tests]
+    heads = [said(f"server.test_{name}") for name in ("name", "statistic", "p_value")]
+    return message(
+        "lossless",
+        phase=phase,
+        about=about_fields(known.about),
+        fraction=known.fraction,
+        status=said(f"server.lossless_{phase}", answers=known.answers, wanted=known.wanted, tokens=known.tokens),
+        notes=notes,
+        table={"heads": heads, "rows": rows} if rows else None,
+        report="\n".join(_report(known)) if rows else "",
+    )
+
+
+def _report(known: Lossless) -> Iterator[str]:
+    """For whoever maintains the engine, in English: what was found, and all that it takes to see it again."""
+    yield from server_text.about_lines(known.about)
+    samplers = "all other samplers off" if known.neutral else "the server's own samplers on"
+    yield f"{known.answers} answers of {known.length} tokens, seeds from {known.seed}"
+    yield f"temperature {known.temperature:g}, {samplers}"
+    yield f"prompt: {known.prompt!r}"
+    yield f"judged by: {known.reference}"
+    yield from server_text.lossless_lines(known)
+    options = f"--only lossless --samples {known.wanted} --temperature {known.temperature:g}"
+    yield f"python -m specviz server {known.about.url} {options}"

@@ -152,7 +152,8 @@ class SpecvizServer extends SpecvizElement {
    * @param {Message} message @param {() => void} [render]
    */
   tellAbout(message, render) {
-    const { kind, phase, about, problem } = message;
+    const { kind, phase, about, problem, status } = message;
+    if (status) setText(this.ui.cards[kind].says, status);
     if (about) {
       this.renderFacts(about);
       if (kind !== "about") renderResult(this, message);

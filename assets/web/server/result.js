@@ -37,9 +37,8 @@ export function resultCard(host, what, ...fields) {
 }
 
 /** @param {Host} host @param {import("../shared/element.js").Message} message */
-export function renderResult({ ui }, { kind, phase, status = "", fraction = null, notes = [], table = null, findings = [], report = "" }) {
+export function renderResult({ ui }, { kind, phase, fraction = null, notes = [], table = null, findings = [], report = "" }) {
   const parts = ui.cards[kind];
-  if (status) setText(parts.says, status);
   parts.track.classList.toggle("idle", phase !== "running" || fraction === null);
   parts.track.firstElementChild.style.width = `${100 * (fraction ?? 0)}%`;
   parts.notes.replaceChildren(...notes.map((/** @type {string} */ text) => make("li", { text })));
