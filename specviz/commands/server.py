@@ -18,6 +18,7 @@ from specviz.records.prompts import PRESETS, read_prompts, text_of
 from specviz.servers.answers import Ask
 from specviz.servers.counters import counted_between
 from specviz.servers.engines import About
+from specviz.servers.lossless import Lossless, test_samples
 from specviz.servers.server import Server, Watch
 from specviz.servers.speed import Speed
 from specviz.views import server_text, terminal
@@ -59,7 +60,7 @@ class Found:
     about: About
     watch: Watch | None = None
     speed: Speed | None = None
-    lossless: Any = None
+    lossless: Lossless | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The file's values; what is not known is None."""
@@ -136,7 +137,22 @@ def _speed(options: argparse.Namespace, server: Server, second: Server | None, f
 
 
 def _lossless(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
-    raise NotImplementedError
+    from specviz.models.loading import load_pair
+    from specviz.servers.references import OwnReference, TargetReference
+
+    if options.target is not None:
+        reference: Any = TargetReference(load_pair(target=options.target, device="cpu", dtype="float32"))
+    else:
+        reference = second or OwnReference(server.engine)
+    settings = {"prompt": options.prompt, "temperature": options.temperature, "neutral": not options.defaults}
+    if options.samples is not None:
+        settings["answers"] = options.samples
+    try:
+        for found.lossless in test_samples(server, reference, **settings):
+            pass
+    finally:
+        if found.lossless is not None:
+            _print(server_text.lossless_lines(found.lossless))
 
 
 def _print(lines: Iterator[str]) -> None:

@@ -17,6 +17,9 @@ from specviz.servers.answers import Answer, Ask, End, Piece
 from specviz.servers.connection import Connection
 from specviz.servers.counters import depth_of
 
+#: Log probabilities of a place that vLLM gives unless it is started to give more.
+MOST_LISTED = 20
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -112,6 +115,21 @@ class Engine:
             text = text if isinstance(text, str) else ""
             yield Piece(at, text, ids, made=made, end=end, said=event if end else {})
 
+    def tokenise(self, prompt: str) -> tuple[int, ...] | None:
+        """The prompt's tokens; None where the engine does not say."""
+        return None
+
+    def log_probs_of(self, ids: tuple[int, ...]) -> list[dict[int, float]]:
+        """Of each token of a text the likeliest ones in its place, with their log probabilities, without speculation.
+
+        Raises SpecvizError where the engine does not say.
+        """
+        raise self.connection.complaint(
+            "{engine} gives no log probabilities of a prompt: name the model that it serves, or a second server "
+            "without speculation.",
+            engine=self.name,
+        )
+
     def scrape(self) -> str | None:
         """Its /metrics; None without."""
         return self.connection.text("/metrics")
@@ -205,6 +223,19 @@ class Vllm(Engine):
     def body(self, ask: Ask) -> dict[str, Any]:
         neutral = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0} if ask.neutral else {}
         return super().body(ask) | {"return_token_ids": True} | neutral
+
+    def tokenise(self, prompt: str) -> tuple[int, ...] | None:
+        return _ids((self.connection.json("/tokenize", {"model": self.model, "prompt": prompt}) or {}).get("tokens"))
+
+    def log_probs_of(self, ids: tuple[int, ...]) -> list[dict[int, float]]:
+        """vLLM lists the token that stands there, too, however unlikely."""
+        body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": MOST_LISTED}
+        values = self.connection.json(self.path, body | {"temperature": 0.0})
+        rows = _first((values or {}).get("choices")).get("prompt_logprobs") or []
+        return [
+            {int(id): float(said["logprob"]) for id, said in (row or {}).items() if said["rank"] <= MOST_LISTED}
+            for row in rows
+        ]
 
 
 class Sglang(Engine):

@@ -9,6 +9,7 @@ from specviz.records.metrics import tally
 from specviz.records.tables import aligned
 from specviz.records.words import words
 from specviz.servers.engines import About
+from specviz.servers.lossless import Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import Pace, Speed
 from specviz.theory.statistics import Ratio
@@ -57,6 +58,19 @@ def speed_lines(speed: Speed) -> Iterator[str]:
     if speed.stops_paying_at is not None:
         yield f"From {speed.stops_paying_at} requests at a time on, speculation costs more than it brings."
     yield from (harmless(f"· {remark}") for remark in speed.remarks)
+
+
+def lossless_lines(known: Lossless) -> Iterator[str]:
+    """The verdict, what it rests on, and how large a fault would have been found."""
+    yield f"\n{known.verdict}: {known.sentence or ''}"
+    for test in known.tests:
+        details = ", ".join(f"{name} {value:g}" for name, value in test.detail.items())
+        yield f"  {test.name}: {test.statistic:.2f}, p = {test.p_value:.2g}  ({details})"
+    if known.finds:
+        yield (
+            f"  nine times in ten it finds a token of 5 % that is {known.finds['times']:.2f} times too likely, or a "
+            f"mean surprisal that is off by {known.finds['nats']:.3f} nats"
+        )
 
 
 def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:

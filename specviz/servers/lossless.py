@@ -1,0 +1,252 @@
+"""Whether a server's samples are its model's: many short answers, each token judged by the distribution that it should
+come from. Counters, acceptance and greedy texts can all be right where they are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy
+
+from specviz.records.errors import SpecvizError
+from specviz.records.prompts import PRESETS
+from specviz.records.settings import SamplingParams
+from specviz.records.words import Sentence
+from specviz.servers.answers import Answer, Ask
+from specviz.servers.engines import About
+from specviz.servers.references import Reference, Sample
+from specviz.theory.sample_tests import MOST_COUNTED, SampleEvidence, TestResult, together, two_samples
+from specviz.theory.statistics import SIGNIFICANT
+from specviz.theory.truncation import TruncationEvidence
+
+if TYPE_CHECKING:
+    from specviz.servers.server import Server
+
+Verdict = Literal["consistent", "differs", "truncated", "unknown"]
+
+#: Answers that are drawn, and their length, unless something else is asked for; the fewest tokens that say anything.
+ANSWERS, LENGTH, LEAST_TOKENS = 500, 16, 400
+
+#: The most answers, and requests at once where a server does not say how many it answers.
+MOST_ANSWERS, AT_ONCE = 20_000, 4
+
+#: Answers between two reports.
+REPORT_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lossless:
+    """What is known so far. The verdict is made once, at the end: tests that are looked at again and again find
+    something sooner or later."""
+
+    about: About
+    reference: str  # ``target``, ``server``, ``second server``
+    prompt: str
+    prompt_ids: tuple[int, ...] | None
+    temperature: float
+    neutral: bool  # whether all other samplers were switched off
+    seed: int  # of the first answer; the next ones have the next seeds
+    length: int  # tokens asked for with each answer
+    wanted: int  # answers
+    answers: int = 0
+    tokens: int = 0
+    verdict: Verdict = "unknown"
+    statistic: float | None = None  # z of the surprisal; of two servers, that of the count that differs most
+    p_value: float | None = None  # of all tests together
+    tests: tuple[TestResult, ...] = ()
+    filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
+    finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
+    sentence: Sentence | None = None  # what a maintainer could be sent
+    seconds: float = 0.0
+    over: bool = False
+
+    @property
+    def fraction(self) -> float:
+        return 1.0 if self.over else self.answers / self.wanted
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self) | {"sentence": None if self.sentence is None else str(self.sentence)}
+
+
+def test_samples(
+    server: Server,
+    reference: Reference | Server,
+    *,
+    prompt: str = PRESETS[0].prompt,
+    answers: int = ANSWERS,
+    length: int = LENGTH,
+    temperature: float = 1.0,
+    neutral: bool = True,
+    seed: int = 1,
+    budget: float = 60.0,
+) -> Iterator[Lossless]:
+    """What is known so far, again and again, until `answers` are there or `budget` seconds are over: then those that
+    are there are judged. It may be closed anywhere.
+
+    reference: what they are judged by; a second server of the same model without speculation is one, too. neutral:
+    False leaves the server's own samplers on. Raises SpecvizError: what the server raises before anything was drawn;
+    fields ``answers`` and ``temperature`` for what cannot be tested.
+    """
+    if not 1 <= answers <= MOST_ANSWERS:
+        raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
+    if not 0 < temperature <= 10:
+        raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
+    from specviz.servers.server import Server
+
+    second = reference if isinstance(reference, Server) else None
+    ids = second.engine.tokenise(prompt) if second else reference.encode(prompt)  # type: ignore[union-attr]
+    name = "second server" if second else reference.name  # type: ignore[union-attr]
+    known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
+    yield known
+    if not server.engine.names_ids:
+        text = "{engine} does not say which tokens it makes, so its samples cannot be judged."
+        yield replace(known, sentence=Sentence(text, engine=known.about.engine), over=True)
+        return
+    sampling = _Sampling(server, known, budget)
+    drawn = yield from sampling.drawn(known)
+    if second is None:
+        yield _judged(sampling.known, reference, drawn)  # type: ignore[arg-type]
+    else:
+        others = _Sampling(second, replace(known, about=second.about()), budget)
+        other = yield from others.drawn(sampling.known)
+        yield _compared(sampling.known, drawn, other)
+
+
+@dataclass
+class _Sampling:
+    """Draws answers of one server."""
+
+    server: Server
+    known: Lossless
+    budget: float
+
+    def drawn(self, shown: Lossless) -> Generator[Lossless, None, list[Sample]]:
+        """The answers in the order of their seeds, so many at a time; the first ones only, where the time is over.
+        shown: what is said meanwhile."""
+        known, began = self.known, time.perf_counter()
+        makes: dict[Future[Answer], int] = {}
+        there: dict[int, Answer] = {}
+        numbers = iter(range(known.wanted))
+        with ThreadPoolExecutor(known.about.slots or AT_ONCE) as pool:
+            try:
+                while True:
+                    spent = time.perf_counter() - began
+                    while len(makes) < (known.about.slots or AT_ONCE) and spent < self.budget:
+                        if (number := next(numbers, None)) is None:
+                            break
+                        makes[pool.submit(self.server.answer, self._ask(number))] = number
+                    if not makes:
+                        break
+                    for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                        there[makes.pop(future)] = future.result()
+                    if len(there) - known.answers >= REPORT_EVERY:
+                        known = self._with(there, spent)
+                        yield replace(shown, answers=known.answers, tokens=known.tokens, seconds=known.seconds)
+            finally:
+                for future in makes:
+                    future.cancel()
+        self.known = self._with(there, time.perf_counter() - began)
+        return [_sample(there[number]) for number in sorted(there)]
+
+    def _ask(self, number: int) -> Ask:
+        known = self.known
+        takes_ids = known.prompt_ids is not None and self.server.engine.takes_ids
+        prompt: str | tuple[int, ...] = known.prompt_ids if takes_ids and known.prompt_ids else known.prompt
+        return Ask(prompt, known.length, known.temperature, known.seed + number, known.neutral)
+
+    def _with(self, there: dict[int, Answer], seconds: float) -> Lossless:
+        tokens = sum(len(answer.ids) for answer in there.values())
+        return replace(self.known, answers=len(there), tokens=tokens, seconds=seconds)
+
+
+def _sample(answer: Answer) -> Sample:
+    """Its tokens up to one that the engine left out."""
+    ids: list[int] = []
+    for id in answer.ids:
+        if id is None:
+            return Sample(tuple(ids))
+        ids.append(id)
+    return Sample(tuple(ids), answer.end == "end")
+
+
+def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
+    """The verdict by the distributions that the tokens should come from."""
+    plain = SamplingParams(temperature=known.temperature)
+    evidence, truncation = _evidence(known, reference, samples, plain)
+    tests = evidence.tests()
+    known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
+    known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
+    if evidence.tokens < LEAST_TOKENS:
+        text = "{tokens} tokens are too few to judge by: {least} at least."
+        return replace(known, sentence=Sentence(text, tokens=evidence.tokens, least=LEAST_TOKENS))
+    if known.p_value is not None and known.p_value >= SIGNIFICANT:
+        return _said(replace(known, verdict="consistent"))
+    for filters in _filters(truncation.found() if truncation else {}):
+        fits, _ = _evidence(known, reference, samples, replace(plain, **filters))
+        if together(fits.tests()) >= SIGNIFICANT:
+            return _said(replace(known, verdict="truncated", filters=filters))
+    return _said(replace(known, verdict="differs"))
+
+
+def _evidence(
+    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
+) -> tuple[SampleEvidence, TruncationEvidence | None]:
+    evidence, truncation = SampleEvidence(), TruncationEvidence()
+    whole = True
+    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
+        evidence.add(rows)
+        whole = whole and rows.ids.ndim == 1
+        if whole:
+            truncation.add(rows)
+    return evidence, truncation if whole else None
+
+
+def _filters(found: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """The filters that may explain what is missing: each alone, then all of them."""
+    settings = {name: int(value) if name == "top_k" else value for name, value in found.items()}
+    yield from ({name: value} for name, value in settings.items())
+    if len(settings) > 1:
+        yield settings
+
+
+def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sample]) -> Lossless:
+    """The verdict by how often each token stands in the answers of either server."""
+    tokens = sum(len(sample.ids) for sample in samples)
+    known = replace(known, over=True, tokens=tokens)
+    if min(tokens, sum(len(sample.ids) for sample in others)) < LEAST_TOKENS:
+        text = "{tokens} tokens are too few to judge by: {least} at least."
+        return replace(known, sentence=Sentence(text, tokens=tokens, least=LEAST_TOKENS))
+    total = numpy.bincount([id for sample in (*samples, *others) for id in sample.ids])
+    frequent = numpy.argsort(total)[::-1][:MOST_COUNTED]
+    test = two_samples(*(_counts(of, frequent) for of in (samples, others)))
+    known = replace(known, tests=(test,), statistic=test.statistic, p_value=test.p_value)
+    return _said(replace(known, verdict="consistent" if test.p_value >= SIGNIFICANT else "differs"))
+
+
+def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
+    return numpy.array([[sample.ids.count(int(id)) for id in frequent] for sample in samples], float)
+
+
+def _said(known: Lossless) -> Lossless:
+    """With the sentence about the verdict."""
+    values: dict[str, object] = {"answers": known.answers, "tokens": known.tokens, "temperature": known.temperature}
+    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip(), "p": f"{known.p_value or 0:.2g}"}
+    if known.verdict == "consistent":
+        text = (
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p = {p})."
+        )
+    elif known.verdict == "truncated":
+        values["filters"] = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
+        text = (
+            "{engine}: {tokens} tokens of {answers} answers follow the model cut off by {filters}, which was left on."
+        )
+    else:
+        text = (
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn from the "
+            "model's distribution (p = {p})."
+        )
+    return replace(known, sentence=Sentence(text, **values))
