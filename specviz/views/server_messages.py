@@ -16,11 +16,12 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round, Run
-from specviz.records.words import Said, Sentence, Words, joined, said
+from specviz.records.words import Said, Sentence, Words, joined, said, words
 from specviz.servers.engines import About
 from specviz.servers.lossless import ANSWERS, LENGTH, Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import ALL, Pace, Speed, most_of
+from specviz.theory.statistics import Ratio
 from specviz.views import server_text
 from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import Charts, end_message, headline, message, opening, rounds_message
@@ -205,30 +206,39 @@ def speed_message(about: About, speed: Speed, say: Words, phase: Phase) -> str:
     """What was measured so far."""
     paces = [*speed.by_load, *speed.by_depth, *speed.by_domain]
     heads = [said(f"server.speed_{name}") for name in ("load", "all", "each", "per_pass", "speedup")]
-    stops = speed.stops_paying_at
-    verdict = [] if stops is None else [said("server.stops_paying", load=stops)]
+    stops, gain = speed.stops_paying_at, speed.by_load[0].speedup if speed.by_load else None
+    finding = [] if gain is None else [said("server.gains", gain=_gain(gain))]
+    finding += [] if stops is None else [said("server.stops_paying", load=stops)]
     return message(
         "speed",
         phase=phase,
         about=about_fields(about),
         fraction=speed.fraction,
         status=said(f"server.speed_{phase}", requests=speed.requests, most=speed.most.requests),
-        notes=[*verdict, *map(say.step, speed.remarks)],
+        finding=joined(finding, " ") if phase != "running" else "",
+        notes=[*map(say.step, speed.remarks)],
         table={"heads": heads, "rows": [_pace_row(pace) for pace in paces]} if paces else None,
         findings=findings(_signs_of(speed), say) if phase != "running" and speed.by_load else [],
     )
 
 
 def _pace_row(pace: Pace) -> list[Said]:
-    measured, speedup = pace.measured, pace.speedup
-    prompts = "" if pace.domain == ALL else f" · {pace.domain}"
-    depth = "" if pace.depth is None else f" · γ = {pace.depth}"
-    gain: Said = said("why.not_known")
-    if speedup is not None:
-        name = "gain" if speedup.interval is None else "gain_between"
-        gain = said(f"server.{name}", ratio=speedup.value, low=speedup.low, high=speedup.high)
+    measured, preset = pace.measured, f"controls.preset_{pace.domain}"
+    at: list[Said] = [str(pace.load)]
+    if pace.depth is not None:
+        at.append(f"γ = {pace.depth}")
+    if pace.domain != ALL:
+        at.append(said(preset) if preset in words() else pace.domain)
     speeds = measured.tokens_per_second, measured.tokens_per_second_each, measured.tokens_per_pass
-    return [f"{pace.load}{depth}{prompts}", *(_rate(value, digits) for value, digits in zip(speeds, (0, 0, 2))), gain]
+    rates = [_rate(value, digits) for value, digits in zip(speeds, (0, 0, 2))]
+    return [joined(at), *rates, _gain(pace.speedup)]
+
+
+def _gain(speedup: Ratio | None) -> Said:
+    if speedup is None:
+        return said("why.not_known")
+    name = "gain" if speedup.interval is None else "gain_between"
+    return said(f"server.{name}", ratio=speedup.value, low=speedup.low, high=speedup.high)
 
 
 def _rate(value: float | None, digits: int) -> Said:
@@ -256,11 +266,7 @@ def lossless_limits() -> Said:
 
 def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
     """How many samples there are; once it is over the verdict, what it rests on, and what would have been found."""
-    notes: list[Said] = []
-    if known.over:
-        notes.append(joined([said(f"server.verdict_{known.verdict}"), say.step(known.sentence or Sentence(""))], " "))
-    if known.finds:
-        notes.append(said("server.finds", **known.finds))
+    verdict = [said(f"server.verdict_{known.verdict}"), say.step(known.sentence or Sentence(""))]
     rows = [[said(f"server.test_{test.name}"), f"{test.statistic:.2f}", f"{test.p_value:.2g}"] for test in known.tests]
     heads = [said(f"server.test_{name}") for name in ("name", "statistic", "p_value")]
     return message(
@@ -269,7 +275,8 @@ def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
         about=about_fields(known.about),
         fraction=known.fraction,
         status=said(f"server.lossless_{phase}", answers=known.answers, wanted=known.wanted, tokens=known.tokens),
-        notes=notes,
+        finding=joined(verdict, " ") if known.over else "",
+        notes=[said("server.finds", **known.finds)] if known.finds else [],
         table={"heads": heads, "rows": rows} if rows else None,
         report="\n".join(_report(known)) if rows else "",
     )

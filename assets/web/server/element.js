@@ -49,7 +49,7 @@ class SpecvizServer extends SpecvizElement {
   build() {
     const { ui, say } = this;
     const entered = { spellcheck: "false", autocomplete: "off", autocapitalize: "none" };
-    ui.address = make("div", {}, this.field("server", make("input", { ...entered, inputmode: "url", placeholder: "http://localhost:8080", on: {
+    ui.address = make("div", { class: "whole" }, this.field("server", make("input", { ...entered, inputmode: "url", placeholder: "http://localhost:8080", on: {
       keydown: (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !this.asking && this.ask("about") } })));
     ui.closed = make("p", { class: "note hidden", text: say("server.closed"), part: "closed" });
     ui.facts = make("dl", { class: "readout facts hidden", part: "facts" });
@@ -162,6 +162,7 @@ class SpecvizServer extends SpecvizElement {
     if (phase === "running") return;
     this.asking = null;
     this.showBusy();
+    this.ui.cards[kind].track?.classList.add("idle");
     if (!about || kind === "about") setText(this.ui.cards[kind].says, problem && !(problem.field in this.ui.problems) ? problem.text : "");
     if (problem) this.complain(problem.field, problem.text, !about); // whoever looks at a result stays with it
   }

@@ -12,17 +12,18 @@ export function resultParts(host, what, ...between) {
   const copied = make("span", { class: "quiet", role: "status" });
   const parts = {
     track: make("div", { class: "track idle" }, make("i")),
+    finding: make("p", { class: "finding", part: `${what}-finding` }),
     notes: make("ul", { class: "notes", part: `${what}-notes` }),
     table: make("div", { class: "scroll hidden", tabindex: "0", role: "region", "aria-label": say(`server.${what}_title`) }),
     findings: make("ul", { class: "notes", part: `${what}-findings` }),
-    report: make("pre", { class: "plain", tabindex: "0", part: `${what}-report` }),
+    report: make("pre", { class: "plain code", tabindex: "0", part: `${what}-report` }),
   };
   const copy = () => navigator.clipboard.writeText(parts.report.textContent ?? "").then(() => setText(copied, say("server.copied")), () => getSelection()?.selectAllChildren(parts.report));
   const told = make("section", { class: "hidden" }, make("h3", { text: say("server.report") }), parts.report,
     make("div", { class: "actions" }, make("button", { type: "button", class: "act", text: say("server.copy"), on: { click: copy } }), copied));
   const doctor = make("section", { class: "hidden" }, make("h3", { text: say("doctor.title") }), parts.findings);
   ui.cards[what] = { ...ui.cards[what], ...parts, told, doctor };
-  return [parts.track, parts.notes, parts.table, ...between, doctor, told];
+  return [parts.track, parts.finding, parts.notes, parts.table, ...between, doctor, told];
 }
 
 /** A card of its own. @param {Host} host @param {string} what is asked @param {...Node} fields */
@@ -37,10 +38,11 @@ export function resultCard(host, what, ...fields) {
 }
 
 /** @param {Host} host @param {import("../shared/element.js").Message} message */
-export function renderResult({ ui }, { kind, phase, fraction = null, notes = [], table = null, findings = [], report = "" }) {
+export function renderResult({ ui }, { kind, phase, fraction = null, finding = "", notes = [], table = null, findings = [], report = "" }) {
   const parts = ui.cards[kind];
   parts.track.classList.toggle("idle", phase !== "running" || fraction === null);
   parts.track.firstElementChild.style.width = `${100 * (fraction ?? 0)}%`;
+  setText(parts.finding, finding);
   parts.notes.replaceChildren(...notes.map((/** @type {string} */ text) => make("li", { text })));
   parts.table.classList.toggle("hidden", !table);
   if (table) parts.table.replaceChildren(make("table", { part: `${kind}-table` },
