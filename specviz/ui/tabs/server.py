@@ -101,7 +101,8 @@ def ask_servers(runner: Runner, visitors: Visitors, say: Words) -> None:
         visit = Visit(request.session_hash, asking.stops.flag(str(wanted.visit)))
         yield from asking.answers(wanted.what, Form(**wanted.form), visit)
 
-    view.submit(on_asked, None, view, **QUEUED)
+    # The element asks one thing at a time, and is told that it is over before Gradio has heard of it.
+    view.submit(on_asked, None, view, trigger_mode="multiple", **QUEUED)
 
 
 @dataclass
@@ -218,7 +219,8 @@ class Asking:
         shown = self.visitors.watches.get(str(wanted.get("run")))
         if shown is None or wanted.get("suffix") not in SUFFIXES:
             return None
-        path = run_files(shown.run(), self.say).paths[SUFFIXES.index(wanted["suffix"])]
+        files = run_files(shown.run(), self.say)  # which are there as long as this is
+        path = files.paths[SUFFIXES.index(wanted["suffix"])]
         return [path.name, path.read_text(encoding="utf-8")]
 
 
