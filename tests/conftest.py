@@ -17,7 +17,7 @@ os.environ.setdefault("SPECVIZ_CACHE", str(pathlib.Path(home) / "specviz" / "tes
 # What a script starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["browser", "replayed"]
+pytest_plugins = ["browser", "live_engines", "replayed"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
@@ -31,8 +31,8 @@ LONGEST = (
 )
 
 
-#: Fixtures that take long: compiled programs, the whole app.
-SLOW = {"compiled", "met", "page_url", "viewer"}
+#: Fixtures that take long: compiled programs, the whole app, real engines.
+SLOW = {"compiled", "met", "page_url", "viewer", "llama_cpp", "vllm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

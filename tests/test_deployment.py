@@ -8,7 +8,10 @@ import subprocess
 
 import pytest
 
+from specviz.records.settings import PLAIN
 from tools.bench_table import table
+from tools.engines.measuring import PARTS
+from tools.engines.table import table as engines_table
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,7 +80,8 @@ def test_the_readme_is_short_and_leads_to_every_page():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_names_no_variable_that_does_nothing(path):
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "specviz").rglob("*.py"))
+    trees = (ROOT / "specviz", ROOT / "tools")
+    sources = "".join(file.read_text(encoding="utf-8") for tree in trees for file in tree.rglob("*.py"))
     assert {name for name in re.findall(r"SPECVIZ_[A-Z_]+", DOCUMENTS[path]) if name not in sources} == set()
 
 
@@ -100,3 +104,9 @@ def test_the_tables_of_figures_are_those_of_the_reports():
     reports = sorted((ROOT / "docs" / "figures").glob("bench-*.json"))
     tables = [table(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]
     assert tables and [one for one in tables if one not in DOCUMENTS[ROOT / "docs" / "measuring.md"]] == []
+
+
+def test_the_table_of_engines_is_that_of_their_report():
+    report = json.loads((ROOT / "docs" / "figures" / "engines.json").read_text(encoding="utf-8"))
+    assert engines_table(report).strip() in DOCUMENTS[ROOT / "docs" / "training.md"]
+    assert {row["part"] for row in report["rows"]} == {PLAIN, *PARTS}

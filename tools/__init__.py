@@ -6,6 +6,7 @@ bench_table     a table for documentation, of a report of the benchmark; bench_p
 gpu_bench       a GPU measured by `bench` and `check`, on a pair of a large one's shape that is made there
 kernel_times    the CUDA kernels of a round
 pictures        takes the pictures of the README and of docs/ again
+engines         real engines on the embedded parts: which they load, what they make of them, what their servers say
 recorder        records the runs that come with the page again
 record_types    the types of records for the page's scripts
 static_kernels  builds the kernels of the page without a server

@@ -3,12 +3,13 @@
 Values; these load no torch
     contestants      a contestant, its turns and runs, its figures, the speedup with its interval
     contest          what was measured of several of them on some prompts so far, as rows
+    served           servers as contestants: which ones, what runs there, an answer of theirs
     vary             settings at several values
     advice           which drafter to use; the flags of servers
 
 Measuring
     turns            the one way to measure speed: contestants take turns over parts of a text
-    contesting       how contestants decode, by the engine or by transformers, and all of them on prompts in turn
+    contesting       how contestants decode, by the engine, transformers or a server, and all of them on prompts in turn
     benchmark        many settings and contestants on one pair
     duel             a run and its plain rival: the race, and the speedup of a run
     advising         every drafter in the time available, then the fastest again

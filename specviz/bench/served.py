@@ -12,11 +12,9 @@ from specviz.records.runs import Prompt
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.servers.address import address_of
 from specviz.servers.answers import Ask
+from specviz.servers.connection import KEY
 from specviz.servers.server import Server
 from specviz.servers.turns import Turn, Way, one_answer
-
-#: The environment variable with the key of all servers that are named; it is in no file and no message.
-KEY = "SPECVIZ_SERVER_KEY"
 
 #: The most servers in one contest, which all take turns with each other.
 MOST = 4
@@ -73,7 +71,7 @@ def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
     """
     door = Server(served.url, os.environ.get(KEY), listed=served.listed)
     try:
-        about, turn = door.about(), one_answer(Way(door), LOOK)
+        about, turn = door.about(), one_answer(Way(door.engine), LOOK)
     except SpecvizError:
         return served
     finally:
@@ -86,7 +84,7 @@ def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
         version=about.version,
         model=about.model,
         drafter=door.engine.drafter_in(answer) or about.drafter,
-        depth=about.depth,
+        depth=about.depth or None,
         same_tokens=bool(ids) and decode(ids).strip() == answer.text.strip(),
     )
 
@@ -98,7 +96,7 @@ def answer_of(served: Served, prompt: Prompt, settings: RunSettings) -> Turn:
     if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
         raise SpecvizError("Servers are compared without top-k, top-p and min-p: switch them off.", "server")
     text = prompt.ids if served.same_tokens and door.engine.takes_ids else prompt.text
-    return one_answer(Way(door), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
+    return one_answer(Way(door.engine), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
 
 
 @functools.lru_cache(2 * MOST)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.served import KEY, looked_at, servers_named
+from specviz.bench.served import looked_at, servers_named
 from specviz.bench.vary import read_vary
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults, write
@@ -19,6 +19,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS
 from specviz.records.tables import aligned
 from specviz.records.words import words
+from specviz.servers.connection import KEY
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:

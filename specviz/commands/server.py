@@ -16,6 +16,7 @@ from specviz.commands.output import progress, write
 from specviz.records.metrics import tally
 from specviz.records.prompts import PRESETS, read_prompts, text_of
 from specviz.servers.answers import Ask
+from specviz.servers.connection import KEY
 from specviz.servers.counters import counted_between
 from specviz.servers.engines import About
 from specviz.servers.lossless import Lossless, test_samples
@@ -26,9 +27,6 @@ from specviz.views import server_text, terminal
 ABOUT = "an inference server that is running: its rounds, its speed, and whether its samples are its model's"
 
 SCHEMA = "specviz.server/1"
-
-#: The variable with the server's key: on a command line others could read it.
-KEY = "SPECVIZ_SERVER_KEY"
 
 PARTS = ("rounds", "speed", "lossless")
 

@@ -14,6 +14,9 @@ import httpx
 from specviz.records.errors import SpecvizError, first_line, shortened
 from specviz.servers.address import Address
 
+#: The environment variable with servers' key: on a command line others could read it. It is in no file and no message.
+KEY = "SPECVIZ_SERVER_KEY"
+
 #: Seconds to connect; seconds of silence after which a stream is called stalled.
 CONNECT, SILENCE = 5.0, 60.0
 

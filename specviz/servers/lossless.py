@@ -4,7 +4,7 @@ come from. Counters, acceptance and greedy texts can all be right where they are
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy
 
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import NEAR_TIE
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
@@ -33,8 +34,20 @@ ANSWERS, LENGTH, LEAST_TOKENS = 500, 16, 400
 #: The most answers, and requests at once where a server does not say how many it answers.
 MOST_ANSWERS, AT_ONCE = 20_000, 4
 
+#: New tokens of the greedy answer.
+GREEDY = 64
+
 #: Answers between two reports.
 REPORT_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """An answer at temperature 0 beside the reference's own choices after the same text."""
+
+    tokens: int
+    off: int  # tokens that are not the likeliest
+    gap: float  # by how many nats the worst of these is less likely; rounding explains up to `NEAR_TIE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,10 @@ class Lossless:
     tests: tuple[TestResult, ...] = ()
     filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
     finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
+    greedy: Greedy | None = None  # None of two servers
     sentence: Sentence | None = None  # what a maintainer could be sent
+    most_off: Sentence | None = None  # which token is too frequent or too rare
+    broken: SpecvizError | None = None  # why no more answers came
     seconds: float = 0.0
     over: bool = False
 
@@ -69,7 +85,12 @@ class Lossless:
 
     def to_dict(self) -> dict[str, Any]:
         """For a file."""
-        return asdict(self) | {"sentence": None if self.sentence is None else str(self.sentence)}
+        said = {name: None if value is None else str(value) for name, value in self._said.items()}
+        return asdict(replace(self, sentence=None, most_off=None, broken=None)) | said
+
+    @property
+    def _said(self) -> dict[str, object]:
+        return {"sentence": self.sentence, "most_off": self.most_off, "broken": self.broken}
 
 
 def test_samples(
@@ -83,9 +104,10 @@ def test_samples(
     neutral: bool = True,
     seed: int = 1,
     budget: float = 60.0,
+    halted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Lossless]:
-    """What is known so far, again and again, until `answers` are there or `budget` seconds are over: then those that
-    are there are judged. It may be closed anywhere.
+    """What is known so far, again and again, until `answers` are there, `budget` seconds are over, it is `halted` or
+    the server fails: then those that are there are judged. It may be closed anywhere.
 
     reference: what they are judged by; a second server of the same model without speculation is one, too. neutral:
     False leaves the server's own samplers on. Raises SpecvizError: what the server raises before anything was drawn;
@@ -103,15 +125,20 @@ def test_samples(
     known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
     if not server.engine.names_ids:
-        text = "{engine} does not say which tokens it makes, so its samples cannot be judged."
-        yield replace(known, sentence=Sentence(text, engine=known.about.engine), over=True)
+        sentence = Sentence(
+            "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
+        )
+        yield replace(known, sentence=sentence, over=True)
         return
-    sampling = _Sampling(server, known, budget)
+    sampling = _Sampling(server, known, budget, halted)
+    greedy = server.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
     drawn = yield from sampling.drawn(known)
     if second is None:
-        yield _judged(sampling.known, reference, drawn)  # type: ignore[arg-type]
+        known = replace(sampling.known, greedy=_greedy(sampling.known, reference, greedy))  # type: ignore[arg-type]
+        yield _judged(known, reference, drawn)  # type: ignore[arg-type]
     else:
-        others = _Sampling(second, replace(known, about=second.about()), budget)
+        # Seeds of its own: two servers of one kind would draw alike from the same.
+        others = _Sampling(second, replace(known, about=second.about(), seed=seed + answers), budget, halted)
         other = yield from others.drawn(sampling.known)
         yield _compared(sampling.known, drawn, other)
 
@@ -123,6 +150,7 @@ class _Sampling:
     server: Server
     known: Lossless
     budget: float
+    halted: Callable[[], bool]
 
     def drawn(self, shown: Lossless) -> Generator[Lossless, None, list[Sample]]:
         """The answers in the order of their seeds, so many at a time; the first ones only, where the time is over.
@@ -135,32 +163,40 @@ class _Sampling:
             try:
                 while True:
                     spent = time.perf_counter() - began
-                    while len(makes) < (known.about.slots or AT_ONCE) and spent < self.budget:
+                    goes_on = spent < self.budget and known.broken is None and not self.halted()
+                    while goes_on and len(makes) < (known.about.slots or AT_ONCE):
                         if (number := next(numbers, None)) is None:
                             break
-                        makes[pool.submit(self.server.answer, self._ask(number))] = number
+                        makes[pool.submit(self.server.answer, self.ask(number))] = number
                     if not makes:
                         break
                     for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
-                        there[makes.pop(future)] = future.result()
+                        number, failed = makes.pop(future), future.exception()
+                        if failed is None:
+                            there[number] = future.result()
+                        elif isinstance(failed, SpecvizError) and there:
+                            known = replace(known, broken=failed)
+                        else:
+                            raise failed
                     if len(there) - known.answers >= REPORT_EVERY:
-                        known = self._with(there, spent)
+                        known = _with(known, there, spent)
                         yield replace(shown, answers=known.answers, tokens=known.tokens, seconds=known.seconds)
             finally:
                 for future in makes:
                     future.cancel()
-        self.known = self._with(there, time.perf_counter() - began)
+        self.known = _with(known, there, time.perf_counter() - began)
         return [_sample(there[number]) for number in sorted(there)]
 
-    def _ask(self, number: int) -> Ask:
+    def ask(self, number: int) -> Ask:
         known = self.known
         takes_ids = known.prompt_ids is not None and self.server.engine.takes_ids
         prompt: str | tuple[int, ...] = known.prompt_ids if takes_ids and known.prompt_ids else known.prompt
         return Ask(prompt, known.length, known.temperature, known.seed + number, known.neutral)
 
-    def _with(self, there: dict[int, Answer], seconds: float) -> Lossless:
-        tokens = sum(len(answer.ids) for answer in there.values())
-        return replace(self.known, answers=len(there), tokens=tokens, seconds=seconds)
+
+def _with(known: Lossless, there: dict[int, Answer], seconds: float) -> Lossless:
+    tokens = sum(len(answer.ids) for answer in there.values())
+    return replace(known, answers=len(there), tokens=tokens, seconds=seconds)
 
 
 def _sample(answer: Answer) -> Sample:
@@ -176,38 +212,75 @@ def _sample(answer: Answer) -> Sample:
 def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
     """The verdict by the distributions that the tokens should come from."""
     plain = SamplingParams(temperature=known.temperature)
-    evidence, truncation = _evidence(known, reference, samples, plain)
+    evidence = _evidence(known, reference, samples, plain)
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
     if evidence.tokens < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=evidence.tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(evidence.tokens))
+    if known.greedy is not None and known.greedy.gap > NEAR_TIE:
+        return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
         return _said(replace(known, verdict="consistent"))
-    for filters in _filters(truncation.found() if truncation else {}):
-        fits, _ = _evidence(known, reference, samples, replace(plain, **filters))
+    for filters in _filters(known, reference, samples, plain):
+        fits = _evidence(known, reference, samples, replace(plain, **filters))
         if together(fits.tests()) >= SIGNIFICANT:
             return _said(replace(known, verdict="truncated", filters=filters))
-    return _said(replace(known, verdict="differs"))
+    known = _said(replace(known, verdict="differs"))
+    counts = next(test for test in tests if test.name == "counts")
+    return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
+
+
+def _greedy(known: Lossless, reference: Reference, answer: Answer) -> Greedy | None:
+    """None where the first token is not known already."""
+    sample, gaps = _sample(answer), numpy.zeros(0)
+    for rows in reference.rows(known.prompt_ids or (), [sample], SamplingParams(temperature=1.0)):
+        chosen = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
+        gaps = numpy.append(gaps, rows.log_probs.max(-1) - chosen)
+    return Greedy(len(gaps), int((gaps > 0).sum()), float(gaps.max())) if len(gaps) else None
+
+
+def _parted(greedy: Greedy) -> Sentence:
+    return Sentence(
+        "At temperature 0 a token is {gap} nats less likely than the model's choice, which rounding does not explain.",
+        gap=f"{greedy.gap:.2f}",
+    )
+
+
+def _most_off(counts: TestResult, reference: Reference) -> Sentence:
+    token, detail = reference.text(int(counts.detail["id"])), counts.detail
+    return Sentence(
+        "The token {token} came {count} times where {expected} were expected.",
+        token=token,
+        count=round(detail["count"]),
+        expected=round(detail["expected"]),
+    )
+
+
+def _too_few(tokens: int) -> Sentence:
+    return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
 
 
 def _evidence(
     known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> tuple[SampleEvidence, TruncationEvidence | None]:
-    evidence, truncation = SampleEvidence(), TruncationEvidence()
-    whole = True
+) -> SampleEvidence:
+    evidence = SampleEvidence()
     for rows in reference.rows(known.prompt_ids or (), samples, sampling):
         evidence.add(rows)
-        whole = whole and rows.ids.ndim == 1
-        if whole:
-            truncation.add(rows)
-    return evidence, truncation if whole else None
+    return evidence
 
 
-def _filters(found: dict[str, float]) -> Iterator[dict[str, Any]]:
-    """The filters that may explain what is missing: each alone, then all of them."""
-    settings = {name: int(value) if name == "top_k" else value for name, value in found.items()}
+def _filters(
+    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
+) -> Iterator[dict[str, Any]]:
+    """The filters that may explain what is missing: each alone, then all of them. Where only the likeliest tokens of a
+    row are known, so is nothing of what is missing."""
+    truncation = TruncationEvidence()
+    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
+        if rows.ids.ndim > 1:
+            return
+        truncation.add(rows)
+    settings = {name: int(value) if name == "top_k" else value for name, value in truncation.found().items()}
     yield from ({name: value} for name, value in settings.items())
     if len(settings) > 1:
         yield settings
@@ -218,8 +291,7 @@ def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sampl
     tokens = sum(len(sample.ids) for sample in samples)
     known = replace(known, over=True, tokens=tokens)
     if min(tokens, sum(len(sample.ids) for sample in others)) < LEAST_TOKENS:
-        text = "{tokens} tokens are too few to judge by: {least} at least."
-        return replace(known, sentence=Sentence(text, tokens=tokens, least=LEAST_TOKENS))
+        return replace(known, sentence=_too_few(tokens))
     total = numpy.bincount([id for sample in (*samples, *others) for id in sample.ids])
     frequent = numpy.argsort(total)[::-1][:MOST_COUNTED]
     test = two_samples(*(_counts(of, frequent) for of in (samples, others)))
@@ -234,19 +306,27 @@ def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
 def _said(known: Lossless) -> Lossless:
     """With the sentence about the verdict."""
     values: dict[str, object] = {"answers": known.answers, "tokens": known.tokens, "temperature": known.temperature}
-    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip(), "p": f"{known.p_value or 0:.2g}"}
+    values |= {"engine": f"{known.about.engine} {known.about.version or ''}".rstrip()}
+    p = "< 1e-300" if not known.p_value else f"= {known.p_value:.2g}"
     if known.verdict == "consistent":
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p = {p})."
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} show no difference (p {p}).",
+            p=p,
+            **values,
         )
     elif known.verdict == "truncated":
-        values["filters"] = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
-        text = (
-            "{engine}: {tokens} tokens of {answers} answers follow the model cut off by {filters}, which was left on."
+        filters = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in known.filters.items())
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} follow the model cut off by "
+            "{filters}, which was left on.",
+            filters=filters,
+            **values,
         )
     else:
-        text = (
+        sentence = Sentence(
             "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn from the "
-            "model's distribution (p = {p})."
+            "model's distribution (p {p}).",
+            p=p,
+            **values,
         )
-    return replace(known, sentence=Sentence(text, **values))
+    return replace(known, sentence=sentence)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SamplingParams
 from specviz.servers.engines import Engine
 from specviz.theory.sample_tests import Rows
@@ -40,6 +40,9 @@ class Reference(Protocol):
     def encode(self, prompt: str) -> tuple[int, ...] | None:
         """The prompt's tokens; None where only the server knows them."""
 
+    def text(self, id: int) -> str:
+        """A token as it is named in a sentence."""
+
     def rows(self, prompt: tuple[int, ...], samples: Sequence[Sample], sampling: SamplingParams) -> Iterator[Rows]:
         """The distributions of all tokens of these answers, in parts."""
 
@@ -56,6 +59,9 @@ class TargetReference:
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         return self.pair.encode(prompt).ids
+
+    def text(self, id: int) -> str:
+        return quoted(self.pair.texts.chip(id))
 
     def rows(self, prompt: tuple[int, ...], samples: Sequence[Sample], sampling: SamplingParams) -> Iterator[Rows]:
         """Raises SpecvizError (field ``target``) for ids that the target does not have: it is another model."""
@@ -87,7 +93,8 @@ class TargetReference:
         read = torch.tensor([[*prompt, *ids, *[0] * (longest - len(ids))] for ids in samples], device=self.pair.device)
         with torch.inference_mode():
             # A row's last token is judged by the row before; what was filled in comes after all that is judged.
-            logits = self.pair.target(read[:, :-1]).logits[:, len(prompt) - 1 :, : self.pair.vocab_size]
+            output = self.pair.target(read[:, :-1], logits_to_keep=longest, use_cache=False)
+            logits = output.logits[..., : self.pair.vocab_size]
             judged = torch.cat([row[: len(ids)] for row, ids in zip(logits, samples)])
             probs = Warper(sampling).probabilities(judged).double().cpu()
             if self.ends:
@@ -111,6 +118,9 @@ class OwnReference:
 
     def encode(self, prompt: str) -> tuple[int, ...] | None:
         return self.engine.tokenise(prompt)
+
+    def text(self, id: int) -> str:
+        return f"number {id}"
 
     def rows(self, prompt: tuple[int, ...], samples: Sequence[Sample], sampling: SamplingParams) -> Iterator[Rows]:
         """Raises SpecvizError (field ``temperature``) for what is not the model's own softmax: of another temperature

@@ -12,18 +12,16 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.words import Sentence
 from specviz.servers.answers import Ask
 from specviz.servers.connection import MOST_AT_ONCE
+from specviz.servers.engines import About, Engine
 from specviz.servers.turns import Timed, Turn, Way, take_turn, timed
 from specviz.theory.statistics import Ratio, TurnPair, ratio_of
-
-if TYPE_CHECKING:
-    from specviz.servers.server import Server
 
 #: Requests at a time.
 LOADS = (1, 2, 4, 8, 16)
@@ -50,6 +48,15 @@ NOTHING = Sentence("The server drafted nothing, so there is no speculation to me
 NOT_HONOURED = Sentence(
     "Asked to go without speculation, the server drafted all the same: for a speedup, name a second one without."
 )
+
+
+class Asked(Protocol):
+    """A server, as `specviz.servers.server.Server` is one."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def about(self) -> About: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +125,9 @@ def most_of(
 
 
 def measure_speed(
-    server: Server,
+    server: Asked,
     *,
-    plain: Server | None = None,
+    plain: Asked | None = None,
     prompts: Sequence[Preset] = PRESETS,
     tokens: int = 64,
     loads: Sequence[int] = LOADS,
@@ -133,7 +140,7 @@ def measure_speed(
     plain: the same model without speculation; None: the same server is asked to do without, if it does as it is told.
     depths: draft lengths to ask for by request, of which those are measured that the server honours. A server that
     refuses later requests ends it with a remark. Raises SpecvizError: as `most_of`; what a server raises before
-    anything was measured; and (field ``plain``) for a second server that speculates as well.
+    anything was measured, with the field ``plain`` for the second one, also if that speculates as well.
     """
     loads = sorted({1, *loads})
     most = most_of(prompts, tokens, loads, depths, budget)
@@ -170,8 +177,8 @@ def _turns(load: int, prompts: int) -> int:
 
 @dataclass
 class _Measuring:
-    server: Server
-    other: Server | None  # without speculation
+    server: Asked
+    other: Asked | None  # without speculation
     prompts: tuple[Preset, ...]
     tokens: int
     loads: Sequence[int]
@@ -225,24 +232,27 @@ class _Measuring:
 
     def _look(self) -> Iterator[Speed]:
         """Warms every way up, and finds out by what was drafted which requests are honoured."""
-        usual = yield from self._warm_up(Way(self.server))
+        usual = yield from self._warm_up(Way(self.server.engine))
         if usual is None:
             return
         if self.other is not None:
-            yield from self._look_at(self.other, usual)
+            try:
+                yield from self._look_at(self.other.engine, usual)
+            except SpecvizError as error:
+                raise error.at("plain") from error
         elif usual.drafted is None:
             self.remarks.append(SILENT)
         elif not usual.drafted:
             self.remarks.append(NOTHING)
         else:
-            without = yield from self._warm_up(Way(self.server, 0))
+            without = yield from self._warm_up(Way(self.server.engine, 0))
             if without is not None and without.drafted == 0:
-                self.plain, self.speed = Way(self.server, 0), replace(self.speed, against="request")
+                self.plain, self.speed = Way(self.server.engine, 0), replace(self.speed, against="request")
             else:
                 self.remarks.append(NOT_HONOURED)
         yield from self._look_for_depths(usual)
 
-    def _look_at(self, other: Server, usual: Turn) -> Iterator[Speed]:
+    def _look_at(self, other: Engine, usual: Turn) -> Iterator[Speed]:
         """The second server, whose greedy texts must be the same."""
         without = yield from self._warm_up(Way(other))
         if without is None:
@@ -251,7 +261,7 @@ class _Measuring:
             raise SpecvizError(
                 "{server} speculates as well, so it says nothing about what speculation gains: name one without.",
                 "plain",
-                server=other.address.shown,
+                server=other.connection.address.shown,
             )
         differing = sum(answer.text != due.text for answer, due in zip(usual.answers, without.answers))
         if differing:
@@ -262,14 +272,14 @@ class _Measuring:
             )
             self.remarks.append(text)
         self.plain = Way(other)
-        self.speed = replace(self.speed, against="server", plain_url=other.address.shown)
+        self.speed = replace(self.speed, against="server", plain_url=other.connection.address.shown)
 
     def _look_for_depths(self, usual: Turn) -> Iterator[Speed]:
         ignored = []
         for depth in self.depths:
-            asked = yield from self._warm_up(Way(self.server, depth))
+            asked = yield from self._warm_up(Way(self.server.engine, depth))
             if asked is not None and _honours(depth, asked, usual):
-                self.honoured.append(Way(self.server, depth))
+                self.honoured.append(Way(self.server.engine, depth))
             else:
                 ignored.append(depth)
         if ignored:
@@ -288,7 +298,11 @@ class _Measuring:
 
     def _measure(self, load: int, share: float) -> Generator[Speed, None, bool]:
         """All ways in turns, as often as `share` seconds allow. False if the time is over."""
-        ways = [Way(self.server), *([] if self.plain is None else [self.plain]), *(self.honoured if load == 1 else ())]
+        ways = [
+            Way(self.server.engine),
+            *([] if self.plain is None else [self.plain]),
+            *(self.honoured if load == 1 else ()),
+        ]
         for way in ways if load > 1 else ():
             yield from self._warm_up(way, load)
         began, answers = time.perf_counter(), _answers(load)
@@ -329,7 +343,7 @@ class _Measuring:
         return replace(self.speed, requests=self.requests, fraction=min(1.0, share), remarks=tuple(self.remarks))
 
     def _so_far(self) -> Speed:
-        usual = Way(self.server)
+        usual = Way(self.server.engine)
         by_load = tuple(self._pace(load, usual) for load in self.loads if (load, usual) in self.turns)
         by_depth = tuple(self._pace(1, way) for way in self.honoured if (1, way) in self.turns)
         domains = list(dict.fromkeys(map(_domain, self.prompts)))

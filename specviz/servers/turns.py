@@ -9,15 +9,12 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from specviz.foreign.metrics import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.counters import counted_between
-
-if TYPE_CHECKING:
-    from specviz.servers.server import Server
+from specviz.servers.engines import Engine
 
 #: Seconds between two looks at answers that are awaited, where it can be ended.
 LOOK_EVERY = 0.2
@@ -27,7 +24,7 @@ LOOK_EVERY = 0.2
 class Way:
     """A way to decode: a server, and the depth that it is asked for."""
 
-    server: Server
+    engine: Engine  # which leads to one server
     depth: int | None = None
 
 
@@ -113,10 +110,12 @@ def take_turn(
         replace(ask, prompt=texts[prompt], seed=ask.seed + place, depth=way.depth)
         for place, prompt in enumerate(prompts)
     ]
-    before, pool = way.server.engine.scrape(), ThreadPoolExecutor(load)
+    if time.perf_counter() > until:
+        return None
+    before, pool = way.engine.scrape(), ThreadPoolExecutor(load)
     try:
         began = time.perf_counter()
-        coming = [pool.submit(_answered, way.server, each) for each in asks]
+        coming = [pool.submit(_answered, way.engine, each) for each in asks]
         waiting = set(coming)
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, LOOK_EVERY, concurrent.futures.FIRST_COMPLETED)
@@ -134,8 +133,8 @@ def take_turn(
 
 def one_answer(way: Way, ask: Ask) -> Turn:
     """A turn of a single answer, awaited."""
-    before, began = way.server.engine.scrape(), time.perf_counter()
-    answer = way.server.answer(replace(ask, depth=way.depth))
+    before, began = way.engine.scrape(), time.perf_counter()
+    answer = way.engine.answer(replace(ask, depth=way.depth))
     return _complete(way, (0,), (answer,), time.perf_counter() - began, before)
 
 
@@ -147,14 +146,14 @@ def _complete(
         raise SpecvizError(
             "{server} does not say how many tokens it made, so its speed cannot be measured.",
             "server",
-            server=way.server.address.shown,
+            server=way.engine.connection.address.shown,
         )
-    return Turn(prompts, answers, seconds, counted_between(before, way.server.engine.scrape()))
+    return Turn(prompts, answers, seconds, counted_between(before, way.engine.scrape()))
 
 
-def _answered(server: Server, ask: Ask) -> tuple[Answer, float]:
+def _answered(engine: Engine, ask: Ask) -> tuple[Answer, float]:
     """The answer, and when it was there: whoever awaits it may look later."""
-    return server.answer(ask), time.perf_counter()
+    return engine.answer(ask), time.perf_counter()
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

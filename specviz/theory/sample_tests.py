@@ -23,6 +23,9 @@ Floats = NDArray[numpy.float64]
 #: The most symbols whose counts are tested, and how often one must be expected.
 MOST_COUNTED, LEAST_EXPECTED = 64, 10.0
 
+#: The logarithm of a probability that counts as 0.
+LEAST_LOG = -700.0
+
 #: How surely a fault of the size that is named would have been found.
 POWER = 0.9
 
@@ -71,18 +74,19 @@ class SampleEvidence:
 
     def add(self, rows: Rows) -> None:
         """Takes tokens in the order in which they were drawn."""
-        probs = numpy.exp(rows.log_probs)
-        place = numpy.arange(len(rows.drawn))
-        drawn = rows.log_probs[place, rows.drawn]
+        drawn = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
         possible = numpy.isfinite(drawn)
         self.impossible += int((~possible).sum())
         self.tokens += len(drawn)
-        surprisal = numpy.where(probs > 0, -rows.log_probs, 0.0)
-        entropy = (probs * surprisal).sum(-1)
-        centred = numpy.where(probs > 0, surprisal - entropy[:, None], 0.0)
+        # Finite in place of −∞, since that times a probability of 0 is to be 0.
+        log_probs = numpy.maximum(rows.log_probs, LEAST_LOG)
+        probs = numpy.exp(log_probs)
+        entropy = -numpy.einsum("tk,tk->t", probs, log_probs)
+        square = numpy.einsum("tk,tk,tk->t", probs, log_probs, log_probs)
+        cube = -numpy.einsum("tk,tk,tk,tk->t", probs, log_probs, log_probs, log_probs)
         self._excess += float((-drawn - entropy)[possible].sum())
-        self._variance += float((probs * centred**2).sum())
-        self._third += float((probs * centred**3).sum())
+        self._variance += float((square - entropy**2).clip(min=0).sum())
+        self._third += float((cube - 3 * entropy * square + 2 * entropy**3).sum())
         self._count(rows, probs)
         self._count_first(rows, probs)
 

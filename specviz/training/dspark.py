@@ -1,9 +1,9 @@
 """The recipe ``parallel``: a DSpark head (arXiv 2607.05147), which drafts a block in one pass and corrects it from left
 to right.
 
-It is written in DeepSpec's layout, which vLLM and SGLang load as it lies there (SGLang only heads as wide as the
-target; it and vLLM read speculators' own slots differently). Many blocks are drafted in each block of text, all in one
-pass, and each row is corrected by the text's own token before it.
+It is written in DeepSpec's layout: vLLM's and SGLang's loaders ask for these names and shapes (SGLang's, and
+llama.cpp's, only of heads as wide as the target; SGLang and vLLM read speculators' own slots differently). Many blocks
+are drafted in each block of text, all in one pass, and each row is corrected by the text's own token before it.
 """
 
 import pathlib

@@ -13,7 +13,7 @@ from specviz.servers.lossless import Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import Pace, Speed
 from specviz.theory.statistics import Ratio
-from specviz.views.served_diagnosis import diagnosis_lines, signs_of
+from specviz.views.served_diagnosis import findings, signs_of
 from specviz.views.terminal import harmless
 
 
@@ -44,9 +44,11 @@ def rounds_lines(watch: Watch) -> Iterator[str]:
     yield f"accepted by position, of all passes: {shares}"
     counted = watch.counted
     if counted is not None:
-        same = (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted)
-        figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
-        yield f"the server's own counters: {'the same' if same else figures}"
+        if (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted):
+            yield "the server's own counters: the same"
+        else:
+            figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
+            yield f"the server's own counters: {figures}; somebody else may have asked it meanwhile"
 
 
 def speed_lines(speed: Speed) -> Iterator[str]:
@@ -63,9 +65,14 @@ def speed_lines(speed: Speed) -> Iterator[str]:
 def lossless_lines(known: Lossless) -> Iterator[str]:
     """The verdict, what it rests on, and how large a fault would have been found."""
     yield f"\n{known.verdict}: {known.sentence or ''}"
+    yield from (harmless(f"  {sentence}") for sentence in map(str, filter(None, (known.most_off, known.broken))))
     for test in known.tests:
         details = ", ".join(f"{name} {value:g}" for name, value in test.detail.items())
         yield f"  {test.name}: {test.statistic:.2f}, p = {test.p_value:.2g}  ({details})"
+    if known.greedy is not None:
+        same = known.greedy.tokens - known.greedy.off
+        gap = f"; the others are near-ties, {known.greedy.gap:.2f} nats at most" if known.greedy.off else ""
+        yield f"  at temperature 0, {same} of {known.greedy.tokens} tokens are the model's choice{gap}"
     if known.finds:
         yield (
             f"  nine times in ten it finds a token of 5 % that is {known.finds['times']:.2f} times too likely, or a "
@@ -77,7 +84,9 @@ def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
     """What the doctor says of all that was counted and measured."""
     paces = () if speed is None else speed.by_load
     speedups = " ".join(f"{pace.load}:{pace.speedup.value:.3f}" for pace in paces if pace.speedup)
-    yield from diagnosis_lines(signs_of([counted], speedups), [counted], words())
+    for finding in findings(signs_of([counted], speedups), words()):
+        yield f"- {finding['text']}"
+        yield from (f"    {cause['cause']} {cause['settles']}" for cause in finding["causes"])
 
 
 def _pace_row(pace: Pace) -> tuple[str, ...]:

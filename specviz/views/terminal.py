@@ -197,14 +197,15 @@ def work_table(rows: Sequence[Row]) -> tuple[tuple[Said, ...], ...]:
 
 
 def _work_row(row: Row) -> tuple[Said, ...]:
+    length = row.acceptance_length if row.tokens_a_pass is None else row.tokens_a_pass.value
     return (
         said("advice.all_domains") if row.domain == ALL else row.domain or said("advice.no_domain"),
         title(row, with_gamma=False),
-        str(row.num_draft_tokens),
+        "–" if row.num_draft_tokens is None else str(row.num_draft_tokens),
         str(row.prompts),
         _number(row.speedup_measured),
         _interval(row.ratio),
-        "" if row.tokens_a_pass is None else said("advice.decimals", x=row.tokens_a_pass.value),
+        "" if length is None else said("advice.decimals", x=length),
         _interval(row.tokens_a_pass),
         " ".join(f"{100 * rate.value:.0f}" for rate in row.kept_at),
     )

@@ -1,12 +1,12 @@
 """What a server's speed is measured from: whose turn it is, how much is asked for, and what is said where it ends."""
 
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import pytest
-from small_server import Asked, Reply, SmallServer, serving
+from counting_server import Llama
+from small_server import serving
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
@@ -17,51 +17,6 @@ from specviz.servers.speed import measure_speed, most_of
 from specviz.servers.turns import Turn
 
 PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]
-COUNTERS = {"num_drafts": 0, "num_draft_tokens": 1, "num_accepted_tokens": 2}
-
-
-class Llama(SmallServer):
-    """Counts like llama.cpp's server: rounds of γ draft tokens, of which one is accepted. honours: whether a depth in a
-    request changes γ. takes: requests at once, more are refused."""
-
-    def __init__(self, depth=4, honours=True, takes=64, pause=0.0, silent=False):
-        super().__init__(
-            {"/completion": self.complete, "/metrics": self.metrics, "/props": Reply.json({"total_slots": 2})}
-        )
-        self.replies["/v1/models"] = Reply.json({"data": [{"id": "m", "owned_by": "llamacpp"}]})
-        self.depth, self.honours, self.takes, self.pause, self.silent = depth, honours, takes, pause, silent
-        self.counted, self.at_once, self.most_at_once, self.lock = [0, 0, 0], 0, 0, threading.Lock()
-
-    def complete(self, asked: Asked) -> Reply:
-        depth = asked.body.get("speculative.n_max", self.depth) if self.honours else self.depth
-        tokens = asked.body["n_predict"]
-        passes = tokens // 2 if depth else 0
-        with self.lock:
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-            if self.at_once > self.takes:
-                self.at_once -= 1
-                return Reply.json({"error": "slow down"}, 429)
-            for place, count in enumerate((passes, passes * depth, passes)):
-                self.counted[place] += count
-        timings = {"predicted_ms": 10.0, "draft_n": passes * depth, "draft_n_accepted": passes}
-        answer = {"content": "x" * tokens, "tokens": [1] * tokens, "tokens_predicted": tokens, "timings": timings}
-
-        def parts():
-            yield self.pause
-            yield json.dumps(answer | {"stop": True, "stop_type": "limit"})
-            with self.lock:
-                self.at_once -= 1
-
-        return Reply(parts())
-
-    def metrics(self, _: Asked) -> Reply:
-        names = {f"llamacpp:spec_decode_{name}_total": self.counted[place] for name, place in COUNTERS.items()}
-        return Reply(["".join(f"{name} {count}\n" for name, count in names.items())])
-
-    @property
-    def answers(self):
-        return [asked.body for asked in self.asked if asked.path == "/completion"]
 
 
 @contextmanager
@@ -117,6 +72,9 @@ def test_a_second_server_is_the_other_side_unless_it_speculates_as_well():
         with pytest.raises(SpecvizError, match="speculates as well") as refused:
             measured(server, plain=drafting)
         assert refused.value.field == "plain"
+        with pytest.raises(SpecvizError, match="Nothing answers") as refused:
+            measured(server, plain=Server("http://127.0.0.1:9"))
+        assert refused.value.field == "plain"
         assert any("drafted nothing" in remark for remark in measured(plain, loads=(1,)).remarks)
 
 
@@ -152,7 +110,7 @@ def test_it_ends_where_it_is_closed_or_its_time_is_over():
         asked = len(llama_server.answers)
         assert (so_far.by_load[0].measured.requests, so_far.over) == (1, False) and 0 < so_far.fraction < 1
         assert asked < so_far.most.requests
-    with llama(pause=0.2) as (_, server):
+    with llama(pause=1.0) as (_, server):
         speed = measured(server, budget=0.1)
     assert speed.over and not speed.by_load and any("time was over" in remark for remark in speed.remarks)
 

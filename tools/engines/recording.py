@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from specviz.records.settings import PLAIN
 from tools.engines.servers import COMMANDS, Answer, ask, options_of, running
 
 #: The headers that say what a body is and who sent it.
@@ -76,7 +77,7 @@ def record(engine: str, drafter: str | None, file: pathlib.Path) -> None:
     recording = {
         "engine": engine,
         "started_by": shlex.join([*COMMANDS[engine], *options_of(engine, drafter)]),
-        "recorded_by": f"python -m tools.engines record {engine} {drafter or 'plain'} {file.name}",
+        "recorded_by": f"python -m tools.engines record {engine} {drafter or PLAIN} {file.name}",
         "date": datetime.date.today().isoformat(),
         "exchanges": exchanges,
     }

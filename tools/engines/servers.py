@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import pathlib
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from specviz.records.assets import EMBEDDED
-from tools.engines.gguf_files import write_gguf
 
 #: Tokens that are drafted a round.
 GAMMA = 4
@@ -59,22 +59,27 @@ def vllm_python() -> str | None:
     """A Python that has vLLM: what ``SPECVIZ_VLLM`` names, or else this one."""
     if named := os.environ.get("SPECVIZ_VLLM"):
         return named
-    found = subprocess.run([sys.executable, "-c", "import vllm"], capture_output=True).returncode == 0
-    return sys.executable if found else None
+    return sys.executable if importlib.util.find_spec("vllm") else None
+
+
+def folder_of(drafter: str | None) -> str:
+    """Where its model lies among the embedded ones; the target's for plain decoding."""
+    return {None: "target", "draft_model": "draft"}.get(drafter) or str(drafter)
 
 
 def options_of(engine: str, drafter: str | None) -> list[str]:
     """Options of a server that drafts so, started where its files lie. KeyError: the engine has no name for that."""
-    folder = "draft" if drafter == "draft_model" else drafter
     if engine == "llama.cpp":
         options = ["-m", "target.gguf", "-c", "1024", "-np", "1", "-t", "1", "--metrics"]
-        drafting = ["--spec-type", LLAMA_CPP[drafter], "-md", f"{folder}.gguf"] if drafter else []
-        return [*options, *drafting, *(["--spec-draft-n-max", str(GAMMA)] if drafter else [])]
+        if drafter is None:
+            return options
+        drafting = ["--spec-type", LLAMA_CPP[drafter], "-md", f"{folder_of(drafter)}.gguf"]
+        return [*options, *drafting, "--spec-draft-n-max", str(GAMMA)]
     options = ["--model", "target", "--served-model-name", "storybook", "--dtype", "float32", "--max-model-len", "512"]
     options += ["--max-num-seqs", "4", "--enforce-eager", "--no-enable-prefix-caching"]
     if drafter is None:
         return options
-    speculation = {"method": VLLM[drafter], "model": folder, "num_speculative_tokens": GAMMA}
+    speculation = {"method": VLLM[drafter], "model": folder_of(drafter), "num_speculative_tokens": GAMMA}
     return [*options, "--speculative-config", json.dumps(speculation)]
 
 
@@ -96,7 +101,9 @@ def running(engine: str, drafter: str | None, files: pathlib.Path, further: Sequ
 
 def write_missing(folder: pathlib.Path, drafter: str | None) -> None:
     """Writes the GGUF files of the target and of what drafts for it, as far as they are not there."""
-    for name in ["target"] if drafter is None else ["target", "draft" if drafter == "draft_model" else drafter]:
+    from tools.engines.gguf_files import write_gguf  # loads torch, which most tests of a page do without
+
+    for name in {"target", folder_of(drafter)}:
         if not (file := folder / f"{name}.gguf").exists():
             write_gguf(EMBEDDED / name, file, EMBEDDED / "target")
 

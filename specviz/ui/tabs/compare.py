@@ -14,7 +14,6 @@ import gradio as gr
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import OTHERS
-from specviz.bench.served import KEY
 from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
@@ -23,6 +22,7 @@ from specviz.records.rules import RULES, UNUSUAL
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
+from specviz.servers.connection import KEY
 from specviz.ui.advice import advise, competing
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_server
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import gradio as gr
 import pytest
+from counting_server import Llama
 from elements import element, give
 from gradio_client import Client
 from handmade import a_round
@@ -22,6 +23,7 @@ from on_page import (
 )
 from playwright.sync_api import Locator, Page, expect
 from refusal import refused
+from small_server import serving
 from tiny import byte_tokenizer, tiny_model
 
 from specviz.bench.contest import Row
@@ -290,6 +292,26 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
     # Over prompts, in both tables.
     low, high = told["rows"][1]["figures"]["speedup_interval"]
     assert found["all", "Draft model"][head.index("90 %")] == f"{low:.2f}–{high:.2f}"
+
+
+def test_servers_are_asked_once_it_begins_and_only_those_that_the_page_allows(runner, pair, deployment):
+    with serving(Llama()) as drafting, serving(Llama(depth=0)) as plain:
+        options = replace(OPTIONS, drafters=[], repeats=3, server=f"{drafting.url}, {plain.url}, localhost:9")
+        comparison_of(runner, pair, ORDER, options)
+        assert not drafting.asked, "whoever types is not heard elsewhere"
+        *_, last = compare(runner, ORDER.but(temperature=0.0), options, threading.Event(), "en")
+    told = words().translated(json.loads(last))
+    host = drafting.url.removeprefix("http://")
+    ours, served, other, dead = told["rows"]
+    assert (served["drafter"], served["parameters"]) == ("llama.cpp", f"{host} · draft-eagle3")
+    assert (served["lossless"], served["best"], served["use"]) == (None, False, None)
+    assert served["figures"]["speedup_measured"] and other["figures"]["speedup_measured"] is None
+    assert other["parameters"].endswith("Plain decoding") and "Nothing answers" in dead["reason"]
+    assert ours["repeats"] == 3 and told["texts"] is None, "a server's text is its own"
+    closed = Runner(runner.store, replace(deployment, servers=("http://mine:8080",)))
+    with pytest.raises(SpecvizError, match="only ask the servers that its owner lists") as refused:
+        comparison_of(closed, pair, ORDER, options)
+    assert refused.value.field == "server"
 
 
 # Two rules on the same draws
