@@ -260,14 +260,15 @@ class Runner:
         return pair, order.request(pair, self.deployment)
 
 
-def beside_the_line(start: Callable[[], Generator[Item, None, None]]) -> Batches[Item]:
+def beside_the_line(start: Callable[[], Iterator[Item]]) -> Batches[Item]:
     """The results of `start()`, in batches as of `Runner.batches`: work without models and processor waits for
     nobody. It has a thread of its own and ends, once the batches are closed, with its next result."""
     results: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
     halt = threading.Event()
     threading.Thread(target=_hand_over, args=(None, start, results, halt), daemon=True).start()
     try:
-        for batch in _in_batches(results):
+        batches: Iterator[list[Item] | Ended] = _in_batches(results)
+        for batch in batches:
             if not isinstance(batch, Ended):
                 yield batch
             elif batch.error is not None:

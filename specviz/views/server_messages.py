@@ -16,7 +16,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round, Run
-from specviz.records.words import Said, Sentence, Words, joined, said, words
+from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.engines import About
 from specviz.servers.lossless import ANSWERS, LENGTH, Lossless
 from specviz.servers.server import Watch
@@ -91,8 +91,8 @@ class ShownWatch:
         if self.rounds:
             parts = [opening(self.key, self.run()), self._rounds_message(new)]
         if self.rounds and phase != "running":
-            told = {"figures": self.figures, "charts": self.charts()}
-            parts.append(end_message(self.key, total=len(self.rounds), reason=self._ending(), **told))
+            figures, charts, total = self.figures, self.charts(), len(self.rounds)
+            parts.append(end_message(self.key, total=total, reason=self._ending(), figures=figures, charts=charts))
         return message(
             "watch",
             phase=phase,
@@ -207,7 +207,7 @@ def speed_message(about: About, speed: Speed, say: Words, phase: Phase) -> str:
     paces = [*speed.by_load, *speed.by_depth, *speed.by_domain]
     heads = [said(f"server.speed_{name}") for name in ("load", "all", "each", "per_pass", "speedup")]
     stops, gain = speed.stops_paying_at, speed.by_load[0].speedup if speed.by_load else None
-    finding = [] if gain is None else [said("server.gains", gain=_gain(gain))]
+    finding = [] if gain is None or gain.interval is None else [said("server.gains", gain=_gain(gain))]
     finding += [] if stops is None else [said("server.stops_paying", load=stops)]
     return message(
         "speed",
@@ -237,7 +237,8 @@ def _pace_row(pace: Pace) -> list[Said]:
 def _gain(speedup: Ratio | None) -> Said:
     if speedup is None:
         return said("why.not_known")
-    name = "gain" if speedup.interval is None else "gain_between"
+    # Of a single turn nobody knows the interval; a wide one leaves no figure.
+    name = "gain_about" if speedup.interval is None else "gain" if speedup.known else "gain_between"
     return said(f"server.{name}", ratio=speedup.value, low=speedup.low, high=speedup.high)
 
 
@@ -266,7 +267,7 @@ def lossless_limits() -> Said:
 
 def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
     """How many samples there are; once it is over the verdict, what it rests on, and what would have been found."""
-    verdict = [said(f"server.verdict_{known.verdict}"), say.step(known.sentence or Sentence(""))]
+    verdict = [said(f"server.verdict_{known.verdict}"), say.step(known.sentence) if known.sentence else ""]
     rows = [[said(f"server.test_{test.name}"), f"{test.statistic:.2f}", f"{test.p_value:.2g}"] for test in known.tests]
     heads = [said(f"server.test_{name}") for name in ("name", "statistic", "p_value")]
     return message(

@@ -24,6 +24,9 @@ import { renderWatch, watchCard } from "./watch.js";
 
 const sheets = await Promise.all(["../why/why.css", "server.css"].map((name) => sheet(new URL(name, import.meta.url))));
 
+/** An address, in an empty field. */
+const EXAMPLE = "http://localhost:8080";
+
 /** What a server says of itself, in the order of the page. */
 const FACTS = ["engine", "version", "model", "drafter", "depth", "slots", "context", "sampling"];
 
@@ -49,7 +52,7 @@ class SpecvizServer extends SpecvizElement {
   build() {
     const { ui, say } = this;
     const entered = { spellcheck: "false", autocomplete: "off", autocapitalize: "none" };
-    ui.address = make("div", { class: "whole" }, this.field("server", make("input", { ...entered, inputmode: "url", placeholder: "http://localhost:8080", on: {
+    ui.address = make("div", { class: "whole" }, this.field("server", make("input", { ...entered, inputmode: "url", placeholder: EXAMPLE, on: {
       keydown: (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !this.asking && this.ask("about") } })));
     ui.closed = make("p", { class: "note hidden", text: say("server.closed"), part: "closed" });
     ui.facts = make("dl", { class: "readout facts hidden", part: "facts" });

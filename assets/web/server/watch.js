@@ -16,7 +16,7 @@ const FILES = { ".json": "generate.download", ".html": "traces.page", ".csv": "t
 export function watchCard(host) {
   const { ui, say } = host;
   ui.shown = make("div", { class: "shown hidden", part: "shown" });
-  ui.plain = make("pre", { class: "plain hidden", tabindex: "0", part: "plain" });
+  ui.plain = make("pre", { class: "plain hidden", tabindex: "0", part: "text" });
   ui.files = make("div", { class: "actions hidden", part: "files" }, ...Object.entries(FILES).map(([suffix, key]) =>
     make("button", { type: "button", class: "act", text: say(key), on: { click: () => save(host, suffix) } })));
   const number = (/** @type {string} */ name, /** @type {any} */ limits) => host.field(name, make("input", { type: "number", inputmode: "decimal", ...limits }));

@@ -79,7 +79,7 @@ class Form:
         settings = read_form({name: getattr(self, name) for name in named})
         if settings.max_new_tokens > most_tokens:
             raise SpecvizError("Enter a whole number from 1 to {most}.", "max_new_tokens", most=most_tokens)
-        return Ask(settings.prompt, settings.max_new_tokens, settings.sampling.temperature, neutral=self.neutral)
+        return Ask(str(settings.prompt), settings.max_new_tokens, settings.sampling.temperature, neutral=self.neutral)
 
 
 def create_server_tab(desk: Desk) -> Tab:
@@ -126,11 +126,16 @@ class Asking:
 
     def answers(self, what: str, form: Form, visit: Visit) -> Iterator[str]:
         """The messages to what is asked, see `_ASKED`."""
+        told = begun = message(what, phase="running")
+        yield begun
         try:
-            yield message(what, phase="running")
-            yield from _ASKED[what](self, form, visit)
+            for told in _ASKED[what](self, form, visit):
+                yield told
         except SpecvizError as error:
             yield message(what, phase="failed", problem=problem(error, self.say))
+            return
+        if told is begun:
+            yield message(what, phase="stopped")
 
     @contextlib.contextmanager
     def server(self, form: Form) -> Iterator[Server]:
@@ -196,6 +201,9 @@ class Asking:
         with line.joined("server") as turn:
             for text in line.waiting(turn, visit.halt, self.say):
                 yield message("lossless", phase="running", status=text)
+            if visit.halt.is_set():
+                yield message("lossless", phase="stopped", status=self.say("line.left"))
+                return
             name = self.visitors.pairs.get(visit.session) or PairName()
             batches = self.runner.batches(name, judged_by_target, form, self.runner.deployment.servers)
             yield from self._judged(closing(batches, visit.halt), visit)
@@ -206,8 +214,8 @@ class Asking:
             if batch:
                 known = batch[-1]
                 yield lossless_message(known, self.say, "finished" if known.over else "running")
-        if known is None or not known.over:
-            yield lossless_message(known, self.say, "stopped") if known else message("lossless", phase="stopped")
+        if known is not None and not known.over:
+            yield lossless_message(known, self.say, "stopped")
 
     def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
         """As `LiveRuns.missing_rounds`."""

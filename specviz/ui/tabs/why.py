@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def create_why_tab(desk: Desk) -> Tab:
-    """Lays out the buttons and the five cards; opening the tab brings the visitor's runs there."""
+    """Lays out the buttons and the four cards; opening the tab brings the visitor's runs there."""
     runner, visitors, say = desk.runner, desk.visitors, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         with gr.Row(elem_classes=["sv-either"]):
