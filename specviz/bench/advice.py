@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.contest import ALL, Row
+from specviz.bench.contest import ALL, Contest, Row
 from specviz.theory.roofline import BatchTimes, pass_seconds
 from specviz.theory.statistics import Ratio, alike
 
@@ -25,9 +26,11 @@ class Offer:
     """One way to draft, and its figures against plain decoding."""
 
     row: Row  # on all prompts
+    plain: float  # tokens a second of plain decoding, in the turns that it took with this one
     draft: str | None = None  # the draft model that it needs, as it was named
     translated: bool = False  # whether that has another tokenizer
     servers: Servers | None = None  # see `servers_of`; None: those of the drafter's own class
+    stored: str | None = None  # how the target's file stores weights that were unpacked, as ``Q4_K_M``
 
     @property
     def mode(self) -> str:
@@ -45,6 +48,12 @@ class Offer:
         """Its measured speedup."""
         assert self.row.ratio is not None, "it was measured, see `offers_of`"
         return self.row.ratio
+
+    @property
+    def only_here(self) -> bool:
+        """True if a server gains nothing: running the file as it is, it reads no fewer bits to draft than to verify."""
+        bits = re.search(r"\d+", self.stored or "")
+        return bits is not None and self.row.bits is not None and int(bits[0]) <= self.row.bits
 
     @property
     def outcome(self) -> str:
@@ -65,6 +74,26 @@ def winner(offers: Sequence[Offer]) -> Offer:
     """The first of them all that may pay; of others, the first."""
     order = ranked(offers)
     return next((offer for offer in order if offer.outcome != "plain"), order[0])
+
+
+def on_a_server(offers: Sequence[Offer]) -> Offer | None:
+    """The winner, if it may pay; where it does so only here, that of the others that servers have."""
+    best = winner(offers)
+    if best.only_here:
+        rest = [offer for offer in offers if not offer.only_here and any(row.flags for row in server_flags(offer))]
+        best = winner(rest or offers)
+    return None if best.only_here or best.outcome == "plain" else best
+
+
+def may_be_best(offers: Sequence[Offer], best: Offer) -> list[Offer]:
+    """Those of other drafters that measured faster than the best offer, though less of it can be counted on: the
+    fastest of each."""
+    faster = sorted(offers, key=lambda offer: -offer.ratio.value)
+    found = {(best.mode, best.draft): best}
+    for offer in faster:
+        if offer.ratio.value > best.ratio.value and offer.outcome != "plain":
+            found.setdefault((offer.mode, offer.draft), offer)
+    return list(found.values())[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +135,15 @@ def _batched_speedup(offer: Offer, times: BatchTimes, requests: int) -> float | 
     return tokens / (gamma * cost + verify / one)
 
 
-def offers_of(rows: Sequence[Row], draft: str | None, translated: bool, servers: Mapping[str, Servers]) -> list[Offer]:
-    """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated, servers: see
-    `Offer`; servers by the drafters' names."""
+def offers_of(
+    contest: Contest, draft: str | None, translated: bool, servers: Mapping[str, Servers], stored: str | None = None
+) -> list[Offer]:
+    """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated, servers, stored:
+    see `Offer`; servers by the drafters' names."""
     models = {"draft_model": (draft, translated)}
     return [
-        Offer(row, *models.get(row.mode, (None, False)), servers.get(row.mode))
-        for row in rows
+        Offer(row, contest.plain_beside(row), *models.get(row.mode, (None, False)), servers.get(row.mode), stored)
+        for row in contest.by_domain()
         if row.domain == ALL and row.ratio is not None
     ]
 
@@ -125,7 +156,8 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
 
 #: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a
 #: flag it takes the likeliest. vLLM: `draft_sample_method` of vllm/config/speculative.py. SGLang: pull request 26312,
-#: see `Servers.sglang_draws`. llama.cpp: pull request 27694.
+#: see `Servers.sglang_draws`. llama.cpp: pull request 27694, in builds from b11368 on (not in b10434); its p-min, 0
+#: unless it is set, cuts by the likeliest token, not by the drawn one.
 _DRAWN_BY_VLLM = frozenset({"draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark"})
 _DRAWN_BY_LLAMA_CPP = frozenset({"draft-simple", "draft-mtp"})
 
@@ -136,7 +168,7 @@ class ServerFlags:
 
     server: str
     flags: str | None  # None where it has no such way
-    note: str = ""  # anything else that it needs; the key of a sentence
+    notes: tuple[str, ...] = ()  # anything else that it needs; the keys of sentences
 
 
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
@@ -147,7 +179,9 @@ def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
     drawn = offer.row.temperature > 0
     model = offer.draft or names.model
     rows = (flags(names, gamma, model, drawn) for flags in (_vllm, _sglang, _llama_cpp))
-    return tuple(replace(row, note="tokenizers") if offer.translated and row.flags else row for row in rows)
+    return tuple(
+        replace(row, notes=("tokenizers", *row.notes)) if offer.translated and row.flags else row for row in rows
+    )
 
 
 def _vllm(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
@@ -160,7 +194,7 @@ def _vllm(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerF
         config |= {"draft_sample_method": "probabilistic"}
     if names.vllm == "ngram":
         config |= {"prompt_lookup_max": names.ngram[1], "prompt_lookup_min": names.ngram[0]}
-    return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", names.note)
+    return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", _notes(names.note))
 
 
 def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
@@ -177,7 +211,7 @@ def _sglang(names: Servers, gamma: int, model: str | None, drawn: bool) -> Serve
         flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
     if drawn and names.sglang_draws:
         flags += ["--speculative-use-rejection-sampling"]
-    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.note)
+    return ServerFlags("SGLang", shlex.join(flags), _notes("trie" if ngram else names.note))
 
 
 def _llama_cpp(names: Servers, gamma: int, model: str | None, drawn: bool) -> ServerFlags:
@@ -185,10 +219,15 @@ def _llama_cpp(names: Servers, gamma: int, model: str | None, drawn: bool) -> Se
         return ServerFlags("llama.cpp", None)
     if names.llama_cpp == "ngram-simple":
         sizes = f"--spec-ngram-simple-size-n {names.ngram[1]} --spec-ngram-simple-size-m {gamma}"
-        return ServerFlags("llama.cpp", f"--spec-type ngram-simple {sizes}", "lookup")
+        return ServerFlags("llama.cpp", f"--spec-type ngram-simple {sizes}", ("lookup",))
     flags = ["--spec-type", names.llama_cpp, "--spec-draft-n-max", str(gamma)]
-    if drawn and names.llama_cpp in _DRAWN_BY_LLAMA_CPP:
+    draws = drawn and names.llama_cpp in _DRAWN_BY_LLAMA_CPP
+    if draws:
         flags += ["--spec-draft-sampling", "probabilistic"]
     if model:
         flags = ["--model-draft", f"{model}.gguf", *flags]
-    return ServerFlags("llama.cpp", shlex.join(flags), "gguf" if model else "")
+    return ServerFlags("llama.cpp", shlex.join(flags), _notes("gguf" if model else "", "drawn" if draws else ""))
+
+
+def _notes(*keys: str) -> tuple[str, ...]:
+    return tuple(filter(None, keys))

@@ -3,7 +3,10 @@
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
 
+from __future__ import annotations
+
 import contextlib
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +30,9 @@ MOST_TOKENS, LEAST_TOKENS = 128, 24
 
 #: New tokens of the two runs by which the time of a run is estimated; the first warms it up.
 TIMED_TOKENS = 4
+
+#: The share of a stage after which its own pace is known.
+SETTLED = 0.1
 
 #: Contestants of the final, and its most repeats.
 FINALISTS, REPEATS = 3, 4
@@ -54,27 +60,27 @@ def advise(
     requests: Sequence[Request], contestants: Sequence[Contestant], seconds: float = SECONDS
 ) -> Iterator[Event | None]:
     """Measures; its progress is that of the whole advice. None in between, where it can be ended. As `contest_of`."""
-    began, failures = time.perf_counter(), Failures()
+    ends, failures = time.perf_counter() + seconds, Failures()
     contest = contest_of(requests, [""] * len(requests), contestants)
     token_seconds, reading = yield from _pace(requests)
     tokens, worth = requests[0].settings.max_new_tokens, seconds / token_seconds
     first = _fitting(dict(enumerate(contestants[1:], start=1)), tokens, len(requests), FIRST_SHARE * worth, reading)
     total_cost = first.cost() + (1 - FIRST_SHARE) * worth
-    for event in _measured(first, requests, contestants[0], failures, token_seconds, total_cost):
+    clock = _Clock(token_seconds, total_cost, ends)
+    for event in _measured(first, requests, contestants[0], failures, clock, FIRST_SHARE * seconds):
         contest.hear(event)
         yield event
     speeds = {
         number: row.speedup_measured for number, row in enumerate(contest.rows(over=True)) if row.speedup_measured
     }
     fastest = sorted(speeds, key=lambda number: -speeds[number])[:FINALISTS]
-    rest = (seconds - (time.perf_counter() - began)) / token_seconds
+    left = ends - time.perf_counter()
+    rest = left / token_seconds
     final = _fitting({number: contestants[number] for number in fastest}, tokens, len(requests), rest, reading)
     if not fastest or final.cost() > rest:
         return  # where many are slower than plain decoding, the first stage takes longer than planned
     final = replace(final, place=1, repeats=min(REPEATS, int(rest / final.cost())))
-    first_cost = first.cost()
-    total_cost = first_cost + final.cost()
-    yield from _measured(final, requests, contestants[0], failures, token_seconds, total_cost, first_cost)
+    yield from _measured(final, requests, contestants[0], failures, clock.after(first.cost(), final.cost()), left)
 
 
 def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) -> Iterator[Event | None]:
@@ -82,7 +88,7 @@ def measure_all(requests: Sequence[Request], contestants: Sequence[Contestant]) 
     token_seconds, reading = yield from _pace(requests)
     drafting = dict(enumerate(contestants[1:], start=1))
     stage = _Stage(drafting, requests[0].settings.max_new_tokens, range(len(requests)), reading)
-    yield from _measured(stage, requests, contestants[0], Failures(), token_seconds, stage.cost())
+    yield from _measured(stage, requests, contestants[0], Failures(), _Clock(token_seconds, stage.cost()))
 
 
 def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
@@ -114,8 +120,37 @@ class _Stage:
 
     def cost(self) -> float:
         """In tokens of plain decoding, as if nothing were gained; warming up once on each prompt included."""
+        return self.cost_of(self.runs, self.runs / self.repeats)
+
+    def cost_of(self, runs: float, warm_ups: float) -> float:
         warming = min(WARM_UP_TOKENS, self.tokens) + self.reading
-        return self.runs * (self.tokens + self.reading + warming / self.repeats)
+        return runs * (self.tokens + self.reading) + warm_ups * warming
+
+
+@dataclass
+class _Clock:
+    """How far all measuring is, and how long the rest will take at the pace so far. Costs are in tokens of plain
+    decoding; drafters may be slower, so it is their own pace that counts."""
+
+    pace: float  # seconds of such a token; at first as timed
+    total: float
+    ends: float = 0.0  # when a final will be over, where one is to follow
+    before: float = 0.0  # the cost of what is over
+    began: float | None = None
+    done: float = 0.0  # of this stage
+
+    def at(self, done: float, cost: float) -> tuple[float, float]:
+        """The share of everything that is done, and the seconds that are left. done, cost: of this stage."""
+        now = time.perf_counter()
+        self.began = now if self.began is None else self.began
+        self.done = max(self.done, done)
+        pace = (now - self.began) / max(self.done, SETTLED * cost)
+        self.pace = pace if self.done > SETTLED * cost else max(self.pace, pace)
+        left = max((cost - self.done) * self.pace, self.ends - now, 0.0)
+        return min(1.0, (self.before + self.done) / self.total), left
+
+    def after(self, before: float, final: float) -> _Clock:
+        return _Clock(self.pace, before + final, before=before)
 
 
 def _fitting(drafting: Mapping[int, Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Stage:
@@ -136,29 +171,33 @@ def _measured(
     requests: Sequence[Request],
     plain: Contestant,
     failures: Failures,
-    token_seconds: float,
-    total_cost: float,
-    before: float = 0.0,
+    clock: _Clock,
+    budget: float = math.inf,
 ) -> Iterator[Event | None]:
-    """One stage. total_cost, before: of all measuring and of that before this stage, in tokens of plain decoding."""
-    numbers, runs, cost = [0, *stage.drafting], 0, stage.cost()
+    """One stage. budget: seconds, warming up aside; texts are cut where they end."""
+    numbers, begun = [0, *stage.drafting], dict[int, float]()  # begun: the share of each run that is not over
+    runs = warmed = 0
 
     def progress(event: Progress) -> Progress:
-        cost_done = before + cost * runs / stage.runs
-        left = max(0.0, total_cost - cost_done) * token_seconds
-        fraction = min(1.0, cost_done / total_cost)
+        if event.tokens:
+            begun[event.number] = min(1.0, event.tokens / stage.tokens)
+        made = runs + sum(begun.values())
+        done = stage.cost_of(made, max(warmed, made / stage.repeats))
+        fraction, left = clock.at(min(done, stage.cost()), stage.cost())
         return replace(event, number=numbers[event.number], fraction=fraction, seconds_left=left)
 
     yield progress(Progress(0, warming=True))
     prompts = (shortened(requests[number], stage.tokens) for number in stage.prompts)
-    amount = Amount(stage.tokens, stage.repeats)
+    amount = Amount(stage.tokens, stage.repeats, budget / len(stage.prompts), whole=budget == math.inf)
     for event in measure_contest(prompts, [plain, *stage.drafting.values()], amount, failures):
         if isinstance(event, TimedRun):
             runs += 1
+            begun.pop(event.number, None)
             prompt = stage.prompts[event.prompt]
             yield replace(event, number=numbers[event.number], prompt=prompt, stage=stage.place)
             yield progress(Progress(event.number))
         else:
+            warmed += isinstance(event, Progress) and event.warming
             yield progress(event) if isinstance(event, Progress) else event
 
 

@@ -6,6 +6,7 @@ Compare, `bench`, `advise`, `check` and the race all hold one, hear the events o
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -164,6 +165,11 @@ class Contest:
         ]
         plain = (True, PLAIN, row.engine, row.version, row.model)
         return alike.index(plain) if row.mode != PLAIN and plain in alike else None
+
+    def plain_beside(self, row: Row) -> float:
+        """Tokens a second of plain decoding, the median over its runs that took turns with this measured contestant."""
+        meetings = {run.meeting for run in self.runs if self.entries[run.number].title == row.title}
+        return statistics.median(run.speed for run in self.runs if run.number == 0 and run.meeting in meetings)
 
     def row(self, number: int, domain: str = ALL, over: bool = False) -> Row:
         """The row of a contestant on the prompts of a domain."""

@@ -13,9 +13,9 @@ from specviz.bench.contestants import PLAIN, Contestant
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults
 from specviz.commands.work import add_work_options, check_work, faults_of, follow, minutes, requests_of
-from specviz.records.words import words
+from specviz.records.words import said, words
 from specviz.views.run_messages import passes_words
-from specviz.views.terminal import advice, as_table
+from specviz.views.terminal import advice, as_table, pair_words, prompts_words
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -44,13 +44,16 @@ def main(options: argparse.Namespace) -> int:
     measured = Measured()
 
     def text(interrupted: bool) -> str:
-        info, offers = pair.info(), measured.offers
-        measured_on = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
+        offers = measured.offers
+        measured_on = name_of(pair.device), pair_words(pair), passes_words(pair.info().passes), options.temperature
         table = ""
         if offers:
             # Passes with another draft model were not timed.
-            times = measured.times if winner(offers).draft in (None, measured.draft) else None
-            table = as_table(advice(offers, *measured_on, measured.rows, times), words())
+            best, of = winner(offers), len(measured.contests[0][0].domains)
+            times = measured.times if best.draft in (None, measured.draft) else None
+            prompts = prompts_words(best.row.prompts, of) if options.prompts else said("advice.on_preset")
+            longer = said("advice.more_minutes")
+            table = as_table(advice(offers, *measured_on, prompts, measured.rows, times, longer), words())
         return with_faults(table, measured.failed, interrupted)
 
     with keeping(text):
@@ -74,7 +77,7 @@ class Measured:
 
     @property
     def offers(self) -> list[Offer]:
-        return [offer for contest, about in self.contests for offer in offers_of(contest.by_domain(), *about)]
+        return [offer for contest, about in self.contests for offer in offers_of(contest, *about)]
 
     @property
     def rows(self) -> list[Row]:
@@ -97,7 +100,8 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
         servers = servers_of(pair, (contestant.mode for contestant in contestants))
         everybody = [Contestant.of(PLAIN), *contestants]
         contest = contest_of(requests, domains, everybody)
-        measured.contests.append((contest, (draft, pair.translation is not None, servers)))
+        about = draft, pair.translation is not None, servers, pair.stored.get("target")
+        measured.contests.append((contest, about))
         follow(advise(requests, everybody, seconds), contest)
 
     contestants, other_drafts = advised_chains(pair), list(_other_drafts(options))

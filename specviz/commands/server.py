@@ -18,7 +18,7 @@ from specviz.records.prompts import PRESETS, read_prompts, text_of
 from specviz.servers.answers import Ask
 from specviz.servers.connection import KEY
 from specviz.servers.counters import counted_between
-from specviz.servers.engines import About
+from specviz.servers.engine import About
 from specviz.servers.lossless import Lossless, test_samples
 from specviz.servers.server import Server, Watch
 from specviz.servers.speed import Speed
@@ -136,12 +136,12 @@ def _speed(options: argparse.Namespace, server: Server, second: Server | None, f
 
 def _lossless(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
     from specviz.models.loading import load_pair
-    from specviz.servers.references import OwnReference, TargetReference
+    from specviz.servers.references import OwnReference, SecondServer, TargetReference
 
     if options.target is not None:
         reference: Any = TargetReference(load_pair(target=options.target, device="cpu", dtype="float32"))
     else:
-        reference = second or OwnReference(server.engine)
+        reference = SecondServer(second) if second else OwnReference(server.engine)
     settings = {"prompt": options.prompt, "temperature": options.temperature, "neutral": not options.defaults}
     if options.samples is not None:
         settings["answers"] = options.samples

@@ -59,9 +59,9 @@ class ServerFinding:
 
 
 def examine(signs: Signs) -> list[ServerFinding]:
-    """The findings, what is broken first; `few` alone where there is too little to go by."""
+    """The findings, what is broken first; `few` or `none` alone where there is too little to go by."""
     if signs.passes < LEAST_PASSES and not signs.speedups:
-        return [ServerFinding("few", {"passes": signs.passes, "least": LEAST_PASSES})]
+        return [ServerFinding("few" if signs.passes else "none", {"passes": signs.passes, "least": LEAST_PASSES})]
     broken = _broken(signs) if signs.passes >= LEAST_PASSES else None
     tail = None if broken else _tail(signs)
     findings = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))

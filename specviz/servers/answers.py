@@ -32,6 +32,7 @@ class Piece:
     text: str = ""
     #: Which tokens: none where the engine never says, None in place of one that it left out.
     ids: tuple[int | None, ...] = ()
+    texts: tuple[str, ...] = ()  # of each of them, where it says that; together they are `text`
     drafted: int | None = None
     accepted: int | None = None
     passes: int | None = None  # that verified a draft

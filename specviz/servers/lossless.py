@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy
 
@@ -17,14 +17,11 @@ from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
-from specviz.servers.engines import About
-from specviz.servers.references import Reference, Sample
+from specviz.servers.engine import About, Asked, Engine
+from specviz.servers.references import Law, Reference, Sample, SecondServer
 from specviz.theory.sample_tests import MOST_COUNTED, SampleEvidence, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
-from specviz.theory.truncation import TruncationEvidence
-
-if TYPE_CHECKING:
-    from specviz.servers.server import Server
+from specviz.theory.truncation import GRID, TruncationEvidence
 
 Verdict = Literal["consistent", "differs", "truncated", "unknown"]
 
@@ -36,6 +33,12 @@ MOST_ANSWERS, AT_ONCE = 20_000, 4
 
 #: New tokens of the greedy answer.
 GREEDY = 64
+
+#: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
+PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
+
+#: So few tokens may be impossible under a filter, by rounding at its border.
+ACROSS = 0.002
 
 #: Answers between two reports.
 REPORT_EVERY = 20
@@ -71,10 +74,11 @@ class Lossless:
     p_value: float | None = None  # of all tests together
     tests: tuple[TestResult, ...] = ()
     filters: dict[str, float] = field(default_factory=dict)  # that were found to be on
+    samplers: dict[str, float] | None = None  # that the server says were on beside the temperature
     finds: dict[str, float] = field(default_factory=dict)  # see `SampleEvidence.found`
     greedy: Greedy | None = None  # None of two servers
     sentence: Sentence | None = None  # what a maintainer could be sent
-    most_off: Sentence | None = None  # which token is too frequent or too rare
+    most_off: Sentence | None = None  # which token is too frequent or too rare, or which temperature would fit
     broken: SpecvizError | None = None  # why no more answers came
     seconds: float = 0.0
     over: bool = False
@@ -94,8 +98,8 @@ class Lossless:
 
 
 def test_samples(
-    server: Server,
-    reference: Reference | Server,
+    server: Asked,
+    reference: Reference | SecondServer,
     *,
     prompt: str = PRESETS[0].prompt,
     answers: int = ANSWERS,
@@ -109,7 +113,7 @@ def test_samples(
     """What is known so far, again and again, until `answers` are there, `budget` seconds are over, it is `halted` or
     the server fails: then those that are there are judged. It may be closed anywhere.
 
-    reference: what they are judged by; a second server of the same model without speculation is one, too. neutral:
+    reference: what they are judged by (`specviz.servers.references`). neutral:
     False leaves the server's own samplers on. Raises SpecvizError: what the server raises before anything was drawn;
     fields ``answers`` and ``temperature`` for what cannot be tested.
     """
@@ -117,37 +121,36 @@ def test_samples(
         raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
     if not 0 < temperature <= 10:
         raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
-    from specviz.servers.server import Server
-
-    second = reference if isinstance(reference, Server) else None
-    ids = second.engine.tokenise(prompt) if second else reference.encode(prompt)  # type: ignore[union-attr]
-    name = "second server" if second else reference.name  # type: ignore[union-attr]
-    known = Lossless(server.about(), name, prompt, ids, temperature, neutral, seed, length, answers)
+    engine = server.engine
+    ids = engine.tokenise(prompt) if isinstance(reference, SecondServer) else reference.encode(prompt)
+    known = Lossless(server.about(), reference.name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
-    if not server.engine.names_ids:
+    if not engine.names_ids:
         sentence = Sentence(
             "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
         )
         yield replace(known, sentence=sentence, over=True)
         return
     sampling = _Sampling(server, known, budget, halted)
-    greedy = server.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
-    drawn = yield from sampling.drawn(known)
-    if second is None:
-        known = replace(sampling.known, greedy=_greedy(sampling.known, reference, greedy))  # type: ignore[arg-type]
-        yield _judged(known, reference, drawn)  # type: ignore[arg-type]
-    else:
+    if isinstance(reference, SecondServer):
+        drawn = yield from sampling.drawn(known)
         # Seeds of its own: two servers of one kind would draw alike from the same.
-        others = _Sampling(second, replace(known, about=second.about(), seed=seed + answers), budget, halted)
+        second = replace(known, about=reference.server.about(), seed=seed + answers)
+        others = _Sampling(reference.server, second, budget, halted)
         other = yield from others.drawn(sampling.known)
-        yield _compared(sampling.known, drawn, other)
+        ends_apart = _ends_apart(engine, drawn), _ends_apart(reference.server.engine, other)
+        yield _compared(sampling.known, *ends_apart)
+    else:
+        greedy = engine.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
+        drawn = yield from sampling.drawn(known)
+        yield _judged(replace(sampling.known, greedy=_greedy(known, reference, greedy)), reference, drawn)
 
 
 @dataclass
 class _Sampling:
     """Draws answers of one server."""
 
-    server: Server
+    server: Asked
     known: Lossless
     budget: float
     halted: Callable[[], bool]
@@ -167,7 +170,7 @@ class _Sampling:
                     while goes_on and len(makes) < (known.about.slots or AT_ONCE):
                         if (number := next(numbers, None)) is None:
                             break
-                        makes[pool.submit(self.server.answer, self.ask(number))] = number
+                        makes[pool.submit(self.server.engine.answer, self.ask(number))] = number
                     if not makes:
                         break
                     for future in wait(makes, timeout=0.2, return_when=FIRST_COMPLETED).done:
@@ -184,7 +187,9 @@ class _Sampling:
             finally:
                 for future in makes:
                     future.cancel()
-        self.known = _with(known, there, time.perf_counter() - began)
+        known = _with(known, there, time.perf_counter() - began)
+        last = there[max(there)] if there else None
+        self.known = replace(known, samplers=self.server.engine.samplers_in(last) if last else None)
         return [_sample(there[number]) for number in sorted(there)]
 
     def ask(self, number: int) -> Ask:
@@ -211,21 +216,24 @@ def _sample(answer: Answer) -> Sample:
 
 def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
     """The verdict by the distributions that the tokens should come from."""
-    plain = SamplingParams(temperature=known.temperature)
-    evidence = _evidence(known, reference, samples, plain)
+    evidence = _evidence(known, reference, samples, Law(SamplingParams(temperature=known.temperature)))
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     known = replace(known, tests=tuple(tests), statistic=tests[0].statistic, p_value=together(tests))
     if evidence.tokens < LEAST_TOKENS:
         return replace(known, sentence=_too_few(evidence.tokens))
-    if known.greedy is not None and known.greedy.gap > NEAR_TIE:
-        return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
     if known.p_value is not None and known.p_value >= SIGNIFICANT:
+        if known.greedy is not None and known.greedy.gap > NEAR_TIE:
+            return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
         return _said(replace(known, verdict="consistent"))
-    for filters in _filters(known, reference, samples, plain):
-        fits = _evidence(known, reference, samples, replace(plain, **filters))
-        if together(fits.tests()) >= SIGNIFICANT:
-            return _said(replace(known, verdict="truncated", filters=filters))
+    for settings, law in _explanations(known, reference, samples) if reference.whole else ():
+        fits = _evidence(known, reference, samples, law)
+        if together(fits.tests()) < SIGNIFICANT or fits.impossible > ACROSS * fits.tokens:
+            continue
+        if "temperature" in settings:
+            fitting = Sentence("They fit temperature {temperature}.", temperature=f"{settings['temperature']:.2f}")
+            return replace(_said(replace(known, verdict="differs")), most_off=fitting)
+        return _said(replace(known, verdict="truncated", filters=settings))
     known = _said(replace(known, verdict="differs"))
     counts = next(test for test in tests if test.name == "counts")
     return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
@@ -234,9 +242,11 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
 def _greedy(known: Lossless, reference: Reference, answer: Answer) -> Greedy | None:
     """None where the first token is not known already."""
     sample, gaps = _sample(answer), numpy.zeros(0)
-    for rows in reference.rows(known.prompt_ids or (), [sample], SamplingParams(temperature=1.0)):
+    for rows in reference.rows(known.prompt_ids or (), [sample], Law(SamplingParams(temperature=1.0))):
         chosen = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
-        gaps = numpy.append(gaps, rows.log_probs.max(-1) - chosen)
+        # Of tokens that are not listed only their sum is known, as column 0: it stands for no token.
+        best = rows.log_probs[:, 0 if reference.whole else 1 :].max(-1)
+        gaps = numpy.append(gaps, (best - chosen).clip(min=0))
     return Greedy(len(gaps), int((gaps > 0).sum()), float(gaps.max())) if len(gaps) else None
 
 
@@ -261,29 +271,44 @@ def _too_few(tokens: int) -> Sentence:
     return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
 
 
-def _evidence(
-    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> SampleEvidence:
-    evidence = SampleEvidence()
-    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
+def _evidence(known: Lossless, reference: Reference, samples: Sequence[Sample], law: Law) -> SampleEvidence:
+    filtered = law != Law(SamplingParams(temperature=known.temperature))
+    evidence = SampleEvidence(lenient=filtered)
+    for rows in reference.rows(known.prompt_ids or (), samples, law):
         evidence.add(rows)
     return evidence
 
 
-def _filters(
-    known: Lossless, reference: Reference, samples: Sequence[Sample], sampling: SamplingParams
-) -> Iterator[dict[str, Any]]:
-    """The filters that may explain what is missing: each alone, then all of them. Where only the likeliest tokens of a
-    row are known, so is nothing of what is missing."""
+def _explanations(
+    known: Lossless, reference: Reference, samples: Sequence[Sample]
+) -> Iterator[tuple[dict[str, float], Law]]:
+    """What may have been done to the model's distribution, the likeliest first: what the server says, the filters by
+    what is missing, each alone and all of them; a penalty on repetition, and another temperature."""
+    plain, few = SamplingParams(temperature=known.temperature), samples[:FITTED]
+    if known.samplers and set(known.samplers) <= {*GRID, "repeat_penalty"}:
+        yield known.samplers, _law(known, known.samplers)
     truncation = TruncationEvidence()
-    for rows in reference.rows(known.prompt_ids or (), samples, sampling):
-        if rows.ids.ndim > 1:
-            return
+    for rows in reference.rows(known.prompt_ids or (), samples, Law(plain)):
         truncation.add(rows)
-    settings = {name: int(value) if name == "top_k" else value for name, value in truncation.found().items()}
-    yield from ({name: value} for name, value in settings.items())
-    if len(settings) > 1:
-        yield settings
+    found = truncation.found()
+    yield from (({name: value}, _law(known, {name: value})) for name, value in found.items())
+    if len(found) > 1:
+        yield found, _law(known, found)
+    off = {value: abs(_evidence(known, reference, few, Law(plain, value)).surprisal().statistic) for value in PENALTIES}
+    penalty = min(off, key=lambda value: off[value])
+    yield {"repeat_penalty": penalty}, Law(plain, penalty)
+    temperature = known.temperature
+    for _ in range(NEWTON_STEPS):
+        law = _law(known, {"temperature": temperature})
+        temperature = min(10.0, temperature / _evidence(known, reference, few, law).sharper)
+    yield {"temperature": temperature}, _law(known, {"temperature": temperature})
+
+
+def _law(known: Lossless, settings: dict[str, float]) -> Law:
+    named: dict[str, Any] = {name: value for name, value in settings.items() if name != "repeat_penalty"}
+    named |= {"top_k": int(settings["top_k"])} if "top_k" in settings else {}
+    sampling = replace(SamplingParams(temperature=known.temperature), **named)
+    return Law(sampling, settings.get("repeat_penalty", 1.0))
 
 
 def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sample]) -> Lossless:
@@ -299,8 +324,14 @@ def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sampl
     return _said(replace(known, verdict="consistent" if test.p_value >= SIGNIFICANT else "differs"))
 
 
+def _ends_apart(engine: Engine, samples: Sequence[Sample]) -> list[Sample]:
+    """Without the end tokens, which only some engines name."""
+    return [replace(each, ids=each.ids[:-1]) if each.ended and engine.names_end else each for each in samples]
+
+
 def _counts(samples: Sequence[Sample], frequent: Any) -> Any:
-    return numpy.array([[sample.ids.count(int(id)) for id in frequent] for sample in samples], float)
+    """How often each of the frequent tokens stands in each answer, and whether the answer ended."""
+    return numpy.array([[*(each.ids.count(int(id)) for id in frequent), each.ended] for each in samples], float)
 
 
 def _said(known: Lossless) -> Lossless:
@@ -320,6 +351,13 @@ def _said(known: Lossless) -> Lossless:
             "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} follow the model cut off by "
             "{filters}, which was left on.",
             filters=filters,
+            **values,
+        )
+    elif known.reference == "second server":
+        sentence = Sentence(
+            "{engine}: {tokens} tokens of {answers} answers at temperature {temperature} are not drawn as those of the "
+            "second server are (p {p}).",
+            p=p,
             **values,
         )
     else:

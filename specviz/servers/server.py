@@ -14,7 +14,10 @@ from specviz.servers.address import address_of
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.connection import Connection
 from specviz.servers.counters import counted_between, depth_of
-from specviz.servers.engines import About, Engine, engine_at
+from specviz.servers.engine import About, Engine
+from specviz.servers.engines import engine_at
+from specviz.servers.lossless import Lossless, test_samples
+from specviz.servers.references import OwnReference, Reference, SecondServer
 from specviz.servers.rounds import Rounds, run_of
 from specviz.servers.speed import Speed, measure_speed
 
@@ -112,6 +115,15 @@ class Server:
         """How fast it is, once all is measured. options: those of `measure_speed`."""
         *_, speed = measure_speed(self, **options)
         return speed
+
+    def lossless(self, reference: Reference | SecondServer | None = None, **options: Any) -> Lossless:
+        """Whether its samples are its model's, once all are drawn.
+
+        reference: see `specviz.servers.references`; None: the server's own log probabilities. options: those of
+        `test_samples`.
+        """
+        *_, known = test_samples(self, reference or OwnReference(self.engine), **options)
+        return known
 
     def close(self) -> None:
         self.connection.close()

@@ -12,14 +12,14 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.words import Sentence
 from specviz.servers.answers import Ask
 from specviz.servers.connection import MOST_AT_ONCE
-from specviz.servers.engines import About, Engine
+from specviz.servers.engine import Asked, Engine
 from specviz.servers.turns import Timed, Turn, Way, take_turn, timed
 from specviz.theory.statistics import Ratio, TurnPair, ratio_of
 
@@ -48,15 +48,6 @@ NOTHING = Sentence("The server drafted nothing, so there is no speculation to me
 NOT_HONOURED = Sentence(
     "Asked to go without speculation, the server drafted all the same: for a speedup, name a second one without."
 )
-
-
-class Asked(Protocol):
-    """A server, as `specviz.servers.server.Server` is one."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-    def about(self) -> About: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from specviz.foreign.metrics import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.counters import counted_between
-from specviz.servers.engines import Engine
+from specviz.servers.engine import Engine
 
 #: Seconds between two looks at answers that are awaited, where it can be ended.
 LOOK_EVERY = 0.2

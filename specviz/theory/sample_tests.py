@@ -8,6 +8,7 @@ distribution is taken off are martingales, and close to normal.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -20,8 +21,11 @@ from specviz.theory.statistics import SIGNIFICANT, chi_square, tail
 #: Arrays of float64; below, T is how many tokens there are, K how many symbols a row lists.
 Floats = NDArray[numpy.float64]
 
-#: The most symbols whose counts are tested, and how often one must be expected.
+#: Of two servers, the most symbols whose counts are compared; of one, what the variance of a count must come to.
 MOST_COUNTED, LEAST_EXPECTED = 64, 10.0
+
+#: The likeliest tokens of one place that are told apart, and how many must have been drawn there.
+MOST_CELLS, LEAST_AT_PLACE = 64, 30
 
 #: The logarithm of a probability that counts as 0.
 LEAST_LOG = -700.0
@@ -59,24 +63,23 @@ class Rows:
 class SampleEvidence:
     """Sums over tokens as they come in. Memory does not grow with their number.
 
-    Which symbols are counted is chosen by what the first rows expect, not by what was drawn.
+    lenient: tokens of probability 0 are left out, for a filter across whose border rounding moves a few; else each of
+    them is as unlikely as a number can say.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lenient: bool = False) -> None:
+        self.lenient = lenient
         self.tokens = 0
         self.impossible = 0  # tokens of probability 0
         self._excess = self._variance = self._third = 0.0
-        self._counted: NDArray[numpy.int64] | None = None
-        self._counts = self._expected = numpy.zeros(0)
-        self._first_counts: dict[int, float] = {}
-        self._first_probs: dict[int, float] = {}
-        self._firsts = 0
+        self._counts = self._expected = self._spread = numpy.zeros(0)  # by id
+        self._places: dict[int | None, _Place] = {}  # the first token, and the second after each first one
 
     def add(self, rows: Rows) -> None:
         """Takes tokens in the order in which they were drawn."""
         drawn = rows.log_probs[numpy.arange(len(rows.drawn)), rows.drawn]
-        possible = numpy.isfinite(drawn)
-        self.impossible += int((~possible).sum())
+        judged = numpy.isfinite(drawn) | (not self.lenient)
+        self.impossible += int((~numpy.isfinite(drawn)).sum())
         self.tokens += len(drawn)
         # Finite in place of −∞, since that times a probability of 0 is to be 0.
         log_probs = numpy.maximum(rows.log_probs, LEAST_LOG)
@@ -84,35 +87,38 @@ class SampleEvidence:
         entropy = -numpy.einsum("tk,tk->t", probs, log_probs)
         square = numpy.einsum("tk,tk,tk->t", probs, log_probs, log_probs)
         cube = -numpy.einsum("tk,tk,tk,tk->t", probs, log_probs, log_probs, log_probs)
-        self._excess += float((-drawn - entropy)[possible].sum())
+        self._excess += float((-numpy.maximum(drawn, LEAST_LOG) - entropy)[judged].sum())
         self._variance += float((square - entropy**2).clip(min=0).sum())
         self._third += float((cube - 3 * entropy * square + 2 * entropy**3).sum())
         self._count(rows, probs)
         self._count_first(rows, probs)
 
     def _count(self, rows: Rows, probs: Floats) -> None:
-        ids = numpy.broadcast_to(rows.ids, probs.shape)
-        if self._counted is None:
-            means = numpy.bincount(ids[ids >= 0], weights=probs[ids >= 0])
-            self._counted = numpy.sort(numpy.argsort(means)[::-1][:MOST_COUNTED])
-            self._counts, self._expected = numpy.zeros(len(self._counted)), numpy.zeros(len(self._counted))
-        drawn = ids[numpy.arange(len(rows.drawn)), rows.drawn]
         if rows.ids.ndim == 1:
-            listed = numpy.searchsorted(rows.ids, self._counted)
-            self._expected += probs[:, listed].sum(0)
+            ids, drawn = rows.ids, rows.ids[rows.drawn]
+            expected = probs.sum(0)
+            spread = expected - numpy.einsum("tk,tk->k", probs, probs)
         else:
-            for column in range(ids.shape[1]):
-                self._expected += _tallied(self._counted, ids[:, column], probs[:, column])
-        self._counts += _tallied(self._counted, drawn, numpy.ones(len(drawn)))
+            ids, drawn = rows.ids.ravel(), rows.ids[numpy.arange(len(rows.drawn)), rows.drawn]
+            expected, spread = probs.ravel(), (probs * (1 - probs)).ravel()
+        named, size = ids >= 0, max(len(self._counts), int(ids.max()) + 1)
+        self._counts = _grown(self._counts, size) + numpy.bincount(drawn[drawn >= 0], minlength=size)
+        self._expected = _grown(self._expected, size) + numpy.bincount(ids[named], expected[named], size)
+        self._spread = _grown(self._spread, size) + numpy.bincount(ids[named], spread[named], size)
 
     def _count_first(self, rows: Rows, probs: Floats) -> None:
         ids = numpy.broadcast_to(rows.ids, probs.shape)
         for row in numpy.flatnonzero(rows.first):
-            if not self._firsts:
-                self._first_probs = dict(zip(ids[row].tolist(), probs[row].tolist()))
-            id = int(ids[row, rows.drawn[row]])
-            self._first_counts[id] = self._first_counts.get(id, 0.0) + 1
-            self._firsts += 1
+            first = int(ids[row, rows.drawn[row]])
+            self._count_at(None, ids[row], probs[row], first)
+            if first >= 0 and row + 1 < len(ids) and not rows.first[row + 1]:
+                self._count_at(first, ids[row + 1], probs[row + 1], int(ids[row + 1, rows.drawn[row + 1]]))
+
+    def _count_at(self, before: int | None, ids: NDArray[numpy.int64], probs: Floats, drawn: int) -> None:
+        if before not in self._places:
+            likeliest = [place for place in numpy.argsort(-probs)[:MOST_CELLS] if ids[place] >= 0]
+            self._places[before] = _Place({int(ids[place]): float(probs[place]) for place in likeliest})
+        self._places[before].counts[drawn if drawn in self._places[before].probs else None] += 1
 
     def surprisal(self) -> TestResult:
         """The sum of −log p − entropy over the root of the summed variances, with its skewness taken off (Cornish and
@@ -125,49 +131,81 @@ class SampleEvidence:
         return TestResult("surprisal", z, two_sided(normal), {"nats": self._excess / max(1, self.tokens)})
 
     def counts(self) -> TestResult:
-        """The symbol whose count lies furthest from what is expected, by Poisson's tails, which are wider than those of
-        a sum of different chances (Hoeffding 1956); corrected for how many symbols were counted."""
-        ids = self._counted if self._counted is not None else numpy.zeros(0, numpy.int64)
-        often = [
-            (poisson_tail(int(count), float(expected)), int(id), count, expected)
-            for id, count, expected in zip(ids, self._counts, self._expected)
-            if expected >= LEAST_EXPECTED
-        ]
-        if not often:
+        """The symbol whose count lies furthest from what is expected, corrected for how many symbols were counted.
+
+        A sum of different chances is close to a Poisson count of the same variance that is shifted to the same mean
+        (Röllin 2005), and its tails are no wider.
+        """
+        often = self._often
+        if not len(often):
             return TestResult("counts", 0.0, 1.0)
-        p_value, id, count, expected = min(often)
-        detail = {"id": float(id), "count": float(count), "expected": float(expected), "symbols": float(len(often))}
-        return TestResult("counts", float(count / expected), min(1.0, p_value * len(often)), detail)
+        counts, expected, spread = self._counts[often], self._expected[often], self._spread[often]
+        p_values = []
+        for count, mean, variance in zip(counts, expected, spread):
+            shifted = count - mean + variance
+            # Rounded towards what is expected, so that nothing looks further off than it is.
+            whole = math.floor(shifted) if count > mean else math.ceil(shifted)
+            p_values.append(poisson_tail(max(0, whole), float(variance)))
+        furthest = int(numpy.argmin(p_values))
+        count, mean = float(counts[furthest]), float(expected[furthest])
+        detail = {"id": float(often[furthest]), "count": count, "expected": mean, "symbols": float(len(often))}
+        return TestResult("counts", count / mean, min(1.0, p_values[furthest] * len(often)), detail)
+
+    @property
+    def _often(self) -> NDArray[numpy.int64]:
+        """The symbols whose counts are tested."""
+        return numpy.flatnonzero(self._spread >= LEAST_EXPECTED)
 
     def first(self) -> TestResult:
-        """The first tokens of answers to one prompt, by χ²."""
-        symbols = list(self._first_probs)
-        probs = [self._first_probs[id] for id in symbols]
-        counts = [int(self._first_counts.get(id, 0)) for id in symbols]
-        outside = self._firsts - sum(counts)
-        test = chi_square(counts, probs, probs, probs, outside) if self._firsts else None
-        if test is None or test.p_value is None:
+        """The first tokens of answers to one prompt, and the second ones after each frequent first one, by χ²."""
+        statistic, degrees = 0.0, 0
+        for place in self._places.values():
+            rest = max(0.0, 1 - sum(place.probs.values()))
+            probs, counts = [*place.probs.values(), rest], [place.counts[id] for id in (*place.probs, None)]
+            if sum(counts) >= LEAST_AT_PLACE:
+                test = chi_square(counts, probs, probs, probs)
+                statistic, degrees = statistic + test.statistic, degrees + test.cells - 1
+        if not degrees:
             return TestResult("first", 0.0, 1.0)
-        return TestResult("first", test.statistic, test.p_value, {"cells": float(test.cells)})
+        return TestResult("first", statistic, tail(statistic, degrees), {"degrees": float(degrees)})
 
     def tests(self) -> list[TestResult]:
         return [self.surprisal(), self.counts(), self.first()]
+
+    @property
+    def sharper(self) -> float:
+        """The power of the distribution under which the tokens are likelier: one of Newton's steps from 1."""
+        return min(2.0, max(0.5, 1 - self._excess / (self._variance or 1.0)))
 
     @property
     def found(self) -> dict[str, float]:
         """The size of the faults that this many tokens find in `POWER` of all cases: how many times too likely a symbol
         of 5 % would have to be, and how far off the mean surprisal, in nats."""
         tests, n = 3, max(1, self.tokens)
-        reach = _NORMAL.inv_cdf(1 - SIGNIFICANT / tests / 2) + _NORMAL.inv_cdf(POWER)
-        among = _NORMAL.inv_cdf(1 - SIGNIFICANT / tests / MOST_COUNTED / 2) + _NORMAL.inv_cdf(POWER)
-        return {"times": 1 + among / math.sqrt(0.05 * n), "nats": reach * math.sqrt(self._variance) / n}
+        nats = _reach(tests) * math.sqrt(self._variance) / n
+        return {"times": times_found(n, tests * max(1, len(self._often))), "nats": nats}
 
 
-def _tallied(counted: NDArray[numpy.int64], ids: NDArray[numpy.int64], weights: Floats) -> Floats:
-    """The weights of the ids that are counted, summed by id."""
-    place = numpy.searchsorted(counted, ids).clip(max=len(counted) - 1)
-    among = counted[place] == ids
-    return numpy.bincount(place[among], weights=weights[among], minlength=len(counted)).astype(numpy.float64)
+@dataclass
+class _Place:
+    """Tokens drawn from one distribution. probs: of the likeliest; counts: by id, None for all others."""
+
+    probs: dict[int, float]
+    counts: Counter[int | None] = field(default_factory=Counter)
+
+
+def _grown(sums: Floats, size: int) -> Floats:
+    return numpy.pad(sums, (0, size - len(sums)))
+
+
+def times_found(tokens: float, tests: int) -> float:
+    """How many times too likely a symbol of 5 % must be so that so many tokens show it in `POWER` of all cases."""
+    return 1 + _reach(tests) / math.sqrt(0.05 * tokens)
+
+
+def _reach(tests: int) -> float:
+    """How many standard deviations away one of so many tests finds a fault in `POWER` of all cases."""
+    return _NORMAL.inv_cdf(1 - SIGNIFICANT / tests / 2) + _NORMAL.inv_cdf(POWER)
 
 
 def together(tests: Sequence[TestResult]) -> float:
@@ -211,4 +249,8 @@ def two_samples(counts: Floats, others: Floats) -> TestResult:
     furthest = int(numpy.abs(z).argmax())
     p_value = min(1.0, two_sided(float(z[furthest])) * int(compared.sum()))
     detail = {"symbol": float(furthest), "count": float(counts[:, furthest].sum())}
-    return TestResult("counts", float(z[furthest]), p_value, detail | {"other": float(others[:, furthest].sum())})
+    detail |= {"other": float(others[:, furthest].sum())}
+    # Both samples vary, as one of so many tokens would.
+    tokens = 1 / (1 / counts.sum() + 1 / others.sum())
+    detail |= {"finds_times": times_found(tokens, int(compared.sum()))}
+    return TestResult("counts", float(z[furthest]), p_value, detail)

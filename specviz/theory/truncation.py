@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy
@@ -19,6 +20,9 @@ GRID: dict[str, tuple[float, ...]] = {
 #: So many tokens must be expected where none came, or next to none: rounding moves a few across the border.
 LEAST_MISSING, ACROSS = 30.0, 0.02
 
+#: From what share on an observed edge is another setting than the usual one beside it.
+CLEARLY = 0.1
+
 #: The likeliest symbols of a row that are sorted; all settings of the grid lie among them.
 SORTED = 1024
 
@@ -29,6 +33,8 @@ class TruncationEvidence:
 
     outside: dict[tuple[str, float], float] = field(default_factory=dict)
     expected: dict[tuple[str, float], float] = field(default_factory=dict)
+    #: The tightest setting that no token lies outside of.
+    edges: dict[str, float] = field(default_factory=lambda: {"top_k": 1, "top_p": 0.0, "min_p": 1.0})
 
     def add(self, rows: Rows) -> None:
         probs = numpy.exp(rows.log_probs)
@@ -37,6 +43,11 @@ class TruncationEvidence:
         rank, above = more.sum(-1), (probs * more).sum(-1)
         likeliest = -numpy.sort(-_largest(probs), axis=-1)
         mass, best = likeliest.cumsum(-1), likeliest[:, 0]
+        self.edges = {
+            "top_k": max(self.edges["top_k"], int(rank.max()) + 1),
+            "top_p": max(self.edges["top_p"], float(above.max())),
+            "min_p": min(self.edges["min_p"], float((drawn / best).min())),
+        }
         for k in GRID["top_k"]:
             place = min(int(k), mass.shape[1]) - 1
             self._note("top_k", k, rank >= k, 1 - mass[:, place])
@@ -54,8 +65,11 @@ class TruncationEvidence:
         self.expected[key] = self.expected.get(key, 0.0) + float(expected.clip(min=0).sum())
 
     def found(self) -> dict[str, float]:
-        """By filter, the tightest setting that all tokens keep to, those filters first that leave most out."""
-        tightest: dict[str, float] = {}
+        """By filter, the tightest setting that all tokens keep to, those filters first that leave most out.
+
+        One of the usual settings, unless the tokens keep to one that is clearly tighter.
+        """
+        usual: dict[str, float] = {}
         for name, settings in GRID.items():
             kept = [
                 setting
@@ -64,8 +78,17 @@ class TruncationEvidence:
                 and self.outside[name, setting] <= ACROSS * self.expected[name, setting]
             ]
             if kept:
-                tightest[name] = kept[0]
-        return dict(sorted(tightest.items(), key=lambda item: -self.expected[item]))
+                usual[name] = kept[0]
+        ordered = sorted(usual.items(), key=lambda item: -self.expected[item])
+        return {name: self._tighter(name, setting) for name, setting in ordered}
+
+    def _tighter(self, name: str, setting: float) -> float:
+        edge = self.edges[name]
+        if name == "top_k":
+            return edge if edge <= (1 - CLEARLY) * setting else setting
+        if name == "top_p":
+            return math.ceil(1000 * edge) / 1000 if 1 - edge > (1 + CLEARLY) * (1 - setting) else setting
+        return math.floor(1000 * edge) / 1000 if edge > (1 + CLEARLY) * setting else setting
 
 
 def _largest(probs: Floats) -> Floats:

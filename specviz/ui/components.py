@@ -302,14 +302,14 @@ def corrected(say: Words) -> gr.HTML:
     return _component("gradio/corrected.js", {"words": texts}, visible="hidden")
 
 
-def fold_switch(label: str, controls: str, by_run: bool = False) -> gr.HTML:
+def fold_switch(label: str, controls: str, by_run: bool = False, **options: Any) -> gr.HTML:
     """A button that shows and hides the blocks with the element ids in `controls`, which are hidden at first.
 
-    by_run: there only in a narrow window; a run that begins hides them again. Gradio's own accordion makes what it
+    by_run: a run that begins hides them again: they would stand above its results. Gradio's own accordion makes what it
     holds when it is first opened, and loses what is typed while it does.
     """
     button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
-    template, options = f"{button}{html.escape(label)}</button>", {"elem_id": "fields-fold"} if by_run else {}
+    template = f"{button}{html.escape(label)}</button>"
     return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 

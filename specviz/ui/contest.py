@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: As many branches as the drafter has by default.
 OWN = 0
 
+#: The fewest repeats with servers, whose turns are whole texts: an interval needs as many.
+LEAST_WHOLE = 3
+
 #: A SpecvizError's field -> the control of this tab that stands for it.
 FIELDS = {"drafter": "drafters", "num_draft_tokens": "gammas", "branches": "widths", "rule": "rules"}
 
@@ -159,7 +162,10 @@ def comparison_of(
     for served in servers_named(options.server, runner.deployment.servers):
         contestant = Contestant.by(looked_at(served, pair.texts.decode) if look else served)
         rows[contestant] = entry_of(contestant, request)
-    contest = Contest([*rows.values()], domains or ("",), options.repeats)
+    repeats = options.repeats
+    if any(contestant.served for contestant in rows) and len(orders) * repeats < LEAST_WHOLE:
+        repeats = LEAST_WHOLE
+    contest = Contest([*rows.values()], domains or ("",), repeats)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "

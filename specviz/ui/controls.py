@@ -57,7 +57,7 @@ class Controls:
         self.runner, self.say = runner, say
         #: By the flat name of the setting each one holds.
         self.fields: Fields = {}
-        components.fold_switch(say("controls.fields"), "fields rest", by_run=True)
+        components.fold_switch(say("controls.fields"), "fields rest", by_run=True, elem_id="fields-fold")
         with gr.Column(elem_classes=["sv-form"]):
             with gr.Column(elem_id="fields", elem_classes=["sv-fields"]):
                 self._lay_out_prompt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from specviz.theory.roofline import PassTimes
 from specviz.ui.device import PairName
@@ -20,6 +21,8 @@ class Visitors:
     stops: Stops = field(default_factory=Stops)
     #: By visitor and kind, the page in a file of the last race or comparison.
     results: Recent[tuple[str | None, str], Downloads] = field(default_factory=lambda: Recent(256))
+    #: What each visitor's last advice was about, where it left something open.
+    undecided: Recent[str | None, Any] = field(default_factory=lambda: Recent(256))
     #: The pair that each visitor loaded last.
     pairs: Recent[str | None, PairName] = field(default_factory=lambda: Recent(1024))
     #: The passes last measured for each visitor, in the Why it works tab.

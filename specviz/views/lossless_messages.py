@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from specviz.records.metrics import tolerance
 from specviz.records.rules import RULES
 from specviz.records.words import Said, joined, said, words
-from specviz.theory.statistics import SIGNIFICANT
-from specviz.views.run_messages import message
+from specviz.theory.statistics import SIGNIFICANT, noticed
+from specviz.views.run_messages import message, time_left
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -49,6 +49,7 @@ class TrialCounts:
     evidence: Evidence
     noise: Sequence[Noise]  # at several numbers of runs, up to all
     now: Noise | None = None  # at the number of runs made, once the test is over
+    seconds_left: float | None = None  # about, at the pace so far
     #: Of the first and the second token, how many came from where.
     origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
@@ -72,7 +73,7 @@ def trial_message(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None,
     return _trial(
         trial,
         phase,
-        text=said(f"lossless.{phase}", n=n, runs=trial.runs),
+        text=_progress(trial, counts) if phase == "running" else said(f"lossless.{phase}", n=n, runs=trial.runs),
         fraction=n / trial.runs,
         n=n,
         distance=evidence.distance if n else None,
@@ -83,6 +84,11 @@ def trial_message(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None,
         bars=_bars(counts),
         facts=_facts(trial, counts, test),
     )
+
+
+def _progress(trial: TrialInfo, counts: TrialCounts) -> Said:
+    runs = said("lossless.running", n=counts.evidence.n, runs=trial.runs)
+    return runs if counts.seconds_left is None else joined([runs, time_left(counts.seconds_left)])
 
 
 def greedy_message(trial: TrialInfo, tokens: Sequence[GreedyToken], phase: str) -> str:
@@ -138,7 +144,8 @@ def outcome(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> di
         why = said("lossless.false_alarm") if trial.lossless else _why_wrong(trial.rule)
         return _verdict("different", said("lossless.is_different", times=times, **values), why)
     share = 100 * counts.origins[0]["accepted"] / evidence.n
-    why = "" if trial.lossless else said("lossless.missed", share=share)
+    least = said("lossless.noticed", tv=noticed(test.cells, evidence.n) + counts.exact.rounding)
+    why = least if trial.lossless else joined([said("lossless.missed", share=share), least], " ")
     return _verdict("same", said("lossless.is_same", low=now.low, high=now.high, **values), why)
 
 

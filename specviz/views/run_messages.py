@@ -135,6 +135,13 @@ def parameters(count: int) -> Said:
     return said("page.billions", n=count / 1e9) if count >= 1e9 else f"{count / 1e6:.0f} M"
 
 
+def time_left(seconds: float) -> Said:
+    """About how long something will take, of at least a second."""
+    if seconds > 90:
+        return said("common.minutes_left", minutes=seconds / 60)
+    return said("common.seconds_left", seconds=max(1.0, seconds))
+
+
 def passes_words(kind: str) -> Said:
     """The kind of target passes, see `PairInfo.passes`; unknown kinds from files are shown as they are."""
     return said(f"passes.{kind}") if f"passes.{kind}" in words() else kind

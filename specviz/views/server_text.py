@@ -8,7 +8,7 @@ from specviz.foreign.metrics import ServedRequest
 from specviz.records.metrics import tally
 from specviz.records.tables import aligned
 from specviz.records.words import words
-from specviz.servers.engines import About
+from specviz.servers.engine import About
 from specviz.servers.lossless import Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import Pace, Speed

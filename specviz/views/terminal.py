@@ -6,11 +6,11 @@ import codecs
 import io
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TextIO
 
-from specviz.bench.advice import Offer, good_lengths, load_of, ranked, server_flags, winner
+from specviz.bench.advice import Offer, good_lengths, load_of, may_be_best, on_a_server, ranked, server_flags, winner
 from specviz.bench.contest import ALL, Row
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
@@ -22,6 +22,7 @@ from specviz.views.run_messages import label, title
 
 if TYPE_CHECKING:
     from specviz.bench.two_texts import Parting
+    from specviz.models.pair import ModelPair
 
 #: The page's colours as 256-colour codes, and its symbols.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
@@ -118,44 +119,48 @@ class Advice:
     """Texts, any of which may hold the name of a model."""
 
     sentence: Said  # yes or no
-    load: Said  # with how many requests at once it still pays; empty where that is not known
+    more: Said  # what else is as good, or may be better, and how to find out; empty: nothing
+    load: Said  # with how many requests at once it pays on a server; or that it pays only here; empty: not known
     head: tuple[Said, ...]  # of the table
     rows: tuple[tuple[Said, ...], ...]  # the fastest first
     about: Said  # whose figures these are
-    flags: tuple[tuple[str, Said, Said], ...]  # server, flags, note; empty where plain decoding is best
+    undecided: bool  # whether measuring longer may say more
+    flags_head: Said  # what these are of
+    flags: tuple[tuple[str, Said, Said], ...]  # server, flags, notes; empty where plain decoding is best there
     domains: tuple[tuple[Said, ...], ...] = ()  # a table with its head, where the prompts belong to several
 
 
 def advice(
     offers: Sequence[Offer],
     machine: str,
-    pair: str,
+    pair: Said,
     passes: Said,
     temperature: float,
+    prompts: Said,
     rows: Sequence[Row] = (),
     times: BatchTimes | None = None,
+    longer: Said = "",
 ) -> Advice:
-    """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain. times: of the
-    winner's pair, with many requests."""
-    best, order = winner(offers), ranked(offers)
-    gammas = good_lengths(offers, best)
-    values = {
-        "drafter": _named(best),
-        "gamma": best.num_draft_tokens,
-        "times": _times(best.ratio),
-        "machine": machine,
-    }
-    sentence = said(f"advice.{best.outcome}", **values)
-    if best.outcome != "plain" and len(gammas) > 1:
-        sentence = joined([sentence, said("advice.range", least=gammas[0], most=gammas[-1])], " ")
+    """offers: at least one. machine, pair, passes: those that they were measured with. prompts: on which. rows: by
+    domain. times: of the winner's pair, with many requests. longer: how to measure on, where something is open."""
+    best, there, order = winner(offers), on_a_server(offers), ranked(offers)
+    values = _values(best) | {"prompts": prompts, "machine": machine, "plain": best.plain}
+    open_ones = may_be_best(offers, best)
+    undecided = best.outcome == "unclear" or bool(open_ones)
+    more = [*_more(offers, best, open_ones), *([longer] if undecided and longer else [])]
+    served = [_only_here(best, there)] if best.only_here and best.outcome != "plain" else []
+    served += [_load(there, times)] if there is not None and times is not None else []
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
     return Advice(
-        sentence=sentence,
-        load="" if best.outcome == "plain" or times is None else _load(best, times),
+        sentence=said(f"advice.{best.outcome}", **values),
+        more=joined(more, " "),
+        load=joined(filter(None, served), " "),
         head=tuple(said(f"advice.head_{name}") for name in head),
-        rows=tuple(_offer_row(offer) for offer in order),
+        rows=_offer_rows(order, best.plain),
         about=said("advice.about", pair=pair, passes=passes, temperature=temperature),
-        flags=() if best.outcome == "plain" else tuple(_flags(best)),
+        undecided=undecided,
+        flags_head="" if there is None else said("advice.flags", **_values(there)),
+        flags=() if there is None else tuple(_flags(there)),
         domains=work_table(rows) if len({row.domain for row in rows}) > 1 else (),
     )
 
@@ -164,9 +169,9 @@ def as_table(advice: Advice, say: Words) -> str:
     """For a terminal."""
     texts = _in_words(advice, say)
     flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in texts.flags]
-    parts = [f"{texts.sentence}\n{texts.load}".rstrip()]
+    parts = ["\n".join(filter(None, (texts.sentence, texts.more, texts.load)))]
     if flags:
-        parts.append("\n".join([f"{say('advice.flags')}:", *flags]))
+        parts.append("\n".join([f"{texts.flags_head}:", *flags]))
     tables = [(texts.head, *texts.rows), texts.domains]
     return harmless("\n\n".join([*parts, *(aligned(table) for table in tables if table), texts.about]))
 
@@ -174,6 +179,45 @@ def as_table(advice: Advice, say: Words) -> str:
 def _in_words(advice: Advice, say: Words) -> Any:
     """The same fields, all as strings of one language."""
     return Advice(**{field.name: say.translated(getattr(advice, field.name)) for field in fields(advice)})
+
+
+def pair_words(pair: ModelPair) -> Said:
+    """A pair's name, the precision of its target, and how that was stored."""
+    info, stored = pair.info(), pair.stored.get("target")
+    dtype = info.dtype if stored is None else said("models.unpacked", dtype=info.dtype, stored=stored)
+    return said("advice.pair", pair=info.name, dtype=dtype)
+
+
+def prompts_words(measured: int, of: int) -> Said:
+    """The user's own prompts."""
+    return said("advice.on_own", n=of) if measured == of else said("advice.on_some", n=measured, of=of)
+
+
+def _values(offer: Offer) -> dict[str, Any]:
+    return {"drafter": _named(offer), "gamma": offer.num_draft_tokens, "times": _times(offer.ratio)}
+
+
+def _more(offers: Sequence[Offer], best: Offer, open_ones: Sequence[Offer]) -> Iterator[Said]:
+    """Other lengths that are as good, and other drafters that may be better."""
+    gammas = good_lengths(offers, best)
+    if best.outcome != "plain" and len(gammas) > 1:
+        yield said("advice.range", least=gammas[0], most=gammas[-1])
+    if open_ones:
+        names = joined((said("advice.maybe_name", **_values(offer)) for offer in open_ones), ", ")
+        yield said("advice.maybe", n=len(open_ones), names=names)
+
+
+def _only_here(best: Offer, there: Offer | None) -> Said:
+    rest = said("advice.nothing_there") if there is None else said("advice.there", **_values(there))
+    return joined([said("advice.only_here", drafter=_named(best), stored=best.stored, bits=best.row.bits), rest], " ")
+
+
+def _offer_rows(order: Sequence[Offer], plain: float) -> tuple[tuple[Said, ...], ...]:
+    """With plain decoding at its place among them. plain: its tokens a second beside the best."""
+    rows = [_offer_row(offer) for offer in order]
+    baseline = (label(None), "", said("advice.times", x=1.0), "", "", said("advice.whole", x=plain), "")
+    rows.insert(sum((offer.ratio.low or 0.0) > 1 for offer in order), baseline)
+    return tuple(rows)
 
 
 def _offer_row(offer: Offer) -> tuple[Said, ...]:
@@ -232,7 +276,11 @@ def _load(best: Offer, times: BatchTimes) -> Said:
 
 def _flags(offer: Offer) -> list[tuple[str, Said, Said]]:
     return [
-        (engine.server, engine.flags or said("advice.none"), said(f"advice.note_{engine.note}") if engine.note else "")
+        (
+            engine.server,
+            engine.flags or said("advice.none"),
+            joined((said(f"advice.note_{note}") for note in engine.notes), "; ") if engine.notes else "",
+        )
         for engine in server_flags(offer)
     ]
 

@@ -30,14 +30,14 @@ from specviz.parts.gemma_assistant import GemmaAssistant
 from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
-from specviz.records.words import words
+from specviz.records.words import joined, words
 from specviz.theory.roofline import BatchPoint, BatchTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui import advice as page
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner
+from specviz.ui.runner import Runner, Visit
 from specviz.views.terminal import advice as in_words
 from specviz.views.terminal import as_table
 
@@ -70,11 +70,11 @@ def offer(
         speedup_interval=None if low is None else (ratio.low, ratio.high),
         tokens_a_pass=Ratio(2.5),
     )
-    return Offer(row, draft)
+    return Offer(row, 80.0, draft)
 
 
 def told(*offers: Offer, language: str = "en"):
-    told = asdict(in_words(offers, "a machine", "a pair", "plain passes", 0.0))
+    told = asdict(in_words(offers, "a machine", "a pair", "plain passes", 0.0, "on it"))
     return types.SimpleNamespace(**words(language).translated(told))
 
 
@@ -103,8 +103,44 @@ SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2),
 )
 def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays(offers, says, never, flags):
     said = told(*offers)
-    assert all(one in said.sentence for one in says) and not said.sentence.startswith(never)
-    assert never not in said.sentence and len(said.flags) == flags
+    sentence = f"{said.sentence} {said.more}"
+    assert all(one in sentence for one in says) and not sentence.startswith(never)
+    assert never not in sentence and len(said.flags) == flags
+
+
+def test_a_server_is_not_told_to_draft_in_as_few_bits_as_its_file_has():
+    def in_bits(stored: str | None) -> Offer:
+        found = offer("quantised_self", 1.6, 1.5)
+        return replace(found, row=replace(found.row, bits=4), stored=stored)
+
+    lookup = offer("prompt_lookup", 1.2, 1.1, 6)
+    for stored in ("Q4_1", "IQ4_XS", "Q3_K_M"):
+        said = told(in_bits(stored), lookup)
+        assert said.sentence.startswith("Yes: “Quantised target") and f"as {stored}" in said.load
+        assert "is “Prompt lookup” with γ = 6" in said.load and said.flags_head.startswith("“Prompt lookup” with γ = 6")
+        alone = told(in_bits(stored), offer("medusa", 0.5, 0.45), offer("lookahead", 1.5, 1.4))
+        assert "Of what servers have" in alone.load and not alone.flags and not alone.flags_head
+    for stored in (None, "Q8_0", "F16"):
+        said = told(in_bits(stored), lookup)
+        assert not said.load and "TARGET_IN_FEW_BITS" in said.flags[0][1]
+
+
+def test_the_baseline_stands_in_the_sentence_and_at_its_place_in_the_table():
+    said = told(offer("eagle", 1.5, 1.4), offer("medusa", 0.9, 0.8))
+    assert "as plain decoding (80 tokens/s) on it, on a machine" in said.sentence
+    assert [row[0] for row in said.rows] == ["EAGLE", "Plain decoding", "Medusa"]
+    assert said.rows[1][2] == "1.00×" and said.rows[1][5] == "80"
+
+
+def test_what_may_be_the_best_is_named_and_how_to_measure_on():
+    steady, lucky, slow = offer("lookahead", 1.06, 1.02), offer("suffix", 1.71, 0.61), offer("medusa", 0.9, 0.7)
+    said = in_words([steady, lucky, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
+    sentence = words().translated(joined([said.sentence, said.more], " "))
+    assert said.undecided and sentence.endswith("it may be the best. Go on.")
+    assert sentence.startswith("Yes: “Lookahead”") and "“Suffix” with γ = 4 (0.61 to 4.79 times) was faster" in sentence
+    assert "Medusa" not in sentence
+    decided = in_words([steady, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
+    assert not decided.undecided and "Go on" not in words().translated(decided.more)
 
 
 def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
@@ -120,7 +156,7 @@ def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():
     assert load_of(best, times(*growing[:4])) == Load(4, None), "the rest was left out"
     assert load_of(best, times((1, 1, 1.0), (1, 5, 3.0), (4, 1, 1.0), (4, 5, 3.0))) == Load(None, 4)
     assert load_of(best, times((1, 1, 1.0), (1, 3, 1.0))) is None, "no pass was wide enough"
-    said = in_words([best], "a machine", "a pair", "plain passes", 0.0, times=times(*growing)).load
+    said = in_words([best], "a machine", "a pair", "plain passes", 0.0, "on it", times=times(*growing)).load
     assert "pays up to 4 requests at once, but not with 16" in words().translated(said)
 
 
@@ -140,7 +176,7 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
     vllm, sglang, llama = server_flags(offer("draft_model", 1.5, draft=HOSTILE))
     assert json.loads(shlex.split(vllm.flags)[1])["model"] == HOSTILE
     assert HOSTILE in shlex.split(sglang.flags) and f"{HOSTILE}.gguf" in shlex.split(llama.flags)
-    (other,) = {one.note for one in server_flags(replace(offer("draft_model", 1.5), translated=True))}
+    (other,) = {one.notes[0] for one in server_flags(replace(offer("draft_model", 1.5), translated=True))}
     assert other == "tokenizers"
     # A published part has the flags of its own format.
     pair = with_heads(tiny_pair("llama"))
@@ -159,6 +195,10 @@ def test_flags_have_drafts_drawn_where_drawn_ones_were_measured():
 
     assert flags("draft_model", 0.0) == [False] * 3 and flags("draft_model", 0.8) == [True, False, True]
     assert flags("mtp", 0.8) == [True] * 3
+    assert [one.notes for one in server_flags(offer("draft_model", 1.5, draft="d", temperature=0.8))][2] == (
+        "gguf",
+        "drawn",
+    )
     # What is copied, or comes from heads that vLLM never draws from, is not drawn there either.
     assert flags("prompt_lookup", 0.8) == [False] * 3 and not flags("medusa", 0.8)[0]
 
@@ -216,7 +256,7 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch, capsys):
     assert all(one.row.ratio.value > 0 for one in offers)
     first, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("about ") and first.endswith(" s left, plain")
-    text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8), words())
+    text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, "on it"), words())
     assert "\x1b" not in text and measured.times is not None
     assert any(line.startswith("drafter") for line in text.splitlines())
 
@@ -228,7 +268,7 @@ def test_the_command_prints_the_tables_the_sentence_and_the_flags(short, capsys,
     sentence, *flags, table, domains, about = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("drafter") and "Draft model" in table
     assert domains.startswith("domain") and "co␛de" in domains and "stories" in domains
-    assert "γ = " in sentence and "tiny llama at temperature 0" in about
+    assert "γ = " in sentence and "tiny llama (float32) at temperature 0" in about
     assert bool(flags) == (not sentence.startswith("No:"))
 
 
@@ -318,16 +358,32 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
     ]
     monkeypatch.setattr(benchmark, "advised_chains", lambda pair, base: chains)
     *going, last = page_advice(runner)
-    assert any(line["text"].startswith("100 % · about 0 s left") for line in going)
-    assert last["head"][:2] == ["drafter", "γ"] and len(last["rows"]) == len(chains)
+    assert any(line["text"].startswith("100 % · last, passes over many") for line in going)
+    assert last["head"][:2] == ["drafter", "γ"] and len(last["rows"]) == len(chains) + 1
     assert last["sentence"] and bool(last["use"]) == bool(last["flags"]) == (not last["sentence"].startswith("No:"))
+    assert "on the prompt in the controls" in last["sentence"] and "(float32)" in last["about"]
     assert not last["use"] or last["use"].items() >= {"num_draft_tokens": 4, "branches": 1}.items()
     # On prompts of one's own, by domain.
     prompts = "\n".join(json.dumps({"prompt": text, "domain": text}) for text in ("One", "Two"))
-    domains = page_advice(runner, prompts)[-1]["domains"]
-    assert {"all", "One", "Two"} <= {row[0] for row in domains}
+    on_own = page_advice(runner, prompts)[-1]
+    assert {"all", "One", "Two"} <= {row[0] for row in on_own["domains"]} and "on your 2 prompts" in on_own["sentence"]
     stopped = page_advice(runner, stop_at=" s left")[-1]
     assert (stopped["phase"], stopped["text"]) == ("stopped", words()("advice.nothing"))
+
+
+def test_the_same_question_is_measured_longer_where_something_was_left_open_and_no_other_one(runner, monkeypatch):
+    asked = []
+
+    def advise(runner, order, prompts, halt, say, longer):
+        asked.append(longer)
+        yield "told"
+        return order.settings.prompt == ORDER.settings.prompt
+
+    monkeypatch.setattr(page, "advise", advise)
+    undecided, visit = {}, Visit("me", threading.Event())
+    for order, prompts in ((ORDER, ""), (ORDER, ""), (ORDER.but(prompt="Else"), ""), (ORDER, ""), (ORDER, "Mine")):
+        assert list(page.answer(runner, visit, order, prompts, undecided, words())) == ["told"]
+    assert asked == [False, True, False, False, False]
 
 
 def test_a_page_allows_the_advice_on_the_embedded_pair(runner):

@@ -223,6 +223,6 @@ def test_lengths_that_cannot_be_told_apart_are_good_lengths():
         for number, seconds in enumerate((4.0, 2.05, 2.0, 2.1), start=1):
             run = run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar"))
             contest.hear(run)
-    offers = offers_of(contest.by_domain(), None, False, {})
+    offers = offers_of(contest, None, False, {})
     best = max(offers, key=lambda offer: offer.row.ratio.value)
     assert best.num_draft_tokens == 6 and good_lengths(offers, best) == [4, 6, 8]

@@ -7,9 +7,9 @@ import specviz
 from tools.engines.servers import write_missing
 
 
-@pytest.mark.parametrize("drafter", [None, "draft_model"])
-def test_a_gguf_file_holds_the_model_s_weights_and_tokenizer(drafter, tmp_path):
-    write_missing(tmp_path, drafter)
+@pytest.mark.parametrize("drafter, exact", [(None, False), ("draft_model", False), ("draft_model", True)])
+def test_a_gguf_file_holds_the_model_s_weights_and_tokenizer(drafter, exact, tmp_path):
+    write_missing(tmp_path, drafter, exact)
     embedded = specviz.load_pair(device="cpu", dtype="float32", passes="plain")
     model = embedded.target if drafter is None else embedded.draft
     file = tmp_path / ("target.gguf" if drafter is None else "draft.gguf")

@@ -82,7 +82,7 @@ HEALTHY = [0.837, 0.685, 0.562, 0.460, 0.368, 0.283, 0.217, 0.161]
         (EDGE, ["tail", "unpriced"], set()),
         (own(3, 0, 9), ["few"], set()),
         (VLLM_ENGINE.format(7) + FIVE, ["unpriced_load"], set()),
-        (json.dumps({"timings": {"predicted_n": 90, "draft_n": 500, "draft_n_accepted": 10}}), ["few"], set()),
+        (json.dumps({"timings": {"predicted_n": 90, "draft_n": 500, "draft_n_accepted": 10}}), ["none"], set()),
     ],
 )
 def test_a_fault_is_told_by_its_shape_where_the_counts_bear_it(text, kinds, causes):

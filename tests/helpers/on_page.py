@@ -121,8 +121,8 @@ RULES = {
 }
 SERIOUS = ("serious", "critical")
 
-#: Nothing moves but what moves for ever.
-STILL = """() => document.getAnimations().every(({ effect, playState }) =>
+#: Nothing moves but what moves for ever, or as somebody scrolls.
+STILL = """() => document.getAnimations().every(({ effect, playState, timeline }) => timeline !== document.timeline ||
     playState !== "running" || effect.getComputedTiming().endTime === Infinity)"""
 
 

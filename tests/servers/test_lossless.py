@@ -10,9 +10,9 @@ import pytest
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 from specviz.servers.answers import Answer, Ask, Piece
-from specviz.servers.engines import About
+from specviz.servers.engine import About
 from specviz.servers.lossless import test_samples as samples_tested
-from specviz.servers.references import OwnReference, Sample, TargetReference
+from specviz.servers.references import Law, OwnReference, Sample, SecondServer, TargetReference
 from specviz.servers.server import Server
 
 #: The model: the distribution of the next token after each one; the last token ends a text.
@@ -38,7 +38,14 @@ class ModelServer:
 
     def __post_init__(self):
         self.probs = probs_of(self.logits)
-        self.engine = SimpleNamespace(names_ids=self.names_ids, takes_ids=True, tokenise=lambda prompt: (0,))
+        self.engine = SimpleNamespace(
+            names_ids=self.names_ids,
+            takes_ids=True,
+            names_end=False,
+            tokenise=lambda prompt: (0,),
+            samplers_in=lambda answer: None,
+            answer=self.answer,
+        )
 
     def about(self):
         return About("llama.cpp", "http://here", "b1", slots=2)
@@ -98,7 +105,7 @@ def test_without_the_ends_the_same_answers_would_be_called_wrong():
     def judged(counting):
         evidence = SampleEvidence()
         samples = [Sample(answer.ids, answer.end == "end" and counting) for answer in answers]
-        for rows in REFERENCE.rows((0,), samples, SamplingParams(temperature=1.0)):
+        for rows in REFERENCE.rows((0,), samples, Law(SamplingParams(temperature=1.0))):
             evidence.add(rows)
         return together(evidence.tests())
 
@@ -114,7 +121,7 @@ def test_a_server_that_draws_from_something_else_differs(change):
     assert change == "temperature" or "The token 't3' came" in str(known.most_off)
 
 
-@pytest.mark.parametrize(("name", "value"), [("top_k", 5), ("top_p", 0.7)])
+@pytest.mark.parametrize(("name", "value"), [("top_k", 5), ("top_k", 7), ("top_p", 0.7), ("min_p", 0.05)])
 def test_a_filter_is_named_and_is_no_wrong_rule(name, value):
     import torch
 
@@ -124,6 +131,26 @@ def test_a_filter_is_named_and_is_no_wrong_rule(name, value):
     known = judged_by(ModelServer(torch.log(probs).clamp_min(-1e4).numpy()))
     assert known.verdict == "truncated" and known.filters == {name: value}
     assert f"{name.replace('_', '-')} {value}" in str(known.sentence)
+
+
+def test_a_penalty_on_repetition_and_another_temperature_are_told_from_a_wrong_rule():
+    class Penalised(ModelServer):
+        def answer(self, ask):
+            generator, ids = numpy.random.default_rng(ask.seed), [0]
+            while len(ids) <= ask.max_new_tokens and END not in ids:
+                logits = LOGITS[ids[-1]].copy()
+                seen = sorted(set(ids))
+                logits[seen] = numpy.where(logits[seen] > 0, logits[seen] / 1.3, logits[seen] * 1.3)
+                greedy = ask.temperature == 0
+                ids.append(int(logits.argmax() if greedy else generator.choice(SIZE, p=probs_of(logits))))
+            ended = ids[-1] == END
+            return Answer(ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")])
+
+    known = judged_by(Penalised())
+    assert (known.verdict, known.filters) == ("truncated", {"repeat_penalty": 1.3})
+    warmer = judged_by(ModelServer(LOGITS / 0.7))
+    temperature = str(warmer.most_off).removeprefix("They fit temperature ").removesuffix(".")
+    assert warmer.verdict == "differs" and abs(float(temperature) - 0.7) < 0.05
 
 
 def test_the_temperature_that_was_asked_for_is_the_one_that_is_judged():
@@ -165,15 +192,8 @@ def test_another_model_s_tokens_are_refused():
 
 
 def test_a_second_server_without_speculation_is_a_reference():
-    def second(logits):
-        server = Server("localhost")
-        model = ModelServer(logits)
-        server.__dict__["engine"] = model.engine
-        server.about, server.answer = model.about, model.answer  # type: ignore[method-assign]
-        return server
-
-    same = judged_by(ModelServer(), second(LOGITS), seed=1)
-    other = judged_by(ModelServer(), second(LOGITS + 0.7 * (numpy.arange(SIZE) == 3)))
+    same = judged_by(ModelServer(), SecondServer(ModelServer()), seed=1)
+    other = judged_by(ModelServer(), SecondServer(ModelServer(LOGITS + 0.7 * (numpy.arange(SIZE) == 3))))
     assert (same.reference, same.verdict, other.verdict) == ("second server", "consistent", "differs")
 
 
@@ -182,13 +202,13 @@ def test_vllm_s_own_log_probabilities_are_a_reference(replay):
     engine = Server(replay("vllm_0_32_plain").url).engine
     assert engine.tokenise("Once upon a time there was a little girl who lived in a")[:2] == (2165, 323)
     with pytest.raises(SpecvizError, match="temperature 1"):
-        next(OwnReference(engine).rows((0,), [Sample((1,))], SamplingParams(temperature=0.5)))
+        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=0.5))))
 
 
 def test_an_engine_without_log_probabilities_of_prompts_says_what_else_would_do(replay):
     engine = Server(replay("llama_cpp_b10434_plain").url).engine
     with pytest.raises(SpecvizError, match="name the model that it serves"):
-        next(OwnReference(engine).rows((0,), [Sample((1,))], SamplingParams(temperature=1.0)))
+        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=1.0))))
 
 
 def test_what_was_drawn_before_a_break_or_a_stop_is_judged():
@@ -197,6 +217,6 @@ def test_what_was_drawn_before_a_break_or_a_stop_is_judged():
     seen = []
     for known in samples_tested(ModelServer(), REFERENCE, answers=2000, length=10, halted=lambda: len(seen) > 5):
         seen.append(known)
-    assert seen[-1].over and 100 < seen[-1].answers < 400 and seen[-1].verdict == "consistent"
+    assert seen[-1].over and 40 < seen[-1].answers < 400 and seen[-1].verdict == "consistent"
     with pytest.raises(SpecvizError, match="broke"):
         judged_by(ModelServer(fails_after=0))

@@ -194,3 +194,15 @@ def test_tails_are_those_of_the_distributions():
     assert poisson_tail(3, 10.0) == pytest.approx(2 * 0.010336050675925726, rel=1e-9)
     assert poisson_tail(20, 10.0) == pytest.approx(2 * 0.003454341840, rel=1e-6)
     assert poisson_tail(400, 100.0) == pytest.approx(4.49e-108, rel=0.02)
+
+
+def test_a_token_that_cannot_come_is_enough():
+    """Of a filter's border alone rounding may be to blame."""
+    log_probs = numpy.log(numpy.array([[0.5, 0.5, 1e-300]])).repeat(500, 0)
+    log_probs[:, 2] = -numpy.inf
+    drawn = numpy.arange(500) % 2
+    drawn[0] = 2
+    for lenient in (False, True):
+        judged = SampleEvidence(lenient)
+        judged.add(Rows(log_probs, drawn, numpy.arange(3), numpy.zeros(500, bool)))
+        assert judged.impossible == 1 and (together(judged.tests()) >= SIGNIFICANT) == lenient

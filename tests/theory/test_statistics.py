@@ -9,12 +9,14 @@ from scipy import stats
 
 from specviz.theory.statistics import (
     LEVEL,
+    SIGNIFICANT,
     Evidence,
     Ratio,
     TurnPair,
     alike,
     chi_square,
     noise,
+    noticed,
     over_prompts,
     ratio_of,
     steps,
@@ -44,6 +46,19 @@ def test_the_tail_is_scipys(degrees):
     for statistic in (0.0, 0.5 * degrees, degrees, 2.0 * degrees, 5.0 * degrees):
         assert tail(statistic, degrees) == pytest.approx(scipy.stats.chi2.sf(statistic, degrees), rel=1e-9)
     assert tail(1e5, degrees) == 0
+
+
+@pytest.mark.parametrize("cells", [2, 8, 64])
+def test_a_deviation_that_is_said_to_be_noticed_is_noticed_nine_times_in_ten_whatever_its_shape(cells):
+    generator = numpy.random.default_rng(cells)
+    p, n = numpy.full(cells, 1 / cells), 4000 * cells
+    for half in (1, cells // 2):  # moved between two cells, or between the halves of all
+        q = p.copy()
+        q[:half] += noticed(cells, n) / half
+        q[half : 2 * half] -= noticed(cells, n) / half
+        draws = generator.multinomial(n, q, size=400)
+        found = [chi_square(counts.tolist(), p, p, p).p_value < SIGNIFICANT for counts in draws]
+        assert numpy.mean(found) > 0.86  # nine in ten, less three standard deviations
 
 
 def test_what_cannot_happen_counts_against_it():

@@ -27,17 +27,21 @@ LAYER |= {f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")}
 NORMAL, CONTROL = 1, 3
 
 
-def write_gguf(folder: pathlib.Path, file: pathlib.Path, target: pathlib.Path) -> None:
-    """Writes a model or an EAGLE-3 head in bfloat16, its norms in float32. target: whose tokenizer it has."""
+def write_gguf(folder: pathlib.Path, file: pathlib.Path, target: pathlib.Path, exact: bool = False) -> None:
+    """Writes a model or an EAGLE-3 head in bfloat16, its norms in float32. target: whose tokenizer it has.
+
+    exact: all in float32. The weights are the same, but beside those in bfloat16 llama.cpp rounds what they multiply.
+    """
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     is_head = "draft_vocab_size" in settings
     writer = gguf.GGUFWriter(file, "eagle3" if is_head else "llama")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if exact else gguf.LlamaFileType.MOSTLY_BF16)
     _add_sizes(writer, settings)
     if is_head:
         _add_head(writer, settings)
     _add_tokenizer(writer, target, settings["vocab_size"])
     for name, tensor in _tensors(folder).items():
-        _add_tensor(writer, _name_of(name), _paired(name, tensor, settings))
+        _add_tensor(writer, _name_of(name), _paired(name, tensor, settings), exact)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -45,7 +49,6 @@ def write_gguf(folder: pathlib.Path, file: pathlib.Path, target: pathlib.Path) -
 
 
 def _add_sizes(writer: gguf.GGUFWriter, settings: dict[str, Any]) -> None:
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_block_count(settings["num_hidden_layers"])
     writer.add_context_length(settings["max_position_embeddings"])
@@ -109,9 +112,9 @@ def _paired(name: str, tensor: Tensor, settings: dict[str, Any]) -> Tensor:
     return tensor if count is None else tensor.unflatten(0, (count, 2, -1)).transpose(1, 2).reshape(tensor.shape)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: Tensor) -> None:
-    if tensor.ndim == 1:
-        writer.add_tensor(name, tensor.float().numpy())
-        return
-    bits = tensor.contiguous().view(torch.uint8).numpy()
-    writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: Tensor, exact: bool) -> None:
+    if exact or tensor.ndim == 1:
+        writer.add_tensor(name, tensor.float().contiguous().numpy())
+    else:
+        bits = tensor.contiguous().view(torch.uint8).numpy()
+        writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)

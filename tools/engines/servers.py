@@ -99,13 +99,13 @@ def running(engine: str, drafter: str | None, files: pathlib.Path, further: Sequ
         yield port
 
 
-def write_missing(folder: pathlib.Path, drafter: str | None) -> None:
-    """Writes the GGUF files of the target and of what drafts for it, as far as they are not there."""
+def write_missing(folder: pathlib.Path, drafter: str | None, exact: bool = False) -> None:
+    """Writes the GGUF files of the target and of what drafts for it, as far as they are not there: see `write_gguf`."""
     from tools.engines.gguf_files import write_gguf  # loads torch, which most tests of a page do without
 
     for name in {"target", folder_of(drafter)}:
         if not (file := folder / f"{name}.gguf").exists():
-            write_gguf(EMBEDDED / name, file, EMBEDDED / "target")
+            write_gguf(EMBEDDED / name, file, EMBEDDED / "target", exact)
 
 
 @contextlib.contextmanager

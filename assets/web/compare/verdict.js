@@ -22,16 +22,17 @@ const bestOfEach = (rows) => rows.filter(([drafter], i) => rows.findIndex(([othe
  * @param {Host} host @param {any} message
  * @returns {Node[]}
  */
-export function verdictParts(host, { sentence, load, use, flags, head, rows, domains, about, faults = [] }) {
+export function verdictParts(host, { sentence, more, load, use, flags, flags_head: choice, head, rows, domains, about, faults = [] }) {
   const failed = faults.map((/** @type {string} */ text) => make("p", { class: "note", text: `✗ ${text}` }));
   if (!sentence) return failed;
   const lines = flags.map((/** @type {string[]} */ [server, text, note]) =>
     make("li", {}, make("b", { text: `${server}: ` }), make("code", { translate: "no", text }), note ? ` (${note})` : ""));
   return [
     make("p", { class: "answer", part: "answer", text: sentence }),
-    ...(load ? [make("p", { class: "quiet", part: "load", text: load })] : []),
-    ...(lines.length ? [make("h3", { text: host.say("advice.flags") }), make("ul", { class: "flags", part: "flags" }, ...lines)] : []),
+    ...(more ? [make("p", { part: "more", text: more })] : []),
     ...(use ? [make("p", { class: "winner" }, ...useButton(host, use))] : []),
+    ...(load ? [make("p", { class: "quiet", part: "load", text: load })] : []),
+    ...(lines.length ? [make("h3", { text: choice }), make("ul", { class: "flags", part: "flags" }, ...lines)] : []),
     tableOf([head, ...bestOfEach(rows)], host.say("compare.table")),
     ...(domains.length ? [tableOf(domains, host.say("compare.by_domain"))] : []),
     make("p", { class: "quiet", text: about }), ...failed,

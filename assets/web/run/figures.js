@@ -46,6 +46,7 @@ export function drawFigures(view) {
   const { open, text } = speedupVerdict(view.say, speedup, low, high);
   setText(view.ui.figures.speedup, open ? view.say(`rounds.speedup_${open}`) : text);
   view.ui.figures.speedup.toggleAttribute("data-words", Boolean(open));
+  view.ui.figures.speedup.title = open ? text : ""; // it says what to do
   const ends = typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
   ["between", "between_brief"].forEach((key, i) => setText(view.ui.between[i], ends ? view.say(`rounds.figure_speedup_${key}`, ends) : ""));
 }

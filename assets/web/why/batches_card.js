@@ -97,6 +97,8 @@ function speedup(lab, { draft, verify }, gamma) {
 }
 
 /** The place of the highest. @param {(number | null)[]} speedups */
+const PAYS = 1.005; // what is written 1.00× gains nothing
+
 const bestOf = (speedups) => speedups.indexOf(Math.max(...speedups.map((one) => one ?? 0)));
 
 /**
@@ -105,7 +107,7 @@ const bestOf = (speedups) => speedups.indexOf(Math.max(...speedups.map((one) => 
  * @param {Lab} lab @param {any[]} columns
  */
 function speedupTable(lab, columns) {
-  const pays = (x, y) => (columns[x]?.speedups[y] ?? NaN) >= 1;
+  const pays = (x, y) => (columns[x]?.speedups[y] ?? NaN) >= PAYS;
   const known = (x, y) => (columns[x]?.speedups[y] ?? null) !== null;
   const cell = ({ speedups }, x, y) => {
     const one = speedups[y];
@@ -122,7 +124,7 @@ function speedupTable(lab, columns) {
 /** Up to how many requests some γ pays. @param {Lab} lab @param {any[]} columns */
 function finding(lab, columns) {
   const best = columns.map(({ requests, speedups }) => ({ requests, gamma: LENGTHS[bestOf(speedups)], speedup: speedups[bestOf(speedups)] }));
-  const stop = best.findIndex((one) => one.speedup < 1);
+  const stop = best.findIndex((one) => one.speedup < PAYS);
   const at = stop < 0 ? best.at(-1) : best[stop - 1];
   const values = { alpha: two(lab.state.alpha), b: at?.requests, n: at?.requests, gamma: at?.gamma, speedup: at && times(at.speedup), beyond: best[stop]?.requests };
   return lab.say(stop < 0 ? "why.batches_all" : stop === 0 ? "why.batches_never" : "why.batches_until", values);

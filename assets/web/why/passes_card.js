@@ -139,7 +139,7 @@ function renderFinding(lab, target) {
   if (k === 1 && beyond) setText(lab.ui.finding, lab.say("why.finding_none", { k: beyond.width, ratio: ratio(beyond) }));
   else if (beyond) setText(lab.ui.finding, lab.say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(lab.ui.finding, lab.say("why.finding_all", { k, ratio: ratio(last) }));
-  setText(lab.ui.meaning, k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { gamma: k - 1, k, limit }));
+  setText(lab.ui.meaning, k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { n: k - 1, limit }));
 }
 
 /**

@@ -23,7 +23,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.connection import KEY
-from specviz.ui.advice import advise, competing
+from specviz.ui.advice import answer, competing
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_server
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
 from specviz.ui.controls import Fields, choices
@@ -57,7 +57,7 @@ def create_compare_tab(desk: Desk) -> Tab:
         go = gr.Button(say("compare.go"), elem_id="start-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
         server = gr.Button(say("advice.server_link"), variant="link", size="sm", elem_classes=["sv-to-server"])
-    fold_switch(say("compare.choices"), "compare-choices")
+    fold_switch(say("compare.choices"), "compare-choices", by_run=True)
     with gr.Column(elem_id="compare-choices", elem_classes=["sv-more"]):
         _create_choices(fields, desk)
         fields["prompts"] = _create_prompts(say)
@@ -80,7 +80,7 @@ def create_compare_tab(desk: Desk) -> Tab:
             desk.visitors.results[visit.session, "comparison"] = result_page("comparison", page)
 
     def stream_verdict(visit: Visit, order: Order, prompts: str) -> Iterator[str]:
-        return advise(runner, order, prompts, visit.halt, say)
+        return answer(runner, visit, order, prompts, desk.visitors.undecided, say)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
         replay_order(order).request(pair, runner.deployment)

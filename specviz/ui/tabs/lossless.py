@@ -40,6 +40,9 @@ MOST_GREEDY = 128
 #: Seconds between two pictures of the counts_of counts.
 REPORT_EVERY = 0.25
 
+#: Seconds of counting after which its pace is known.
+SETTLED = 1.0
+
 #: At how many points the noise is computed.
 NOISE_STEPS = 14
 
@@ -207,14 +210,18 @@ def counts_of(results: Iterator[list[Any]], runs: int) -> Iterator[tuple[message
     from specviz.decoding.exact_distribution import ExactDistribution
 
     counted: messages.TrialCounts | None = None
+    began = 0.0
     for batch in _in_larger_batches(results):
         for item in batch:
             if isinstance(item, ExactDistribution):
+                began = time.monotonic()
                 evidence = Evidence(item.outcomes, item.probs, item.low, item.high, runs)
                 counted = messages.TrialCounts(item, evidence, noise(item.probs, steps(runs, NOISE_STEPS)))
             elif counted is not None:
                 counted.add(item)
         assert counted is not None, "the exact distribution comes first"
+        if (n := counted.evidence.n) and (spent := time.monotonic() - began) > SETTLED:
+            counted.seconds_left = spent / n * (runs - n)
         yield counted, False
     if counted is not None:
         if counted.evidence.n:

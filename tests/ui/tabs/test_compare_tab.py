@@ -296,7 +296,7 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
 
 def test_servers_are_asked_once_it_begins_and_only_those_that_the_page_allows(runner, pair, deployment):
     with serving(Llama()) as drafting, serving(Llama(depth=0)) as plain:
-        options = replace(OPTIONS, drafters=[], repeats=3, server=f"{drafting.url}, {plain.url}, localhost:9")
+        options = replace(OPTIONS, drafters=[], repeats=1, server=f"{drafting.url}, {plain.url}, localhost:9")
         comparison_of(runner, pair, ORDER, options)
         assert not drafting.asked, "whoever types is not heard elsewhere"
         *_, last = compare(runner, ORDER.but(temperature=0.0), options, threading.Event(), "en")
@@ -305,9 +305,10 @@ def test_servers_are_asked_once_it_begins_and_only_those_that_the_page_allows(ru
     ours, served, other, dead = told["rows"]
     assert (served["drafter"], served["parameters"]) == ("llama.cpp", f"{host} · draft-eagle3")
     assert (served["lossless"], served["best"], served["use"]) == (None, False, None)
-    assert served["figures"]["speedup_measured"] and other["figures"]["speedup_measured"] is None
+    assert served["figures"]["speedup_interval"] and other["figures"]["speedup_measured"] is None
     assert other["parameters"].endswith("Plain decoding") and "Nothing answers" in dead["reason"]
-    assert ours["repeats"] == 3 and told["texts"] is None, "a server's text is its own"
+    assert ours["repeats"] == 3, "as an interval needs"
+    assert told["texts"] is None, "a server's text is its own"
     closed = Runner(runner.store, replace(deployment, servers=("http://mine:8080",)))
     with pytest.raises(SpecvizError, match="only ask the servers that its owner lists") as refused:
         comparison_of(closed, pair, ORDER, options)
@@ -413,12 +414,19 @@ def test_the_verdict_says_yes_or_no_first_and_its_winner_is_put_to_use(alone):
       document.addEventListener("specviz-press", (event) => { window.pressed = event.detail; });
     }""")
     use, rows = {"drafter": "mtp", "num_draft_tokens": 3}, [["MTP", "3"], ["MTP", "6"], ["Suffix", "4"]]
-    told = {"sentence": f"Yes: {data}", "load": "Up to 4", "flags": [["vLLM", data, data]], "head": ["drafter", "γ"]}
+    told = {
+        "sentence": f"Yes: {data}",
+        "more": "Or",
+        "load": "Up to 4",
+        "flags": [["vLLM", data, data]],
+        "flags_head": "There",
+        "head": ["drafter", "γ"],
+    }
     told |= {"rows": rows, "domains": [], "about": "How", "use": use, "faults": ["Medusa: full"]}
     give(page, "compare", [messages.message("verdict", phase="finished", text="", fraction=1.0, **told)])
     parts = page.locator("specviz-compare [part=verdict]")
     text = parts.inner_text()
-    order = ["Yes:", "Up to 4", "vLLM:", "Use it", "MTP", "How", "✗ Medusa: full"]
+    order = ["Yes:", "Or", "Use it", "Up to 4", "vLLM:", "MTP", "How", "✗ Medusa: full"]
     assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
     expect(parts.locator("tbody tr")).to_have_count(2)  # the best of each drafter
     parts.get_by_role("button", name="Use it").click()
@@ -572,6 +580,9 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     assert [row.locator("td").first.inner_text() for row in rows.all()] == ["all", domain, "tale"]
     assert page.evaluate("window.hit ?? null") is None and [one["repeats"] for one in compared(page, "rows")] == [2, 2]
     assert_no_sideways_scrolling(page)
+    # The choices made room for the results.
+    expect(page.locator("#remove-prompts")).to_be_hidden()
+    page.locator("[aria-controls=compare-choices]").click()
     page.locator("#remove-prompts").click()
     expect(page.locator("#prompts textarea")).to_have_value("")
     expect(page.locator("#remove-prompts")).to_have_count(0)

@@ -53,7 +53,7 @@ function piece(view, name, index, label, kind, children, stage) {
 /** A chain: a column a token, a row a stage, and the target's own token last. @param {View} view @param {number} number @param {Round} round */
 function columns(view, number, round) {
   const table = make("div", { class: round.drafted.length ? "table" : "table alone" });
-  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage heading", text: view.say(`playback.stage_${name}`) })));
+  table.append(...(round.drafted.length ? ["draft", "pass", "coin"] : []).map((name) => make("span", { class: "stage heading", title: view.say(`playback.about_${name}`), text: view.say(`playback.stage_${name}`) })));
   table.style.setProperty("--n", String(round.drafted.length));
   round.drafted.forEach((_, index) => table.append(...draftPieces(view, number, round, index)));
   table.append(...nextPieces(view, number, round));

@@ -39,7 +39,7 @@ export function pictureCard(view, choosing) {
 
 /** What the colours of text, picture and list mean. @param {View} view */
 function legend({ say }) {
-  const entry = (/** @type {string} */ kind, /** @type {string} */ sign) => make("span", {}, `${sign} `, make("b", { class: kind, text: say(`rounds.${kind}`) }));
+  const entry = (/** @type {string} */ kind, /** @type {string} */ sign) => make("span", { title: say(`rounds.about_${kind}`) }, `${sign} `, make("b", { class: kind, text: say(`rounds.${kind}`) }));
   return make("div", { class: "legend", part: "legend" }, ...["accepted", "rejected", "recovered", "bonus", "discarded", "plain"].map((kind) => entry(kind, SYMBOL[kind] ?? "┄")));
 }
 
