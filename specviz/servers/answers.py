@@ -32,7 +32,6 @@ class Piece:
     text: str = ""
     #: Which tokens: none where the engine never says, None in place of one that it left out.
     ids: tuple[int | None, ...] = ()
-    texts: tuple[str, ...] = ()  # of each of them, where it says that; together they are `text`
     drafted: int | None = None
     accepted: int | None = None
     passes: int | None = None  # that verified a draft
@@ -40,6 +39,7 @@ class Piece:
     seconds: float | None = None  # of making tokens, by the server's clock
     end: End | None = None  # on the last piece
     said: dict[str, Any] = field(default_factory=dict)  # on the last piece: the whole event, with an engine's figures
+    texts: tuple[str, ...] = ()  # of each token, where it says that; together they are `text`
 
 
 @dataclass(slots=True)

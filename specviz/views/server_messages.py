@@ -268,16 +268,24 @@ def lossless_limits() -> Said:
 def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
     """How many samples there are; once it is over the verdict, what it rests on, and what would have been found."""
     verdict = [said(f"server.verdict_{known.verdict}"), say.step(known.sentence) if known.sentence else ""]
+    notes: list[Said] = [say.step(known.most_off)] if known.most_off else []
+    if known.greedy is not None:
+        same = known.greedy.tokens - known.greedy.off
+        name = "greedy" if known.greedy.off else "greedy_all"
+        notes.append(said(f"server.{name}", same=same, tokens=known.greedy.tokens, gap=known.greedy.gap))
+    if known.finds:
+        notes.append(said("server.finds", **known.finds))
     rows = [[said(f"server.test_{test.name}"), f"{test.statistic:.2f}", f"{test.p_value:.2g}"] for test in known.tests]
     heads = [said(f"server.test_{name}") for name in ("name", "statistic", "p_value")]
     return message(
         "lossless",
         phase=phase,
+        problem=known.broken and problem(known.broken, say),
         about=about_fields(known.about),
         fraction=known.fraction,
         status=said(f"server.lossless_{phase}", answers=known.answers, wanted=known.wanted, tokens=known.tokens),
         finding=joined(verdict, " ") if known.over else "",
-        notes=[said("server.finds", **known.finds)] if known.finds else [],
+        notes=notes,
         table={"heads": heads, "rows": rows} if rows else None,
         report="\n".join(_report(known)) if rows else "",
     )

@@ -144,7 +144,9 @@ def test_a_penalty_on_repetition_and_another_temperature_are_told_from_a_wrong_r
                 greedy = ask.temperature == 0
                 ids.append(int(logits.argmax() if greedy else generator.choice(SIZE, p=probs_of(logits))))
             ended = ids[-1] == END
-            return Answer(ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")])
+            return Answer(
+                ask, [Piece(0.0, "", tuple(ids[1 : -1 if ended else None]), end="end" if ended else "length")]
+            )
 
     known = judged_by(Penalised())
     assert (known.verdict, known.filters) == ("truncated", {"repeat_penalty": 1.3})

@@ -22,7 +22,7 @@ from specviz.records.words import Words
 from specviz.servers.answers import Ask
 from specviz.servers.engines import About
 from specviz.servers.lossless import Lossless, test_samples
-from specviz.servers.references import OwnReference, TargetReference
+from specviz.servers.references import OwnReference, SecondServer, TargetReference
 from specviz.servers.server import Server, Watch
 from specviz.servers.speed import Speed, measure_speed
 from specviz.ui.components import QUEUED, server_view
@@ -259,8 +259,8 @@ def _measured(server: Server, plain: Server | None) -> Iterator[About | Speed]:
 
 
 def _judged_elsewhere(server: Server, plain: Server | None, form: Form) -> Iterator[Lossless]:
-    reference = OwnReference(server.engine) if form.reference == "server" else plain
-    assert reference is not None, "a second server was asked for"
+    assert plain or form.reference == "server", "a second server was asked for"
+    reference = SecondServer(plain) if plain and form.reference == "plain" else OwnReference(server.engine)
     return test_samples(server, reference, **form.sampled)
 
 
