@@ -39,6 +39,7 @@ class Piece:
     seconds: float | None = None  # of making tokens, by the server's clock
     end: End | None = None  # on the last piece
     said: dict[str, Any] = field(default_factory=dict)  # on the last piece: the whole event, with an engine's figures
+    texts: tuple[str, ...] = ()  # of each token, where it says that; together they are `text`
 
 
 @dataclass(slots=True)

@@ -48,6 +48,7 @@ class Engine:
     names_ids: ClassVar[bool] = False  # whether it says which tokens it made
     names_end: ClassVar[bool] = True  # whether the end token is one of them
     path: ClassVar[str] = "/v1/completions"
+    streamed: ClassVar[dict[str, Any]] = {}  # what a streamed answer is asked for besides
 
     def __init__(self, connection: Connection, models: list[dict[str, Any]], model: str | None = None):
         self.connection, self.models = connection, models
@@ -85,7 +86,7 @@ class Engine:
     def stream(self, ask: Ask) -> Generator[Piece, None, None]:
         """The answer as it comes. Raises SpecvizError where it breaks off or ends without saying why."""
         began, ended = time.perf_counter(), None
-        for event in self.connection.events(self.path, self.body(ask) | {"stream": True}):
+        for event in self.connection.events(self.path, self.body(ask) | self.streamed | {"stream": True}):
             for piece in self.pieces(event, time.perf_counter() - began):
                 ended = piece.end or ended
                 yield piece
@@ -120,7 +121,9 @@ class Engine:
         made = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
         if text or ids or end:
             text = text if isinstance(text, str) else ""
-            yield Piece(at, text, ids, made=made, end=end, said=event if end else {})
+            each = (choice.get("logprobs") or {}).get("tokens")
+            texts = tuple(map(str, each)) if isinstance(each, list) and "".join(map(str, each)) == text else ()
+            yield Piece(at, text, ids, made=made, end=end, said=event if end else {}, texts=texts)
 
     def tokenise(self, prompt: str) -> tuple[int, ...] | None:
         """The prompt's tokens; None where the engine does not say."""

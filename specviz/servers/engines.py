@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.connection import Connection
@@ -113,10 +113,11 @@ def _settings_in(answer: Answer) -> dict[str, Any]:
 
 
 class Vllm(Engine):
-    """vLLM: the tokens of one pass arrive together."""
+    """vLLM: the tokens of one pass arrive together; the text of each comes with its log probability."""
 
     name, owners = "vLLM", frozenset({"vllm"})
     takes_ids = names_ids = True
+    streamed: ClassVar[dict[str, Any]] = {"logprobs": 0}
 
     def about(self) -> About:
         """Its counters say whether it drafts, and how deep."""

@@ -28,7 +28,8 @@ class ServerRound:
 
     def shown(self, index: int, greedy: bool) -> Round:
         """As the page shows it; without probabilities, which no engine gives for what it drafted."""
-        texts = dict(zip(self.ids, self.pieces))
+        # A known token without a text of its own shares one with those after it.
+        texts = {id: piece if piece or id is None else "…" for id, piece in zip(self.ids, self.pieces)}
         kept = self.ids[: self.accepted]
         unknown: tuple[int | None, ...] = (None,) * (self.drafted - len(kept))
         fields: dict[str, object] = dict.fromkeys(("parents", "p", "q", "u", "following_u", "seconds"))
@@ -61,12 +62,14 @@ class Rounds:
 
     def add(self, piece: Piece) -> Iterator[ServerRound]:
         """The rounds that are complete with this piece."""
+        # A text of several tokens is the last one's, where the engine does not say which part is whose.
+        apart = len(piece.texts) == len(piece.ids)
+        texts = piece.texts if apart else (*[""] * (len(piece.ids) - 1), piece.text)
         for place, id in enumerate(piece.ids):
             if not self._ids:
                 self._counts = self._counted(piece) or self._together(piece, len(piece.ids) - place)
             self._ids.append(id)
-            # A text of several tokens is the last one's: which part is whose the engine does not say.
-            self._pieces.append(piece.text if place == len(piece.ids) - 1 else "")
+            self._pieces.append(texts[place])
             self.tokens += 1
             if len(self._ids) > self._counts[1]:
                 yield self._close()

@@ -55,7 +55,7 @@ NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
 
 
 #: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
-LATER = ("compare/", "lossless/", "race/", "served/", "why/")
+LATER = ("compare/", "lossless/", "race/", "served/", "server/", "why/")
 
 
 def preloads() -> str:
@@ -154,13 +154,20 @@ def run_view(
     return element_view("run", say, submits="specviz-kept", server_functions=asked, **options)
 
 
-def served_view(say: Words) -> gr.HTML:
-    """A server's own numbers. Reading them needs no model and does not wait for one."""
+def server_view(
+    say: Words, offer: Mapping[str, Any], functions: Mapping[str, Callable[[dict[str, Any]], Any]]
+) -> gr.HTML:
+    """An inference server that runs elsewhere, and its own numbers, pasted. Submits what is asked of the server.
+
+    offer: what the form begins with. functions: that the element calls, by name; reading pasted numbers is one of them.
+    """
 
     def read_served(wanted: dict[str, Any]) -> str:
         return served_answer(str(wanted["text"]), bool(wanted["chains"]), say, str(wanted["speedups"]))
 
-    return element_view("served", say, server_functions=[read_served])
+    called = [read_served, *(_server_function(name, function) for name, function in functions.items())]
+    value = json.dumps({"kind": "offer", "plotly": _plotly(), **offer})
+    return element_view("server", say, submits="specviz-ask-server", value=value, server_functions=called)
 
 
 def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HTML:
@@ -209,10 +216,15 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     charts, file: of the run that the page opens with, and the name of its files. plotly.js comes with the package
     plotly, so that the page needs no network.
     """
+    message = {"kind": "charts", "charts": charts, "file": file, "plotly": _plotly()}
+    return element_view("charts", say, value=json.dumps(message))
+
+
+def _plotly() -> str:
+    """The address of plotly.js."""
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
-    message = {"kind": "charts", "charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
-    return element_view("charts", say, value=json.dumps(message))
+    return f"gradio_api/file={plotly_js.as_posix()}"
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
@@ -301,18 +313,10 @@ def fold_switch(label: str, controls: str, by_run: bool = False, **options: Any)
     return _component("gradio/fold.js", {"byRun": by_run}, template=template, **options)
 
 
-def leads_to_served() -> str:
-    """A script that opens the tab of <specviz-served>, see gradio/history.js, brings it into sight and unfolds it."""
+def leads_to_server() -> str:
+    """A script that opens the Server tab, see gradio/history.js."""
     return """() => {
-  location.hash = "why";
-  // A tab that is opened for the first time is drawn bit by bit.
-  const look = (frames) => {
-    const served = document.querySelector("specviz-served"), fold = served?.shadowRoot?.querySelector("details");
-    if (fold) fold.open = true;
-    served?.scrollIntoView({ block: "start" });
-    if (frames) requestAnimationFrame(() => look(frames - 1));
-  };
-  look(60);
+  location.hash = "server";
 }"""
 
 

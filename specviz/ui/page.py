@@ -27,6 +27,7 @@ from specviz.ui.tabs.generate import create_generate_tab, create_viewer
 from specviz.ui.tabs.lossless import create_lossless_tab
 from specviz.ui.tabs.models import create_models_tab
 from specviz.ui.tabs.race import create_race_tab
+from specviz.ui.tabs.server import ask_servers, create_server_tab
 from specviz.ui.tabs.why import create_why_tab
 from specviz.ui.visitors import Visitors
 
@@ -37,6 +38,7 @@ TABS: dict[str, Callable[[Desk], Tab]] = {
     "compare": create_compare_tab,
     "why": create_why_tab,
     "lossless": create_lossless_tab,
+    "server": create_server_tab,
     "models": create_models_tab,
 }
 
@@ -101,10 +103,10 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
             with gr.Tab(say(f"{name}.tab"), id=name):
                 if create is create_generate_tab:
                     create_viewer(visitors.runs, None, say)
+                elif create is create_server_tab:
+                    ask_servers(runner, visitors, say)
                 else:
                     gr.Markdown(say("traces.no_model_here"))
-                if create is create_why_tab:
-                    components.served_view(say)
 
 
 def _head(runner: Runner, say: Words) -> PageHead:

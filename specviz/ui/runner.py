@@ -260,13 +260,30 @@ class Runner:
         return pair, order.request(pair, self.deployment)
 
 
+def beside_the_line(start: Callable[[], Iterator[Item]]) -> Batches[Item]:
+    """The results of `start()`, in batches as of `Runner.batches`: work without models and processor waits for
+    nobody. It has a thread of its own and ends, once the batches are closed, with its next result."""
+    results: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
+    halt = threading.Event()
+    threading.Thread(target=_hand_over, args=(None, start, results, halt), daemon=True).start()
+    try:
+        batches: Iterator[list[Item] | Ended] = _in_batches(results)
+        for batch in batches:
+            if not isinstance(batch, Ended):
+                yield batch
+            elif batch.error is not None:
+                raise batch.error
+    finally:
+        halt.set()
+
+
 def _hand_over(
     threads: int | None, start: Callable[[], Any], results: queue.SimpleQueue[Any], halt: threading.Event
 ) -> None:
     """Puts each item into the queue, then how it ended."""
-    import torch  # here, where a pair is: the page stands before torch is loaded
-
     if threads is not None:
+        import torch  # here, where a pair is: the page stands before torch is loaded
+
         torch.set_num_threads(threads)
     began, error = time.perf_counter(), None
     try:
@@ -279,7 +296,8 @@ def _hand_over(
     except SpecvizError as refusal:
         error = refusal
     except Exception as failure:
-        logging.getLogger(__name__).exception("Engine work failed")
+        if not halt.is_set():  # what it worked with may be closed by then
+            logging.getLogger(__name__).exception("Engine work failed")
         reason = {"kind": type(failure).__name__, "reason": first_line(failure)}
         error = SpecvizError(
             "This failed: {reason} ({kind}). Try again, or ask for less; the log has the details.", **reason

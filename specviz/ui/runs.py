@@ -22,15 +22,11 @@ from specviz.records.words import Said, Words, said
 from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.runner import Recent, Visit
 from specviz.views import run_messages as messages
-from specviz.views.charts import Trail
+from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import headline, notice, opening
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
-
-
-#: A chart is drawn with every third batch, three or four a second; the four of them take turns.
-BATCHES_PER_CHART = 3
 
 
 @dataclass

@@ -10,6 +10,7 @@ from specviz.ui.device import PairName
 from specviz.ui.downloads import Downloads
 from specviz.ui.runner import Recent, Stops
 from specviz.ui.runs import LiveRuns
+from specviz.views.server_messages import ShownWatch
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,5 @@ class Visitors:
     pairs: Recent[str | None, PairName] = field(default_factory=lambda: Recent(1024))
     #: The passes last measured for each visitor, in the Why it works tab.
     passes: Recent[str | None, PassTimes] = field(default_factory=lambda: Recent(256))
+    #: The answers of other servers that were watched last, by their keys.
+    watches: Recent[str, ShownWatch] = field(default_factory=lambda: Recent(64))

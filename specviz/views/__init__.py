@@ -4,6 +4,7 @@ run_messages       a run: what is new, and nothing twice; also what the tabs sha
 charts             the values of the four live charts
 lossless_messages  the Lossless tab
 tab_messages       the tabs Compare and Why it works
+server_messages    a server that runs elsewhere; server_text: the same for a terminal
 served_messages    a server's own numbers; served_diagnosis: what is likely wrong with them
 answers            the API's answers other than traces
 pages              a run, a race, a comparison as one file for a browser

@@ -16,6 +16,9 @@ from specviz.records.runs import Round
 #: At most this many points or bars per chart; beyond that, neighbouring rounds share one.
 MAX_POINTS = 240
 
+#: During a run a chart is drawn with every third batch, three or four a second; the four of them take turns.
+BATCHES_PER_CHART = 3
+
 
 @dataclass(slots=True)
 class Trail:

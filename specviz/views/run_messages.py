@@ -338,7 +338,9 @@ def _rows_sent(round_: Round) -> list[bool]:
 
 def _drafted(token: DraftedToken) -> dict[str, Any]:
     figures = {name: _exact(getattr(token, name)) for name in ("p", "q", "p_raw", "q_raw", "u", "accept_prob")}
-    message = {"id": token.id, "text": token.text, "parent": token.parent, "outcome": token.outcome} | figures
+    # Which tokens of its draft did not pass, another engine may not say.
+    text = "?" if token.id is None and token.outcome != "accepted" else token.text
+    message = {"id": token.id, "text": text, "parent": token.parent, "outcome": token.outcome} | figures
     if token.source is not None:
         message["source"] = token.source
     return message | _those_there(token, "p_left")

@@ -32,7 +32,7 @@ GIVEN = {"errors": ("SpecvizError", "complaint", "_refused"), "steps": ("Sentenc
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Hybrid", "Bonus"}
-SAME |= {"specviz", "greedy", "Top", "Min", "live", "Text", "QR", "Quiz", "Pause", *"kpγcTKB", "χ²", "ms"}
+SAME |= {"specviz", "greedy", "Top", "Min", "live", "Text", "QR", "Quiz", "Pause", "Server", *"kpγcTKB", "χ²", "ms"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)(?::[^{}]+)?\}")
 

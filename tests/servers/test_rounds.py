@@ -100,6 +100,23 @@ def test_tokens_that_arrive_together_are_a_round_and_that_is_inferred():
     assert rounds.inferred and not rounds.lengths_known
 
 
+def test_tokens_that_arrive_together_have_their_own_texts_where_the_server_says_them():
+    """vLLM says them with log probabilities. Elsewhere the last one has the text, which the others share."""
+
+    def texts(**given):
+        rounds = Rounds(1)
+        made = [
+            round_
+            for piece in (Piece(0.0, "x", (9,)), Piece(0.0, " a b", (1, 2), **given))
+            for round_ in rounds.add(piece)
+        ]
+        shown = made[1].shown(1, greedy=False)
+        return shown.pieces, shown.drafted[0].text
+
+    assert texts(texts=(" a", " b")) == ((" a", " b"), " a")
+    assert texts() == (("", " a b"), "…")
+
+
 def test_passes_that_the_server_counts_are_not_inferred():
     """SGLang: one more verification, one more round; none more, a plain step."""
     made, rounds = together(

@@ -2,7 +2,7 @@
 //
 // Takes { kind: "charts", charts: their values by their place (specviz/views/charts.py), file: what their files are called,
 // empty where none can be had, plotly: where plotly.js is, loaded when there is something to draw; without it shared/plot.js
-// draws }, and follows the page's <specviz-run>, which hands charts on one at a time during a run: plotly updates a chart in
+// draws }, and follows the page's <specviz-run> (but not with the attribute `apart`), which hands charts on one at a time during a run: plotly updates a chart in
 // place, which costs a fraction of building it anew, and nothing on the page moves. Its styles are the page's, so the charts
 // lie outside the shadow root.
 
@@ -35,6 +35,7 @@ class SpecvizCharts extends SpecvizElement {
   }
 
   connected() {
+    if (this.hasAttribute("apart")) return; // whoever holds it tells it what to draw
     this.listen(document, "specviz-charts", (event) => this.draw(event.detail));
     this.listen(document, "specviz-share", (event) => (this.file = event.detail.file));
   }
@@ -45,7 +46,7 @@ class SpecvizCharts extends SpecvizElement {
       charts: async ({ charts, file, plotly }) => {
         if (plotly) this.plotly = await loaded(plotly);
         const labels = LABELS.map((key) => this.say(key));
-        const live = liveRun(); // plotly.js is large: a run may have been quicker
+        const live = this.hasAttribute("apart") ? null : liveRun(); // plotly.js is large: a run may have been quicker
         this.file = live?.share?.file ?? file;
         this.frames = labels.map((_, place) => make("div", { "data-chart": place }));
         const figures = labels.map((label, place) =>
@@ -87,6 +88,7 @@ class SpecvizCharts extends SpecvizElement {
 
 /** plotly.js, which is large: a script that sets a global. @param {string} url */
 function loaded(url) {
+  if ("Plotly" in window) return Promise.resolve(/** @type {any} */ (window).Plotly);
   const script = make("script", { src: url });
   document.head.append(script);
   return new Promise((resolve, reject) => {

@@ -24,6 +24,7 @@ export function join({ element, trigger, server }, { name, language, submits }) 
   if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
   view.addEventListener("specviz-ask-missing", (event) => answer(server, event.detail));
   view.addEventListener("specviz-ask-served", (event) => read(server, event.detail));
+  view.addEventListener("specviz-call", (event) => call(server, event.detail));
   view.addEventListener("specviz-ask-supposed", (event) => workOut(server, event.detail));
   const wanted = [`../${name}/element.js`, `../words/${language}.js`].map((path) => import(new URL(path, import.meta.url).href));
   const there = Promise.all(wanted).then(([, { words }]) => (view.words = words));
@@ -72,6 +73,11 @@ function workOut(server, { settings, pair, what, answer: tell }) {
   const facts = pairInUse();
   const asked = facts && facts.pair === pair ? server?.supposed_round?.({ name: facts.name, settings, what }) : null;
   Promise.resolve(asked).then((message) => tell(message ? parsed(message) : null), () => tell(null));
+}
+
+/** @param {any} server @param {any} asked */
+function call(server, { name, wanted, answer: tell }) {
+  server[name](wanted).then(tell, () => tell(null));
 }
 
 /** @param {any} server @param {any} handed */

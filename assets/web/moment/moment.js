@@ -88,7 +88,7 @@ function filmed(canvas, seconds, signal, draw) {
 }
 
 /** Saves a file. @param {Blob | null} blob @param {string} name */
-function hand(blob, name) {
+export function hand(blob, name) {
   if (!blob) return;
   const href = URL.createObjectURL(blob);
   make("a", { href, download: name }).click();

@@ -17,5 +17,7 @@ export function chartsAfter(whole, rounds) {
     accepted[place] = (accepted[place] ?? 0) + Number(outcome === "accepted");
   });
   return { ...whole, 0: { rounds: numbers.slice(0, points), rates: rates.slice(0, points) },
-    1: { rounds: rounds.length, step, means, mean: lengths.length ? mean(lengths) : null }, 2: { ...whole[2], accepted, judged } };
+    1: { rounds: rounds.length, step, means, mean: lengths.length ? mean(lengths) : null },
+    // Of an engine that does not say how many it drafted, nobody knows it here either.
+    2: whole[2]?.judged.length ? { ...whole[2], accepted, judged } : whole[2] };
 }

@@ -12,6 +12,7 @@
 //   specviz-branch       somebody has set a coin of the run on the screen by hand; detail: where, { round, index }
 //   specviz-press        and wants the run that follows from it (gradio/remote.js)
 //   specviz-kept         the page was loaded again; detail: { run }, the one that was on its screen
+// With the attribute `apart` it is not the page's own run: it is followed as it comes, and not kept for a reload.
 // Its getters show what it holds.
 
 import { SpecvizElement, sheet } from "../shared/element.js";

@@ -113,7 +113,7 @@ export function figuresHere(view) {
   return {
     ...view.run.figures,
     acceptance_length: known && over ? 1 + accepted / over : null,
-    acceptance_rate: known && judged ? accepted / judged : null,
+    acceptance_rate: known && judged && view.run.figures.acceptance_rate !== null ? accepted / judged : null,
   };
 }
 

@@ -89,9 +89,10 @@ export function handlersOf(view, ask) {
 
 /** @param {View} view @param {string} key @param {string} [recorded] */
 function begin(view, key, recorded = "") {
-  resetPlayback(view, !recorded || playsByItself());
+  const apart = view.host.hasAttribute("apart"); // somebody else's, watched as it comes
+  resetPlayback(view, !apart && (!recorded || playsByItself()));
   view.begin(key);
-  keep("run", recorded ? null : key);
+  if (!apart) keep("run", recorded ? null : key);
   view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet

@@ -27,15 +27,18 @@ export function diagnosisPart(host) {
 export function renderDiagnosis(host, figures) {
   const { ui, say } = host;
   const told = figures.findings.length ? figures.findings : [{ text: say("doctor.nothing"), causes: [] }];
-  ui.findings.replaceChildren(...told.map((/** @type {any} */ { text, causes }) => make("li", {}, make("span", { text }),
-    ...(causes.length ? [make("ul", {}, ...causes.map((/** @type {any} */ one) =>
-      make("li", {}, make("strong", { text: one.cause }), make("span", { text: ` ${one.settles}` }))))] : []))));
+  ui.findings.replaceChildren(...findingItems(told));
   const methods = [...new Set(figures.anchors.map((/** @type {any} */ one) => one.method))];
   const chosen = ui.method.value;
   ui.method.replaceChildren(make("option", { value: "", text: say("doctor.all_methods") }), ...methods.map((name) => make("option", { value: name, text: name })));
   ui.method.value = chosen;
   renderAnchors(host, figures);
 }
+
+/** @param {any[]} findings of specviz/views/served_diagnosis.py */
+export const findingItems = (findings) => findings.map(({ text, causes }) => make("li", {}, make("span", { text }),
+  ...(causes.length ? [make("ul", {}, ...causes.map((/** @type {any} */ one) =>
+    make("li", {}, make("strong", { text: one.cause }), make("span", { text: ` ${one.settles}` }))))] : [])));
 
 /** Only once somebody looks. @param {Host} host @param {any} figures */
 function renderAnchors({ ui, say }, { anchors, tokens_per_pass: own }) {

@@ -17,6 +17,8 @@ export type Press = {
 export type Events = {
   "specviz-ask-missing": Gap & { answer(messages: Message[]): void };
   "specviz-ask-supposed": { settings: Record<string, any>; pair: string; what: Record<string, any>; answer(message: Message | null): void };
+  "specviz-ask-server": { what: string; visit: string; form: Record<string, any> };
+  "specviz-call": { name: string; wanted: Record<string, any>; answer(value: any): void };
   "specviz-ask-served": { text: string; chains: boolean; speedups: string; answer(message: Message | null): void };
   "specviz-branch": Spot;
   "specviz-can-press": null; // cancelled by whoever presses

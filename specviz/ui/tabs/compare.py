@@ -24,7 +24,7 @@ from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.connection import KEY
 from specviz.ui.advice import answer, competing
-from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_served
+from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_server
 from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
@@ -56,7 +56,7 @@ def create_compare_tab(desk: Desk) -> Tab:
             stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         go = gr.Button(say("compare.go"), elem_id="start-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
-        server = gr.Button(say("advice.server_link"), variant="link", size="sm", elem_id="to-served")
+        server = gr.Button(say("advice.server_link"), variant="link", size="sm", elem_classes=["sv-to-server"])
     fold_switch(say("compare.choices"), "compare-choices", by_run=True)
     with gr.Column(elem_id="compare-choices", elem_classes=["sv-more"]):
         _create_choices(fields, desk)
@@ -64,7 +64,7 @@ def create_compare_tab(desk: Desk) -> Tab:
     note = gr.Markdown(elem_classes=["sv-note"], elem_id="compare-time")
     view = element_view("compare", say)
     button, offer = desk.result_button("comparison")
-    server.click(None, js=leads_to_served())
+    server.click(None, js=leads_to_server())
 
     def chosen(pair: ModelPair, values: dict[str, Any]) -> ContestOptions:
         # The fields may be older than the pair, and hold drafters that `offered` takes away.

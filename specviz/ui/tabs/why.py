@@ -11,7 +11,7 @@ from gradio.components import Component
 from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
-from specviz.ui.components import element_view, served_view
+from specviz.ui.components import element_view, leads_to_server
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName
 from specviz.ui.runner import Runner, Visit, closing
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def create_why_tab(desk: Desk) -> Tab:
-    """Lays out the buttons and the five cards; opening the tab brings the visitor's runs there."""
+    """Lays out the buttons and the four cards; opening the tab brings the visitor's runs there."""
     runner, visitors, say = desk.runner, desk.visitors, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         with gr.Row(elem_classes=["sv-either"]):
@@ -35,8 +35,9 @@ def create_why_tab(desk: Desk) -> Tab:
             stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
         many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
         pressed = gr.Button(say("why.forced_title"), elem_id="start-forced", elem_classes=["sv-unseen"])
+        server = gr.Button(say("advice.server_link"), variant="link", size="sm", elem_classes=["sv-to-server"])
     view = element_view("why", say, value=why_message(story=_story(WAYS[0]), runs=[]))
-    served_view(say)
+    server.click(None, js=leads_to_server())
     desk.pair_updates.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
     def action(button: gr.Button, kind: str, *inputs: Component) -> Action:

@@ -4,7 +4,7 @@ import { make } from "../../shared/dom.js";
 import { brief, plainNumber } from "../../shared/numbers.js";
 import { SYMBOL, quoted, showToken } from "../../shared/tokens.js";
 import { placeInTree, sourceName } from "../record/names.js";
-import { isBlock, isChosen, isGreedy, isJudged, isLossy, nextKind, rowOf, wasDropped } from "../record/records.js";
+import { isBlock, isChosen, isGreedy, isJudged, isLossy, isUnknown, nextKind, rowOf, wasDropped } from "../record/records.js";
 import { isTree } from "../record/trees.js";
 
 /** @typedef {import("../data.js").Run} Run */
@@ -33,7 +33,9 @@ export function chip(run, index, position, kind, text, lines, label, dropped) {
 /** @param {Run} run @param {number} index @param {number} i @param {Round} round */
 export function draftChip(run, index, i, round) {
   const token = round.drafted[i];
-  return chip(run, index, i, token.outcome, token.text, chipLines(run, round, token), chipLabel(run, round, i), wasDropped(round, i));
+  const button = chip(run, index, i, token.outcome, token.text, chipLines(run, round, token), chipLabel(run, round, i), wasDropped(round, i));
+  if (isUnknown(token)) button.title = run.say("rounds.unknown_token");
+  return button;
 }
 
 /**
@@ -89,7 +91,8 @@ function chipLabel(run, round, index) {
   const token = round.drafted[index];
   const where = isTree(round) ? [placeInTree(run, round, index)] : [];
   const by = token.source == null ? [] : [run.say("rounds.label_source", { source: sourceName(run, token.source) })];
-  return [quoted(run.say, token.text), run.say(`rounds.${token.outcome}`), verdictLabel(run, round, token), ...where, ...by].join(", ");
+  const unknown = isUnknown(token) ? [run.say("rounds.unknown_token")] : [];
+  return [quoted(run.say, token.text), ...unknown, run.say(`rounds.${token.outcome}`), verdictLabel(run, round, token), ...where, ...by].join(", ");
 }
 
 /** @param {Run} run @param {Round} round @param {DraftedToken} token */

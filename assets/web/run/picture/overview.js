@@ -7,7 +7,7 @@ import { pairLegend, residualBars } from "./distribution.js";
 import { drawnLine } from "./draw_line.js";
 import { evidence } from "./evidence.js";
 import { sealedAt, sentenceHere } from "../place.js";
-import { acceptedIndexes, isGreedy, isRefusal, nextKind, wasDropped } from "../record/records.js";
+import { acceptedIndexes, isGreedy, isRefusal, isUnknown, nextKind, wasDropped } from "../record/records.js";
 import { knownNumbers, tell } from "../list/seals.js";
 import { committedIn, knownAt } from "../record/stages.js";
 import { saySupposed } from "./supposing.js";
@@ -80,8 +80,9 @@ function draftPieces(view, number, round, index) {
   const heard = labelOf(bars);
   const dropped = !pending && wasDropped(round, index) ? " ✂" : "";
   const verdict = pending ? "" : `${SYMBOL[token.outcome]} ${run.say(isGreedy(run, token) && token.outcome === "accepted" ? "rounds.match" : `rounds.${token.outcome}`)}${dropped}`;
+  const title = isUnknown(token) && run.say("rounds.unknown_token");
   return [
-    piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w" }), token.text),
+    piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w", title }), token.text),
       make("span", { class: "m" }, ...knownNumbers(run, token, bars.length ? "passed" : "drafted"))]),
     piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, small(bars)),
     piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),

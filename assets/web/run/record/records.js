@@ -33,6 +33,9 @@ export const isTold = (run, token) => !run.start.engine || isGreedy(run, token) 
 /** Whether the target's own token was its choice, at temperature 0. @param {Run} run @param {NextToken} next */
 export const isChosen = (run, next) => next.u === null && (!run.start.engine || Boolean(run.start.greedy));
 
+/** Whether another engine did not say which token it drafted. @param {DraftedToken} token */
+export const isUnknown = ({ id, outcome }) => id === null && outcome !== "accepted";
+
 /** Of another engine nobody knows where its tokens came from. @param {Run} run @param {DraftedToken} token */
 export const isCopy = (run, token) => !run.start.engine && token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
 
