@@ -40,7 +40,8 @@ def speculated(generator, length, rule="right", gamma=3):
         for _ in range(gamma):
             p, q = TARGET[start], DRAFT[start]
             token = drawn_from(q, generator)
-            if generator.random() < (min(1.0, p[token] / q[token]) if rule != "always" else 1.0):
+            accept = {"always": 1.0, "swapped": q[token] / p[token]}.get(rule, p[token] / q[token])
+            if generator.random() < accept:
                 ids.append(token)
                 start = token
                 continue
@@ -85,7 +86,7 @@ def test_of_200_exact_servers_none_too_many_is_called_wrong():
     assert sum(p_value < 0.05 for p_value in p_values) <= 20
 
 
-@pytest.mark.parametrize("rule", ["p", "q", "unclipped", "bonus", "always"])
+@pytest.mark.parametrize("rule", ["p", "q", "unclipped", "bonus", "always", "swapped"])
 def test_wrong_rules_are_found_and_the_right_one_is_not(rule):
     generator = numpy.random.default_rng(7)
     right = evidence([speculated(generator, 12) for _ in range(700)])
