@@ -93,8 +93,17 @@ class Connection:
     @contextlib.contextmanager
     def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> Iterator[httpx.Response]:
         extensions = {"sni_hostname": self.address.url.host} if self.address.pinned else {}
+
+        def sent() -> contextlib.AbstractContextManager[httpx.Response]:
+            return self._client.stream(method, self.address.at(path), json=body, extensions=extensions)
+
         try:
-            with self._client.stream(method, self.address.at(path), json=body, extensions=extensions) as response:
+            with contextlib.ExitStack() as stack:
+                try:
+                    response = stack.enter_context(sent())
+                except httpx.RemoteProtocolError:
+                    # The server ended a connection that it had kept, just when it was to be used again.
+                    response = stack.enter_context(sent())
                 yield response
         except httpx.ConnectTimeout as error:
             raise self.complaint(

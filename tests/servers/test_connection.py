@@ -2,6 +2,7 @@
 
 import pathlib
 import socket
+import threading
 
 import pytest
 from small_server import Asked, Reply, SmallServer, serving
@@ -161,3 +162,21 @@ def test_a_public_page_asks_only_the_servers_that_are_listed(monkeypatch):
         address_of("gpu.example:8000", listed)
     with pytest.raises(SpecvizError, match="none"):
         address_of("localhost", ())
+
+
+def test_a_kept_connection_that_the_server_ends_just_then_is_no_error():
+    """The next request on it gets no answer; another one, on a connection of its own, does."""
+    models = b'{"data": []}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(models), models)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(2):
+                with listening.accept()[0] as connected:
+                    connected.recv(4096)
+                    connected.sendall(answer)
+                    connected.recv(4096)  # and hangs up
+
+        threading.Thread(target=serve, daemon=True).start()
+        connection = Connection(address_of(f"127.0.0.1:{listening.getsockname()[1]}"))
+        assert [connection.json("/v1/models") for _ in range(2)] == [{"data": []}] * 2

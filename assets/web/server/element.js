@@ -56,7 +56,7 @@ class SpecvizServer extends SpecvizElement {
       keydown: (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !this.asking && this.ask("about") } })));
     ui.closed = make("p", { class: "note hidden", text: say("server.closed"), part: "closed" });
     ui.facts = make("dl", { class: "readout facts hidden", part: "facts" });
-    ui.form = make("div", {}, make("div", { class: "typed" }, ui.address,
+    ui.form = make("div", {}, make("div", { class: "typed where" }, ui.address,
       this.field("server_key", make("input", { ...entered, type: "password" })), this.field("server_model", make("input", entered)),
       this.field("plain", make("input", { ...entered, inputmode: "url" }))), this.action("about"));
     const served = make("specviz-served", { slot: "served" });

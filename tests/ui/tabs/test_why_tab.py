@@ -319,6 +319,8 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     assert page.locator("#start-forced").is_hidden()
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
+    page.locator(".sv-to-server:visible").click()
+    page.locator("specviz-server [part=ask-about]").wait_for()
 
 
 def assert_measured(page: Page) -> None:
