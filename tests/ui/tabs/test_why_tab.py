@@ -329,7 +329,10 @@ def assert_measured(page: Page) -> None:
     seconds = {point["width"]: point["seconds"] for point in target["points"]}
     measured = curve(seconds)
     if measured.about_one > 1:
-        expect(part(page, "passes-meaning")).to_contain_text(f"up to {measured.about_one - 1} draft tokens")
+        longest = measured.about_one - 1
+        expect(part(page, "passes-meaning")).to_contain_text(
+            f"up to {longest} draft token{'' if longest == 1 else 's'}"
+        )
     part(page, "passes-numbers").locator("summary").press("Enter")
     rows = part(page, "passes-table").locator("tbody tr")
     ratios = rows.locator("td:nth-child(3)").all_inner_texts()
