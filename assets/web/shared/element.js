@@ -43,7 +43,7 @@ COMMON.replaceSync(`button, select { min-height: 24px; }
   to { mask-position: 0 0, 0 0; }
 }
 @media (max-width: 900px) {
-  button, select, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
+  button, select, summary, input:not([type="checkbox"], [type="radio"]) { min-height: 44px; }
   label:has(> :is([type="checkbox"], [type="radio"])) { min-height: 44px; align-content: center; }
 }
 @media (forced-colors: active) {
