@@ -21,8 +21,9 @@ from specviz.views import terminal
 #: In the order of --help; a module's name is the command's.
 COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, serve, static, compile)
 
-#: Arguments without a name on the command line.
-ARGUMENTS = ("prompt", "metrics", "one", "other", "folder", "server")
+#: By command, its arguments without a name.
+ARGUMENTS = {run: ("prompt",), metrics: ("metrics",), compare_texts: ("one", "other"), static: ("folder",)}
+ARGUMENTS |= {server: ("server",)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +52,8 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
     if error.field is None or error.field not in vars(options):
         return ""
-    return f"{error.field}: " if error.field in ARGUMENTS else f"--{error.field.replace('_', '-')}: "
+    unnamed = ARGUMENTS.get(options.command, ())
+    return f"{error.field}: " if error.field in unnamed else f"--{error.field.replace('_', '-')}: "
 
 
 def parser() -> argparse.ArgumentParser:

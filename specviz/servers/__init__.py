@@ -9,6 +9,7 @@ rounds: its rounds, as far as they can be known
 turns: some answers of it, so many at a time, on the clock
 speed: how fast it is, in turns with itself without speculation, and under load
 references: what samples are judged by
+explanations: what may have been done to a distribution before it was drawn from
 lossless: whether its samples are its model's
 server: `Server`, the door to all of it
 """

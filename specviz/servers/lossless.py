@@ -18,10 +18,10 @@ from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.engine import About, Asked, Engine
+from specviz.servers.explanations import Drawn, explanations
 from specviz.servers.references import Law, Reference, Sample, SecondServer
-from specviz.theory.sample_tests import MOST_COUNTED, SampleEvidence, TestResult, together, two_samples
+from specviz.theory.sample_tests import MOST_COUNTED, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
-from specviz.theory.truncation import GRID, TruncationEvidence
 
 Verdict = Literal["consistent", "differs", "truncated", "unknown"]
 
@@ -33,9 +33,6 @@ MOST_ANSWERS, AT_ONCE = 20_000, 4
 
 #: New tokens of the greedy answer.
 GREEDY = 64
-
-#: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
-PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
 
 #: How many times larger the p-value must be with settings that explain the samples: fitted ones always help a little.
 CLEARER = 1000.0
@@ -223,7 +220,8 @@ def _sample(answer: Answer) -> Sample:
 
 def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) -> Lossless:
     """The verdict by the distributions that the tokens should come from."""
-    evidence = _evidence(known, reference, samples, Law(SamplingParams(temperature=known.temperature)))
+    drawn = Drawn(reference, known.prompt_ids or (), samples, known.temperature)
+    evidence = drawn.evidence(drawn.law())
     tests = evidence.tests()
     known = replace(known, tokens=evidence.tokens, finds=evidence.found, over=True)
     p_value = together(tests)
@@ -234,8 +232,8 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
         if known.greedy is not None and known.greedy.gap > NEAR_TIE:
             return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
         return _said(replace(known, verdict="consistent"))
-    for settings, law in _explanations(known, reference, samples) if reference.whole else ():
-        fits = _evidence(known, reference, samples, law)
+    for settings, law in explanations(drawn, known.samplers) if reference.whole else ():
+        fits = drawn.evidence(law)
         explained = max(SIGNIFICANT, p_value * CLEARER)
         if together(fits.tests()) < explained or fits.impossible > ACROSS * fits.tokens:
             continue
@@ -278,46 +276,6 @@ def _most_off(counts: TestResult, reference: Reference) -> Sentence:
 
 def _too_few(tokens: int) -> Sentence:
     return Sentence("{tokens} tokens are too few to judge by: {least} at least.", tokens=tokens, least=LEAST_TOKENS)
-
-
-def _evidence(known: Lossless, reference: Reference, samples: Sequence[Sample], law: Law) -> SampleEvidence:
-    filtered = law != Law(SamplingParams(temperature=known.temperature))
-    evidence = SampleEvidence(lenient=filtered)
-    for rows in reference.rows(known.prompt_ids or (), samples, law):
-        evidence.add(rows)
-    return evidence
-
-
-def _explanations(
-    known: Lossless, reference: Reference, samples: Sequence[Sample]
-) -> Iterator[tuple[dict[str, float], Law]]:
-    """What may have been done to the model's distribution, the likeliest first: what the server says, the filters by
-    what is missing, each alone and all of them; a penalty on repetition, and another temperature."""
-    plain, few = SamplingParams(temperature=known.temperature), samples[:FITTED]
-    if known.samplers and set(known.samplers) <= {*GRID, "repeat_penalty"}:
-        yield known.samplers, _law(known, known.samplers)
-    truncation = TruncationEvidence()
-    for rows in reference.rows(known.prompt_ids or (), samples, Law(plain)):
-        truncation.add(rows)
-    found = truncation.found()
-    yield from (({name: value}, _law(known, {name: value})) for name, value in found.items())
-    if len(found) > 1:
-        yield found, _law(known, found)
-    off = {value: abs(_evidence(known, reference, few, Law(plain, value)).surprisal().statistic) for value in PENALTIES}
-    penalty = min(off, key=lambda value: off[value])
-    yield {"repeat_penalty": penalty}, Law(plain, penalty)
-    temperature = known.temperature
-    for _ in range(NEWTON_STEPS):
-        law = _law(known, {"temperature": temperature})
-        temperature = min(10.0, temperature / _evidence(known, reference, few, law).sharper)
-    yield {"temperature": temperature}, _law(known, {"temperature": temperature})
-
-
-def _law(known: Lossless, settings: dict[str, float]) -> Law:
-    named: dict[str, Any] = {name: value for name, value in settings.items() if name != "repeat_penalty"}
-    named |= {"top_k": int(settings["top_k"])} if "top_k" in settings else {}
-    sampling = replace(SamplingParams(temperature=known.temperature), **named)
-    return Law(sampling, settings.get("repeat_penalty", 1.0))
 
 
 def _compared(known: Lossless, samples: Sequence[Sample], others: Sequence[Sample]) -> Lossless:
