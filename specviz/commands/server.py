@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specviz.commands.output import progress, write
-from specviz.records.metrics import tally
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import Tally
 from specviz.records.prompts import PRESETS, read_prompts, text_of
 from specviz.servers.answers import Ask
 from specviz.servers.connection import KEY
@@ -63,8 +64,7 @@ class Found:
     def to_dict(self) -> dict[str, Any]:
         """The file's values; what is not known is None."""
         about, watch = self.about, self.watch
-        counts = tally(round_ for round_ in (watch.rounds if watch else ()) if round_.drafted)
-        known = watch is not None and counts.rounds > 0 and watch.together.lengths_known
+        counts = watch.counts if watch else Tally()
         return {
             "schema": SCHEMA,
             "engine": about.engine,
@@ -74,7 +74,7 @@ class Found:
             "drafter": watch.drafter if watch else about.drafter,
             "num_draft_tokens": about.depth,
             "tokens_per_pass": counts.acceptance_length,
-            "accepted_per_position": [accepted / counts.rounds for accepted in counts.accepted_at] if known else None,
+            "accepted_per_position": [accepted / counts.rounds for accepted in counts.accepted_at] or None,
             "rounds": watch.run().to_dict() if watch and watch.rounds else None,
             "speed": None if self.speed is None else asdict(self.speed),
             "lossless": None if self.lossless is None else self.lossless.to_dict(),
@@ -84,8 +84,9 @@ class Found:
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if the samples are not the model's."""
     parts = options.only or PARTS
-    with contextlib.closing(Server(options.server, os.environ.get(KEY), options.server_model)) as server:
-        second = Server(options.plain, os.environ.get(KEY)) if options.plain else None
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(contextlib.closing(_server(options.server, options.server_model)))
+        second = opened.enter_context(contextlib.closing(_second(options.plain))) if options.plain else None
         found, before = Found(server.about()), server.engine.scrape()
         _print(server_text.about_lines(found.about))
         try:
@@ -103,6 +104,20 @@ def main(options: argparse.Namespace) -> int:
     return int(found.lossless is not None and found.lossless.verdict == "differs")
 
 
+def _server(url: str, model: str | None = None) -> Server:
+    return Server(url, os.environ.get(KEY), model)
+
+
+def _second(url: str) -> Server:
+    """The second server, which must answer. Raises SpecvizError (field ``plain``)."""
+    try:
+        server = _server(url)
+        server.about()
+    except SpecvizError as error:
+        raise error.at("plain") from error
+    return server
+
+
 def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
     """Prints an answer as it comes, and how it was made."""
     colour = terminal.wants_colour(sys.stdout)
@@ -117,7 +132,10 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
     print(f"\n\n{terminal.legend(colour)}")
     _print(server_text.rounds_lines(found.watch))
     if options.html:
-        found.watch.run().save(options.html)
+        from specviz.views.pages import run_page
+
+        page = run_page(found.watch.run())
+        write(options, "html", page)
 
 
 def _speed(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:

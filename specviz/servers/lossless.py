@@ -31,6 +31,9 @@ ANSWERS, LENGTH, LEAST_TOKENS = 500, 16, 400
 #: The most answers, and requests at once where a server does not say how many it answers.
 MOST_ANSWERS, AT_ONCE = 20_000, 4
 
+#: Seconds after which no more answers are asked for, unless something else is asked for.
+SECONDS = 60.0
+
 #: New tokens of the greedy answer.
 GREEDY = 64
 
@@ -107,7 +110,7 @@ def test_samples(
     temperature: float = 1.0,
     neutral: bool = True,
     seed: int = 1,
-    budget: float = 60.0,
+    budget: float = SECONDS,
     halted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Lossless]:
     """What is known so far, again and again, until `answers` are there, `budget` seconds are over, it is `halted` or

@@ -9,6 +9,7 @@ from typing import Any
 
 from specviz.foreign.metrics import ServedRequest
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round, Run
 from specviz.servers.address import address_of
 from specviz.servers.answers import Answer, Ask
@@ -46,6 +47,12 @@ class Watch:
                 self.rounds.append(round_.shown(len(self.rounds), self.ask.temperature == 0))
                 yield self.rounds[-1]
         self.counted = counted_between(before, self.engine.scrape())
+
+    @property
+    def counts(self) -> Tally:
+        """Of the rounds that verified a draft, as servers count; of all rounds where nobody knows which of them did."""
+        known = self.together.lengths_known
+        return tally(round_ for round_ in self.rounds if round_.drafted or not known)
 
     @property
     def drafter(self) -> str | None:

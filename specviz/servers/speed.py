@@ -38,6 +38,9 @@ WARM_UP_PROMPTS, WARM_UP_TOKENS = 6, 24
 #: The most prompts, and the most new tokens of an answer.
 MOST_PROMPTS, MOST_TOKENS = 100, 1024
 
+#: Seconds after which nothing counts any more, unless something else is asked for.
+SECONDS = 60.0
+
 ALL = "all"
 
 #: Why there is no speedup.
@@ -102,7 +105,7 @@ def most_of(
     tokens: int = 64,
     loads: Sequence[int] = LOADS,
     depths: Sequence[int] = (),
-    budget: float = 60.0,
+    budget: float = SECONDS,
 ) -> Most:
     """What `measure_speed` asks of a server and of a second one together, said before it begins.
 
@@ -124,7 +127,7 @@ def measure_speed(
     loads: Sequence[int] = LOADS,
     depths: Sequence[int] = (),
     temperature: float = 0.0,
-    budget: float = 60.0,
+    budget: float = SECONDS,
 ) -> Iterator[Speed]:
     """What was measured so far, again and again, until all is or `budget` seconds are over; it may be closed anywhere.
 

@@ -5,6 +5,7 @@ Each one says all that its card shows but for rounds: of several that arrive at 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from specviz.records.prompts import PRESETS
 from specviz.records.runs import Round, Run
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.engines import About
-from specviz.servers.lossless import ANSWERS, LENGTH, Lossless
+from specviz.servers.lossless import ANSWERS, LENGTH, SECONDS, Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import ALL, Pace, Speed, most_of
 from specviz.theory.statistics import Ratio
@@ -262,7 +263,7 @@ def _signs_of(speed: Speed) -> Signs:
 
 def lossless_limits() -> Said:
     """What is asked of a server at most, in words."""
-    return said("server.lossless_limits", answers=ANSWERS, tokens=ANSWERS * LENGTH, seconds=60)
+    return said("server.lossless_limits", answers=ANSWERS, tokens=ANSWERS * LENGTH, seconds=SECONDS)
 
 
 def lossless_message(known: Lossless, say: Words, phase: Phase) -> str:
@@ -300,5 +301,7 @@ def _report(known: Lossless) -> Iterator[str]:
     yield f"prompt: {known.prompt!r}"
     yield f"judged by: {known.reference}"
     yield from server_text.lossless_lines(known)
-    options = f"--only lossless --samples {known.wanted} --temperature {known.temperature:g}"
-    yield f"python -m specviz server {known.about.url} {options}"
+    options = ["--only", "lossless", "--samples", str(known.wanted), "--temperature", f"{known.temperature:g}"]
+    options += ["--prompt", known.prompt, *([] if known.neutral else ["--defaults"])]
+    options += {"target": ["--target", "MODEL"], "second server": ["--plain", "URL"]}.get(known.reference, [])
+    yield shlex.join(["python", "-m", "specviz", "server", known.about.url, *options])

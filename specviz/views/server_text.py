@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specviz.foreign.metrics import ServedRequest
-from specviz.records.metrics import tally
 from specviz.records.tables import aligned
 from specviz.records.words import words
 from specviz.servers.engine import About
@@ -30,15 +29,15 @@ def about_lines(about: About) -> Iterator[str]:
 
 def rounds_lines(watch: Watch) -> Iterator[str]:
     """The counts of the rounds that were seen, beside those that the server makes itself."""
-    drafting = [round_ for round_ in watch.rounds if round_.drafted]
-    counts = tally(drafting)
+    counts, known = watch.counts, watch.together.lengths_known
     how = ", inferred from which tokens arrived together" if watch.together.inferred else ""
-    if not drafting:
+    if not counts.drafted:
         yield f"{len(watch.rounds)} tokens, none of them drafted{how}"
         return
     yield (
-        f"{counts.rounds} passes verified a draft: {counts.drafted} drafted, {counts.accepted} accepted, "
-        f"{1 + counts.accepted / counts.rounds:.2f} tokens per pass{how}"
+        f"{counts.rounds} passes{' verified a draft' if known else ''}: "
+        f"{counts.drafted if known else 'not known how many'} drafted, {counts.accepted} accepted, "
+        f"{counts.acceptance_length:.2f} tokens per pass{how}"
     )
     shares = ", ".join(f"{accepted / counts.rounds:.2f}" for accepted in counts.accepted_at)
     yield f"accepted by position, of all passes: {shares}"
@@ -64,14 +63,14 @@ def speed_lines(speed: Speed) -> Iterator[str]:
 
 def lossless_lines(known: Lossless) -> Iterator[str]:
     """The verdict, what it rests on, and how large a fault would have been found."""
-    yield f"\n{known.verdict}: {known.sentence or ''}"
+    yield harmless(f"\n{known.verdict}: {known.sentence or ''}")
     yield from (harmless(f"  {sentence}") for sentence in map(str, filter(None, (known.most_off, known.broken))))
     for test in known.tests:
         details = ", ".join(f"{name} {value:g}" for name, value in test.detail.items())
         yield f"  {test.name}: {test.statistic:.2f}, p = {test.p_value:.2g}  ({details})"
     if known.greedy is not None:
         same = known.greedy.tokens - known.greedy.off
-        gap = f"; the others are near-ties, {known.greedy.gap:.2f} nats at most" if known.greedy.off else ""
+        gap = f"; the others are less likely by {known.greedy.gap:.2f} nats at most" if known.greedy.off else ""
         yield f"  at temperature 0, {same} of {known.greedy.tokens} tokens are the model's choice{gap}"
     if known.finds:
         yield (
@@ -82,7 +81,7 @@ def lossless_lines(known: Lossless) -> Iterator[str]:
 
 def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
     """What the doctor says of all that was counted and measured."""
-    paces = () if speed is None else speed.by_load
+    paces = [pace for pace in (speed.by_load if speed else ()) if pace.speedup and pace.speedup.known]
     speedups = " ".join(f"{pace.load}:{pace.speedup.value:.3f}" for pace in paces if pace.speedup)
     for finding in findings(signs_of([counted], speedups), words()):
         yield f"- {finding['text']}"

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from replayed import recorded
 
 from specviz.__main__ import main
 from specviz.records.runs import Run
@@ -44,9 +45,25 @@ def test_what_is_inferred_says_so(asked):
     assert file["num_draft_tokens"] == 4 and file["accepted_per_position"] is not None
 
 
+def test_where_nobody_knows_how_many_were_drafted_nothing_is_claimed(replay, tmp_path, capsys):
+    """vLLM without its /metrics: a pass that adds one token may have rejected a draft, or had none."""
+    exchanges = [exchange for exchange in recorded("vllm_0_32_eagle") if exchange.path != "/metrics"]
+    file = tmp_path / "server.json"
+    assert (
+        main(["server", replay(exchanges).url, "--only", "rounds", "--max-new-tokens", "32", "--json", str(file)]) == 0
+    )
+    values = json.loads(file.read_text())
+    rounds = Run.from_dict(values["rounds"]).rounds
+    assert values["num_draft_tokens"] is None
+    assert values["tokens_per_pass"] == pytest.approx(1 + sum(r.accepted for r in rounds) / len(rounds))
+    assert f"{len(rounds)} passes: not known how many drafted" in capsys.readouterr().out
+
+
 def test_a_refusal_is_a_sentence_and_a_status_of_its_own(capsys):
     assert main(["server", "http://127.0.0.1:9"]) == 2
     assert "Nothing answers at http://127.0.0.1:9" in capsys.readouterr().err
+    assert main(["server", "http://127.0.0.1:9", "--plain", "no address"]) == 2
+    assert capsys.readouterr().err.startswith("specviz: --plain: ")
 
 
 def test_no_option_takes_a_key(capsys):

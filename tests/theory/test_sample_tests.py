@@ -32,6 +32,17 @@ def drawn_from(row, generator):
     return int(generator.choice(VOCABULARY, p=row / row.sum()))
 
 
+def drawn_answers(model, count, length, generator):
+    """Plain decoding's answers."""
+    answers = []
+    for _ in range(count):
+        ids = [drawn_from(model[0], generator)]
+        while len(ids) < length:
+            ids.append(drawn_from(model[ids[-1]], generator))
+        answers.append(ids)
+    return answers
+
+
 def speculated(generator, length, rule="right", gamma=3):
     """An answer made by speculative sampling, whose rule may be wrong."""
     ids, last = [], 0
@@ -75,12 +86,7 @@ def test_of_200_exact_servers_none_too_many_is_called_wrong():
     p_values = []
     for seed in range(200):
         generator, model = numpy.random.default_rng(seed), chain(1000 + seed, 2.5)
-        answers = []
-        for _ in range(60):
-            ids = [drawn_from(model[0], generator)]
-            while len(ids) < 8:
-                ids.append(drawn_from(model[ids[-1]], generator))
-            answers.append(ids)
+        answers = drawn_answers(model, 60, 8, generator)
         p_values.append(together(evidence(answers, model).tests()))
     assert sum(p_value < SIGNIFICANT for p_value in p_values) <= 2
     assert sum(p_value < 0.05 for p_value in p_values) <= 20
@@ -98,12 +104,7 @@ def test_one_token_that_is_too_likely_is_named():
     generator, biased = numpy.random.default_rng(3), TARGET.copy()
     biased[:, 5] *= 2.0
     biased /= biased.sum(-1, keepdims=True)
-    answers = []
-    for _ in range(500):
-        ids = [drawn_from(biased[0], generator)]
-        while len(ids) < 16:
-            ids.append(drawn_from(biased[ids[-1]], generator))
-        answers.append(ids)
+    answers = drawn_answers(biased, 500, 16, generator)
     counts = evidence(answers).counts()
     assert counts.detail["id"] == 5 and counts.p_value < 1e-6 and counts.statistic > 1.5
 
@@ -159,12 +160,7 @@ def test_a_filter_that_was_left_on_is_named(name, setting):
         least = setting * order[:, 0]
     filtered[filtered < least[:, None]] = 0
     filtered /= filtered.sum(-1, keepdims=True)
-    answers = []
-    for _ in range(300):
-        ids = [drawn_from(filtered[0], generator)]
-        while len(ids) < 10:
-            ids.append(drawn_from(filtered[ids[-1]], generator))
-        answers.append(ids)
+    answers = drawn_answers(filtered, 300, 10, generator)
     truncation = TruncationEvidence()
     truncation.add(rows_of(answers))
     assert truncation.found()[name] == setting
