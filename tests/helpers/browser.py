@@ -20,8 +20,10 @@ from tools.chromium import INSTALLED
 WINDOW = {"width": 1280, "height": 900}
 
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+#: A name under which this machine is found as others would find it.
+NETWORK_NAME = "school.example"
 #: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
-BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+BROWSER_OPTIONS += [f"--host-resolver-rules=MAP {NETWORK_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 
 #: Scripts run once or a few times: to compile the busiest anew, and better, would not pay.
 BROWSER_OPTIONS += ["--js-flags=--no-opt --no-maglev --single-threaded-gc"]
@@ -106,7 +108,8 @@ def kept_tabs() -> dict[str, list[Page]]:
 def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]]) -> Iterator[Callable[..., Page]]:
     """Opens an empty page that remembers nothing, in a window of its own; no error may reach its console.
 
-    heard: what is called for events of the page. watches: runs are played to this reader. options: further ones of the
+    heard: what is called for events of the page. watches: runs are played to this reader. script: runs before those of
+    each page; such a window is closed in the end, as a script that was added stays. options: further ones of the
     browser's context.
     """
     taken, mishaps = [], []
@@ -116,10 +119,18 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
     }
 
     def open_page(
-        viewport=WINDOW, color_scheme="light", reduced_motion="no-preference", heard=(), watches=False, **options
+        viewport=WINDOW,
+        color_scheme="light",
+        reduced_motion="no-preference",
+        heard=(),
+        watches=False,
+        script="",
+        **options,
     ) -> Page:
-        kept = kept_tabs[json.dumps([watches, options], sort_keys=True)]
+        kept = None if script else kept_tabs[json.dumps([watches, options], sort_keys=True)]
         page = kept.pop() if kept else _new_tab(browser, options, watches)
+        if script:
+            page.add_init_script(script)
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
         hearing = watching | dict(heard)
@@ -130,7 +141,10 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
 
     yield open_page
     for page, hearing, kept in taken:
-        if not page.is_closed():
+        if kept is None:
+            page.context.close()
+        elif not page.is_closed():
+            page.unroute_all()
             page.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
             for event, hear in hearing.items():
                 page.remove_listener(event, hear)
@@ -154,10 +168,10 @@ def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[...
 
     At the end of the test no visitor may have seen an error in the console, or a request that left this machine.
     """
-    elsewhere = []
+    elsewhere, homes = [], (page_url, page_url.replace("127.0.0.1", NETWORK_NAME))
 
     def open_page(language: str = "", **options) -> Page:
-        heard = {"request": lambda request: _note_request(request.url, page_url, elsewhere)}
+        heard = {"request": lambda request: _note_request(request.url, homes, elsewhere)}
         page = new_page(heard=heard, **options)
         page.goto(page_url + language)
         page.wait_for_function(f"() => {VIEW}?.recorded")
@@ -173,8 +187,8 @@ def _note(kind: str, text: str, mishaps: list[str]) -> None:
         mishaps.append(f"console: {text}")
 
 
-def _note_request(url: str, home: str, elsewhere: list[str]) -> None:
-    if not url.startswith((home, "data:", "blob:", "about:")):
+def _note_request(url: str, homes: tuple[str, ...], elsewhere: list[str]) -> None:
+    if not url.startswith((*homes, "data:", "blob:", "about:")):
         elsewhere.append(url)
 
 

@@ -4,6 +4,7 @@ import json
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from browser import NETWORK_NAME
 from handmade import a_run, rounds_of
 from on_page import VIEW, choose_drafter, downloaded_trace, generate, set_control, settle, state
 from playwright.sync_api import Page, expect
@@ -151,12 +152,7 @@ def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_dra
     expect(told).to_contain_text("works only on this computer")  # so no phone could follow the code
     assert not picture.get_attribute("src")
 
-    def in_a_network(route) -> None:
-        """As if the page stood under a name that phones know."""
-        route.fulfill(response=(sent := route.fetch()), body=sent.text().replace('"127.0.0.1"', '"nowhere"'))
-
-    page.route("**/shared/spot.js", in_a_network)
-    page.reload()
+    page.goto(page.url.replace("127.0.0.1", NETWORK_NAME))
     page.wait_for_function(f"() => {VIEW}?.share?.query")
     open_code()
     expect(picture).to_be_visible()

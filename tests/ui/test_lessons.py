@@ -116,12 +116,12 @@ def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(
     # The server of this test has no name that a phone could follow.
     expect(teacher.locator("specviz-quiz [part=dialog]")).to_contain_text("works only on this computer")
     expect(teacher.locator("specviz-quiz [part=qr]")).to_have_count(0)
-    phone = new_page(viewport={"width": 390, "height": 844})
     # A seat that comes late does not take the questions from under a finger.
-    phone.add_init_script(
+    late = (
         "const ask = fetch;"
         "window.fetch = async (...all) => { await new Promise((go) => setTimeout(go, 700)); return ask(...all); };"
     )
+    phone = new_page(viewport={"width": 390, "height": 844}, script=late)
     phone.goto(link)
     for button, seen in (("begin", "before"), ("again", "after")):
         phone.locator(f"specviz-quiz [part={button}]").click(timeout=60_000)

@@ -2,6 +2,7 @@
 
 import pytest
 from elements import VIEW
+from playwright.sync_api import Page
 
 from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.records.recordings import RECORDINGS
@@ -32,16 +33,24 @@ OUTSIDE = f"""() => {{
 }}"""
 
 
+def assert_little_moved(page: Page) -> None:
+    shifts = page.evaluate("window.shifts")
+    assert sum(shift["value"] for shift in shifts) <= 0.1, [shift for shift in shifts if shift["value"] > 0.005]
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024)])
+def test_little_moves_while_the_page_opens_on_a_phone_and_a_tablet(visit, width, height):
+    page = visit("de", viewport={"width": width, "height": height}, watches=True, script=SHIFTS)
+    page.wait_for_function(f"() => {VIEW}?.place?.round === 1")
+    assert_little_moved(page)
+
+
 @pytest.mark.parametrize("language", ["", "de"])
 def test_all_of_the_stage_is_in_a_projectors_window_and_nothing_has_jumped(visit, language):
-    page = visit(language, viewport=PROJECTOR, watches=True)
-    page.add_init_script(SHIFTS)
-    page.reload()
+    page = visit(language, viewport=PROJECTOR, watches=True, script=SHIFTS)
     page.wait_for_function(f"() => {VIEW}?.place?.round === 1")
     assert page.evaluate(OUTSIDE) == []
-    shifts = page.evaluate("window.shifts")
-    moves = [shift for shift in shifts if shift["value"] > 0.005]
-    assert sum(shift["value"] for shift in shifts) <= 0.1, moves
+    assert_little_moved(page)
     page.locator("#go").click()
     page.wait_for_function(f"() => !{VIEW}.recorded && {VIEW}.place?.round === 1")
     assert page.evaluate(OUTSIDE) == []

@@ -76,7 +76,7 @@ def live(new_page: Callable[..., Page], site: str) -> Iterator[Callable[..., Pag
 
 
 @pytest.fixture
-def bench(new_page: Callable[..., Page], site: str) -> Iterator[Page]:
+def bench(new_page: Callable[..., Page], site: str) -> Page:
     """A page that does nothing of its own but can import the modules, by `load`, and make runs, by `runs`."""
     page = new_page()
     page.route("**/page.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
@@ -103,8 +103,7 @@ def bench(new_page: Callable[..., Page], site: str) -> Iterator[Page]:
         return told;
       };
     }""")
-    yield page
-    page.unroute_all()
+    return page
 
 
 def test_coins_are_torchs(bench):
