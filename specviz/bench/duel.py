@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: interval at which it is enough.
 REPEATS, BUDGET, PRECISE = 24, 6.0, 0.04
 
+#: The budget where a GPU is lent: its seconds are counted, and they are the visitor's.
+LENT_BUDGET = 3.0
+
 #: Times the budget may be spent rather than giving no result.
 PATIENCE = 2.0
 
@@ -107,7 +110,8 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
     from specviz.bench.turns import Amount, engine_stepper, take_turns
 
     tokens = request.settings.max_new_tokens
-    amount = Amount(tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
+    budget = LENT_BUDGET if request.pair.lent else BUDGET
+    amount = Amount(tokens, REPEATS, budget, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
     runs: tuple[list[TimedRun], list[TimedRun]] = [], []
     for event in take_turns([engine_stepper(_plain(request)), engine_stepper(request)], amount):
         if isinstance(event, TimedRun):
@@ -121,10 +125,11 @@ def _plain(request: Request) -> Request:
     return request.but(replace(request.settings, drafter=None, coins=""))
 
 
-def runs_of(settings: RunSettings) -> list[RunSettings]:
-    """The runs of a duel, for an estimate of its time: a lent GPU's passes are over long before the budget is."""
+def runs_of(settings: RunSettings, whole: bool) -> list[RunSettings]:
+    """The runs of a duel, for an estimate of its time: those that warm up and, if the duel is whole, one of each
+    contestant; else the rest keeps to the budget."""
     from specviz.bench.turns import WARM_UP_TOKENS
 
     both = [replace(settings, drafter=None), settings]
     tokens = min(WARM_UP_TOKENS, settings.max_new_tokens)
-    return [*(replace(run, max_new_tokens=tokens) for run in both), *both]
+    return [*(replace(run, max_new_tokens=tokens) for run in both), *(both if whole else [])]

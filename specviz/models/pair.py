@@ -25,6 +25,7 @@ from specviz.passes.devices import devices_of, home_of
 from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
+from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
@@ -92,6 +93,11 @@ class ModelPair:
             draft_name=None if draft is None else draft_name,
             **{field: value for field, value in further_fields.items() if value is not None},
         )
+
+    @property
+    def lent(self) -> bool:
+        """True if the GPU is there only during a call (`is_lent`)."""
+        return is_lent(self.device.type)
 
     @property
     def has_chat_template(self) -> bool:

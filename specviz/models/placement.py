@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from specviz.passes.model_twins import trim
-from specviz.passes.zero_gpu import is_zero_gpu
+from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
@@ -30,9 +30,9 @@ class Place:
 
     @property
     def lent(self) -> bool:
-        """True if its GPU is there only during a call (`is_zero_gpu`): until then nothing can be timed, and only
+        """True if its GPU is there only during a call (`is_lent`): until then nothing can be timed, and only
         the thread that imported `spaces` can put weights there."""
-        return self.device.type == "cuda" and is_zero_gpu()
+        return is_lent(self.device.type)
 
 
 def place_named(name: str | torch.device) -> Place:

@@ -37,7 +37,7 @@ from specviz.passes.kernels.kernel_library import cache_folder, cxx, processor
 from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
 from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
 from specviz.passes.static_passes import StaticLayer, StaticPass
-from specviz.passes.zero_gpu import is_zero_gpu
+from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line
 
 #: Inductor's settings for programs over one token: a product with one row becomes a sum over the weights, into which
@@ -51,7 +51,7 @@ Program = Callable[..., Sequence[Tensor]]
 
 def refuse_uncompilable(device: torch.device) -> None:
     """Raises SpecvizError (field ``passes``) if no layers can be compiled for this device here."""
-    if is_zero_gpu():
+    if is_lent(device.type):
         raise SpecvizError("ZeroGPU lends a GPU for too short a time to compile anything.", "passes")
     if not hasattr(torch._inductor, "standalone_compile"):
         raise SpecvizError("This version of torch cannot keep compiled layers: install a newer one.", "passes")

@@ -11,3 +11,8 @@ def is_zero_gpu() -> bool:
     """
     spaces = sys.modules.get("spaces")
     return spaces is not None and spaces.config.Config.zero_gpu
+
+
+def is_lent(device_type: str) -> bool:
+    """True if devices of this type are there only during a call."""
+    return device_type == "cuda" and is_zero_gpu()

@@ -13,7 +13,7 @@ api              the same for programs: functions of Gradio, tools of an MCP ser
 
 orders           what a visitor asks for: a form's values become a run's settings, once
 ways             the drafters and rules to choose from
-gpu_seconds      for how long to ask for a GPU that is lent by the call
+lending          GPUs that are lent by the call: which pairs ask for one, for how long, what refusals mean
 runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
 supposing        what a round would have been, while the models that made it are in memory
 runs             runs as the page shows them, live and over; downloads: their files; visitors: what is kept for whom

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from specviz.bench.advice import offers_of, winner
 from specviz.bench.contest import Contest
 from specviz.bench.contestants import Contestant, Event, Progress
-from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, Words, joined, said
 from specviz.theory.roofline import BatchTimes
@@ -126,7 +125,7 @@ def _told(
     best = winner(offers)
     prompts = prompts_words(best.row.prompts, len(orders)) if own else said("advice.on_form")
     minutes = round(LONGER * SECONDS / 60)
-    again = said("advice.still") if longer or is_zero_gpu() else said("advice.again", minutes=minutes)
+    again = said("advice.still") if longer or pair.lent else said("advice.again", minutes=minutes)
     told = advice(offers, machine, pair_words(pair), passes, temperature, prompts, rows, times, again)
     return asdict(told) | {"use": None if best.outcome == "plain" else to_use(best.row)}
 

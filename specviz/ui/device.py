@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.passes.roles import TARGET, Role
@@ -24,16 +24,13 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 from specviz.ui.deployment import Deployment
-
-with contextlib.suppress(ImportError):
-    import spaces  # on every Gradio Space; where ZeroGPU is on, it gives a call its GPU
+from specviz.ui.lending import gains_from_gpu
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
     from specviz.models.sources import Progress
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
 
 #: The event that ends the work on a pair, and the work's future.
@@ -52,32 +49,21 @@ thread: ThreadPoolExecutor
 ending = threading.Event()
 
 
-def _begin_thread() -> None:
+def begin_thread() -> None:
+    """Begins the engine's thread, also anew in a forked process."""
     global thread
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
 
-_begin_thread()
-
-
-def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
-    """Gives each call a GPU where the platform lends them by the call. seconds: for how long, from its arguments."""
-    if not is_zero_gpu():
-        return function
-    # The process of a call is forked: it has the executor without its thread, and would wait for that forever.
-    os.register_at_fork(after_in_child=_begin_thread)
-    return spaces.GPU(duration=seconds)(function)
+begin_thread()
 
 
 def apart(work: Callable[[], Made]) -> Made:
     """Does a piece of work in a thread of its own, which takes its helper threads along when it ends.
 
     With more helper threads than processors, OpenMP lets each sleep while it waits for the others, and waking makes a
-    pass of two threads three times as slow; only the engine's thread may keep any. ZeroGPU emulates CUDA in the thread
-    that asks, so work stays there.
+    pass of two threads three times as slow; only the engine's thread may keep any.
     """
-    if is_zero_gpu():
-        return work()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(contextvars.copy_context().run, work).result()
 
@@ -98,7 +84,7 @@ class Preparer:
     """
 
     def __init__(self, deployment: Deployment):
-        self.refusal = _refusal(deployment)
+        self._plain = deployment.passes == "plain"
         #: Held while a pair is loaded, and by each piece of this work: a load sets torch's default precision, which is
         #: that of all threads.
         self.loading = threading.Lock()
@@ -114,13 +100,25 @@ class Preparer:
     def add(self, pair: ModelPair) -> None:
         """Queues a loaded pair, or notes why nothing will be prepared."""
         with self._lock:
-            if self.refusal is not None:
-                self._stages[pair] = Stage(reasons={TARGET: self.refusal})
+            if (refusal := self.refusal(pair)) is not None:
+                self._stages[pair] = Stage(reasons={TARGET: refusal})
             elif self._pool is None:
                 self._early.append(pair)
             else:
                 self._stages[pair], halt = Stage(Sentence("looking for compiled passes")), threading.Event()
                 self._work[pair] = halt, self._pool.submit(self._prepare, pair, halt)
+
+    def refusal(self, pair: ModelPair) -> SpecvizError | None:
+        """Why nothing is prepared for this pair; None if something is."""
+        if self._plain:
+            return SpecvizError("This page is set to plain passes (SPECVIZ_PASSES).", "passes")
+        if pair.lent:
+            return SpecvizError(
+                "ZeroGPU lends a GPU for one call at a time, to a separate process: prepared passes would not "
+                "survive the call.",
+                "passes",
+            )
+        return None
 
     def start(self) -> None:
         """Begins with the pairs that were added."""
@@ -192,18 +190,6 @@ class Preparer:
             pair.passes.tried.set()
 
 
-def _refusal(deployment: Deployment) -> SpecvizError | None:
-    if deployment.passes == "plain":
-        return SpecvizError("This page is set to plain passes (SPECVIZ_PASSES).", "passes")
-    if is_zero_gpu():
-        return SpecvizError(
-            "ZeroGPU lends a GPU for one call at a time, to a separate process: prepared passes would not "
-            "survive the call.",
-            "passes",
-        )
-    return None
-
-
 # The pairs in memory
 
 
@@ -262,10 +248,18 @@ class PairStore:
         # may each find the other's half done.
         from specviz.models.loading import load_pair
 
-        pair = apart(lambda: load_pair(**options, device=self.deployment.device, passes="plain"))
+        device = self._device(options["target"])
+        load = partial(load_pair, **options, device=device, passes="plain")
+        # A GPU that is lent is emulated in the thread that asks for it.
+        pair = load() if is_zero_gpu() and device != "cpu" else apart(load)
         # Before the pair can be seen: a look at it must find that passes are being prepared.
         self.preparer.add(pair)
         return pair
+
+    def _device(self, target: str | None) -> str:
+        """The deployment's; where GPUs are lent by the call, only a pair that gains from one goes there by itself."""
+        choosing = self.deployment.device == "auto" and is_zero_gpu()
+        return "cpu" if choosing and not gains_from_gpu(target) else self.deployment.device
 
     def _note(self, fraction: float, step: Sentence) -> None:
         self.step = step
@@ -305,7 +299,7 @@ class PairStore:
         """The drafter to start with for this pair, which is in memory."""
         from specviz.drafters.registry import usual
 
-        return usual(pair, preparing=self.preparer.refusal is None)
+        return usual(pair, preparing=self.preparer.refusal(pair) is None)
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""

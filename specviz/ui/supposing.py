@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
 from specviz.ui.device import PairName
@@ -32,12 +31,10 @@ def supposed_round(runner: Runner, wanted: Mapping[str, Any]) -> str | None:
     no pair, waits its turn in line, and gives up on what takes long. Where a GPU is lent by the call, its minutes are
     not for this.
     """
-    if is_zero_gpu():
-        return None
     name = PairName(**wanted["name"])
     with contextlib.suppress(SpecvizError), runner.line.joined("suppose") as turn:
         # Loading waits in the same line: a pair that is there now stays.
-        if not runner.line.reached(turn, PATIENCE) or (pair := runner.store.loaded(name)) is None:
+        if not runner.line.reached(turn, PATIENCE) or (pair := runner.store.loaded(name)) is None or pair.lent:
             return None
         order = Order(name, read_form(wanted["settings"])).with_ready_passes(pair)
         batches: Batches[Worded] = runner.batches(order, worked_out, wanted["what"])

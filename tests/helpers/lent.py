@@ -6,11 +6,13 @@ import types
 
 from pytest import MonkeyPatch
 
-from specviz.ui import device
+from specviz.models.pair import ModelPair
+from specviz.ui import lending
 
 
-def lend(monkeypatch: MonkeyPatch, on: bool = True) -> list[int]:
-    """From now on GPUs are lent by the call, or `spaces` lies there with ZeroGPU off; returns the seconds asked for."""
+def lend(monkeypatch: MonkeyPatch, on: bool = True, factor: float = 1.5, size: str = "large") -> list[int]:
+    """From now on GPUs are lent to every pair by the call, or `spaces` lies there with ZeroGPU off; returns the seconds
+    asked for. factor, size: what the package says of the card."""
     asked = []
 
     def gpu(duration):
@@ -25,7 +27,10 @@ def lend(monkeypatch: MonkeyPatch, on: bool = True) -> list[int]:
         return decorate
 
     config = types.SimpleNamespace(Config=types.SimpleNamespace(zero_gpu=on))
-    spaces = types.SimpleNamespace(GPU=gpu, config=config)
+    of_card = types.SimpleNamespace(get_config=lambda: {"duration_factor": factor})
+    zero = types.SimpleNamespace(config=of_card, default_gpu_size=lambda: size)
+    spaces = types.SimpleNamespace(GPU=gpu, config=config, zero=zero)
     monkeypatch.setitem(sys.modules, "spaces", spaces)
-    monkeypatch.setattr(device, "spaces", spaces, raising=False)
+    monkeypatch.setattr(lending, "spaces", spaces, raising=False)
+    monkeypatch.setattr(ModelPair, "lent", on)
     return asked

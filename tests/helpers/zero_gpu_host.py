@@ -4,6 +4,7 @@ The real package `spaces` does everything it can do here: it emulates the GPU, p
 workers and carries arguments and items across. What needs NVIDIA's driver or the host is stood in for:
 
 - a build of torch without CUDA lacks three names that `spaces` looks up;
+- the driver's files, which name the card;
 - a worker keeps to the emulation instead of leaving it for a GPU, in every thread, and reads the weights back to where
   the emulation keeps them;
 - CUDA events, streams and pinned memory, in a worker alone: where the page is served they fail, as on a host.
@@ -20,8 +21,14 @@ import torch
 if not torch.version.cuda:
     torch.version.cuda, torch._C._cuda_init, torch.cuda._is_in_bad_fork = "12.8", lambda: None, bool
 
+from spaces.zero import config
 from spaces.zero import torch as emulation
 from spaces.zero.torch import patching
+
+#: The card of today's hosts, of those that the package knows: its driver would tell it.
+CARD = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+config._read_gpu_information = lambda: f"Model: {CARD}"
+config.get_config.cache_clear()
 
 
 class HostEvent:

@@ -54,7 +54,8 @@ def visit(runner: Runner) -> dict[str, Any]:
         "trace": json.loads(runs.files_of(me).paths[0].read_text()),
         "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), OPTIONS, me.halt, say.language))),
         "seconds": runner.last_seconds,
-        "trees": reads_trees(runner.store.get(PairName()).target),
+        "trees": reads_trees((pair := runner.store.get(PairName())).target),
+        "unprepared": bool(runner.store.preparer.refusal(pair)),
     }
     for name, attempt in {
         "refused": lambda: list(runner.batches(ORDER, refusing)),
@@ -63,8 +64,10 @@ def visit(runner: Runner) -> dict[str, Any]:
         "loading": lambda: runner.store.get(PairName("another")),
     }.items():
         found[name] = refusal(attempt, say)
-    found["busy"] = refusal(lambda: list(runner.batches(ORDER.but(max_new_tokens=1000, num_draft_tokens=16))), say)
-    long, began = runner.batches(ORDER.but(max_new_tokens=1000)), time.monotonic()
+    if pair.lent:
+        too_much = ORDER.but(max_new_tokens=1000, num_draft_tokens=16)
+        found["too_much"] = refusal(lambda: list(runner.batches(too_much, extra_seconds=1000.0)), say)
+    long, began = runner.batches(ORDER.but(max_new_tokens=300)), time.monotonic()
     next(batch for batch in long if batch)
     long.close()
     return found | {"stopped_after": time.monotonic() - began}

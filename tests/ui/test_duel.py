@@ -38,7 +38,7 @@ def test_both_decode_the_whole_text_in_turn_and_what_is_done_meanwhile_is_said()
     said = [progress(one) for one in handed if one is not None and not isinstance(one, Duel)]
     assert said[0] == said[1] == ({"say": "common.warming_up"}, 0.0)
     assert {text["say"] for text, _ in said[2:]} <= {"common.in_turn"} and all(0 <= share <= 1 for _, share in said)
-    assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2
+    assert [one.drafter for one in runs_of(REQUEST.settings, True)] == [None, "draft_model"] * 2
 
 
 def test_the_ratio_is_that_of_all_turns_and_its_interval_is_told_with_it():

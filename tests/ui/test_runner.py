@@ -13,10 +13,9 @@ import specviz
 from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
-from specviz.ui import device
+from specviz.ui import device, lending
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, Preparer
-from specviz.ui.gpu_seconds import LEAST_SECONDS, MOST_SECONDS, seconds_for
 from specviz.ui.orders import Order, read_form
 from specviz.ui.runner import Runner
 
@@ -50,11 +49,14 @@ def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(stor
     asked = lend(monkeypatch, on)
     runner = Runner(store, deployment)
     done = [one for batch in runner.batches(ORDER) for one in batch]
-    assert asked == [LEAST_SECONDS] * on and done[-1].stop_reason == "length" and runner.last_seconds > 0
+    assert len(asked) == on and done[-1].stop_reason == "length" and runner.last_seconds > 0
     with refused("prompt"):
         list(runner.batches(ORDER.but(prompt="")))
     assert len(asked) == on, "no GPU is asked for what would be refused there"
-    assert (Preparer(deployment).refusal is not None) == on, "compiled passes are for processes that last"
+    assert (Preparer(deployment).refusal(store.starting_pair) is not None) == on, (
+        "compiled passes are for processes that last"
+    )
+    assert (1 in store.starting_pair.passes.seconds_by_width) == on, "the call has timed its passes"
     assert Deployment.from_environment().allow_loading is not on
 
 
@@ -72,25 +74,9 @@ def broken(request, error):
     yield
 
 
-def test_a_gpu_is_asked_for_as_long_as_the_runs_may_take(store):
-    one = ORDER.settings
-
-    def seconds(*runs, prompt=10):
-        return seconds_for(store.starting_pair, prompt, runs)
-
-    tokens = [seconds(dataclasses.replace(one, max_new_tokens=count)) for count in (1, 5000, 8000, 10**6)]
-    assert tokens[0] == LEAST_SECONDS < tokens[1] < tokens[2] < tokens[3] == MOST_SECONDS
-    long = dataclasses.replace(one, max_new_tokens=5000)
-    plain = dataclasses.replace(long, drafter=None)
-    assert seconds(plain) < seconds(dataclasses.replace(long, num_draft_tokens=8)) < seconds(long, long, long)
-    assert seconds(long) < seconds(long, prompt=10**10)
-    halved = dataclasses.replace(one, max_new_tokens=2000, drafter="early_exit")
-    assert seconds(halved) < seconds(dataclasses.replace(halved, drafter="quantised_self"))
-
-
 def test_the_process_of_a_call_works_in_a_thread_of_its_own(monkeypatch):
     lend(monkeypatch)
-    device.on_gpu(lambda: None, lambda: LEAST_SECONDS)
+    lending.on_gpu(lambda: None, device.begin_thread)
     device.thread.submit(lambda: None).result()  # the parent's thread has begun
     if (child := os.fork()) == 0:
         done = device.thread.submit(lambda: 0)

@@ -23,13 +23,13 @@ from specviz.models.loading import load_pair
 from specviz.models.placement import place_named
 from specviz.records.runs import Run
 from specviz.records.words import words
-from specviz.ui.gpu_seconds import LEAST_SECONDS
+from specviz.ui.lending import MOST_CHARGED
 
 HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
 ROOT = HELPERS.parent.parent
 
-#: Seconds above which this host never lends.
-MOST_LENT = 30
+#: Charged seconds that a visitor has here.
+LEFT = 110
 
 
 class Lending(http.server.BaseHTTPRequestHandler):
@@ -41,8 +41,11 @@ class Lending(http.server.BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         seconds = int(dict(parse_qsl(address.query)).get("durationSeconds", 0))
         self.asked.append((address.path, seconds))
-        body = json.dumps({"idle": True, "nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "token"}).encode()
-        self.send_response(503 if seconds > MOST_LENT else 200)
+        answer = {"idle": True, "nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "token"}
+        if seconds > LEFT:
+            answer = {"left": LEFT, "wait": "PT1H"}
+        body = json.dumps(answer).encode()
+        self.send_response(429 if seconds > LEFT else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -69,14 +72,18 @@ def host(asked) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def met(host, tmp_path_factory) -> dict[str, Any]:
-    """What a visitor of the page met; see `zero_gpu_page.visit`."""
-    folder = tmp_path_factory.mktemp("zerogpu")
+    """What a visitor met on a page whose pair is on the lent GPU; see `zero_gpu_page.visit`."""
+    return visited(host, tmp_path_factory.mktemp("lent"), "cuda")
+
+
+def visited(host: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     (folder / "cgroup").write_text("0::/container\n")
     on_zerogpu = {
         "SPACES_ZERO_GPU": "true",
         "SPACES_ZERO_DEVICE_API_URL": host,
         "ZEROGPU_OFFLOAD_DIR": str(folder / "tensors"),
         "ZEROGPU_PROC_SELF_CGROUP_PATH": str(folder / "cgroup"),
+        "SPECVIZ_DEVICE": device,
         "SPECVIZ_DTYPE": "float32",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",  # OpenMP's own threads do not survive a fork
@@ -107,11 +114,10 @@ def test_a_run_is_made_on_the_lent_gpu_and_its_record_is_the_one_of_any_device(m
 
 def test_one_press_asks_for_a_gpu_once_and_for_the_time_that_it_needs(met, asked):
     scheduled = [seconds for path, seconds in asked if path == "/schedule"]
-    # A run with its measuring, a comparison, a refusal, a failure; one that asks too much; one that is stopped.
-    assert scheduled[:4] == [LEAST_SECONDS] * 4
-    longest, long = scheduled[4:]
-    assert longest > MOST_LENT > long > LEAST_SECONDS
-    # Stop ends the work in the other process: 1000 tokens would take minutes under the emulation.
+    # A run with its measuring, a comparison, a refusal, a failure; one that asks for too much; one that is stopped.
+    assert len(scheduled) == 6 and scheduled[0] <= 30
+    assert scheduled[4] == MOST_CHARGED > LEFT > scheduled[5] > max(scheduled[:4])
+    # Stop ends the work in the other process: 300 tokens would take minutes under the emulation.
     assert met["stopped_after"] < 30
 
 
@@ -119,11 +125,21 @@ def test_what_is_refused_or_fails_there_is_a_sentence_here_in_the_visitors_langu
     say = words("de")
     assert met["refused"] == "Es gibt keine Regel 'none' zu prüfen."
     assert "no such luck" in met["failed"] and met["failed"].startswith("Das ist fehlgeschlagen")
-    assert met["busy"].startswith("Keine GPU verfügbar: No GPU was available")
+    assert met["too_much"].startswith("Deine GPU-Zeit auf dieser Plattform reicht dafür nicht: Space app has reached")
     assert met["empty"].startswith("Schreibe zuerst einen Prompt")
     assert met["loading"] == say.error(
         specviz.SpecvizError("This page keeps the models that it started with.", "target")
     )
+
+
+def test_the_embedded_pair_asks_for_no_gpu_and_its_passes_are_prepared(host, asked, tmp_path):
+    asked.clear()
+    met = visited(host, tmp_path, "auto")
+    assert [path for path, _ in asked if path == "/schedule"] == []
+    trace = Run.from_dict(met["trace"])
+    assert trace.pair.device == "cpu" and trace.stop_reason == "length"
+    assert not met["unprepared"], "a process that lasts compiles its passes"
+    assert met["failed"].startswith("Das ist fehlgeschlagen")
 
 
 def test_a_lent_gpu_takes_no_spread_model(monkeypatch):

@@ -14,7 +14,6 @@ import gradio as gr
 
 from specviz.bench.contest import Row
 from specviz.bench.contestants import OTHERS
-from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
@@ -245,7 +244,7 @@ def machine_of(pair: ModelPair) -> str | None:
     """The name of the machine that measures; a lent GPU is known only to the call that it is lent to."""
     from specviz.bench.machine import name_of
 
-    return None if is_zero_gpu() else name_of(pair.device)
+    return None if pair.lent else name_of(pair.device)
 
 
 def _table(

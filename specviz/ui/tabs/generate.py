@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.bench.contestants import Progress
-from specviz.bench.duel import Duel, duel, runs_of
+from specviz.bench.duel import LENT_BUDGET, Duel, duel, runs_of
 from specviz.records.errors import SpecvizError
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
@@ -136,10 +136,12 @@ def _run_messages(runner: Runner, live: LiveRun, order: Order, measured: bool, v
     yield live.start()
     say = live.say
     measured = measured and order.settings.drafter is not None
-    extra_runs = runs_of(order.settings) if measured else []
+    extra_runs, extra_seconds = (runs_of(order.settings, False), LENT_BUDGET) if measured else ([], 0.0)
     note: Said = ""
     try:
-        batches: Batches[Round | Progress | Duel] = runner.batches(order, watched, measured, extra_runs=extra_runs)
+        batches: Batches[Round | Progress | Duel] = runner.batches(
+            order, watched, measured, extra_runs=extra_runs, extra_seconds=extra_seconds
+        )
         for batch in closing(batches, visit.halt):
             yield from _batch_messages(batch, live)
     except SpecvizError as error:

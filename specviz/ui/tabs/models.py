@@ -13,8 +13,9 @@ import gradio as gr
 
 from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, is_downloaded, needed_bytes, size_bytes
 from specviz.passes.roles import DRAFT, TARGET, Role
+from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.words import Bytes, Sentence, Words
+from specviz.records.words import Bytes, Sentence, Words, joined, said
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
@@ -174,7 +175,10 @@ def _changes_for(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bo
     """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
     updates = {component: update(pair) for component, update in desk.pair_updates}
-    line = as_text(desk.say.translated(pair_line(pair.info())))
+    parts = [pair_line(pair.info())]
+    if is_zero_gpu():  # first, as the line's end may be cut
+        parts.insert(0, said("models.on_lent_gpu" if pair.lent else "models.on_processor"))
+    line = as_text(desk.say.translated(joined(parts)))
     return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **updates}
 
 

@@ -65,7 +65,7 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
 
 def duel_events(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
     """Progress and, unless `halt` is set before, the finished duel."""
-    batches: Batches[Progress | Duel] = runner.batches(order, duel, True, extra_runs=runs_of(order.settings))
+    batches: Batches[Progress | Duel] = runner.batches(order, duel, True, extra_runs=runs_of(order.settings, True))
     for batch in closing(batches, halt):
         yield from batch
 
