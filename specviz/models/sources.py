@@ -146,7 +146,7 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     path = pathlib.Path(name).expanduser()
     if is_hub_id(named):
         if name.endswith(".gguf"):
-            return _gguf_source(_fetched(name, field, revision, token), field)
+            return _gguf_source(fetched_file(name, field, revision, token), field)
         model, location, options = Named(field, name), name, on_the_hub(name, field, revision, token)
     elif file := gguf_at(path, field):
         return _gguf_source(file, field)
@@ -201,7 +201,7 @@ def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
     return ModelSource(field, name, str(file.parent), options, config, stored, sampling=sampling)
 
 
-def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
+def fetched_file(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
     """The file of a repository on the Hub, in the cache: ``org/model/file.gguf``."""
     owner, model, file = name.split("/", 2)
     with explaining("configuration", Named(field, f"{owner}/{model}")):

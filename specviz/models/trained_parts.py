@@ -11,8 +11,9 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
+from specviz.models.gguf_files import gguf_at
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
-from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
+from specviz.models.sources import fetched_file, in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import FORMATS, recognise
 from specviz.parts.mtp import MtpModules
@@ -65,9 +66,12 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     """
     named = without_page(named)
     name = os.fspath(named).strip()
-    if not is_hub_id(named) or name.endswith(".gguf"):
+    if is_hub_id(named) and name.endswith(".gguf"):
+        return fetched_file(name, "draft", revision, token)
+    if not is_hub_id(named):
         path = pathlib.Path(name).expanduser()
-        return in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
+        folder = in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
+        return gguf_at(folder, "draft") or folder
     options, model = on_the_hub(name, "draft", revision, token), Named("draft", name)
 
     def fetched(*patterns: str) -> PartFiles:
