@@ -64,7 +64,7 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     Raises SpecvizError (field ``draft``) for what the Hub refuses, and, before any weights are fetched, for parts whose
     configuration says that they are not read.
     """
-    named = without_page(named)
+    named = without_page(named, "draft")
     name = os.fspath(named).strip()
     if is_hub_id(named) and name.endswith(".gguf"):
         return fetched_file(name, "draft", revision, token)
