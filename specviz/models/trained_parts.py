@@ -190,6 +190,9 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
         ) from error
 
 
+#: Which of a checkpoint's files holds which tensor.
+INDEX = "model.safetensors.index.json"
+
 #: Of families whose configuration in transformers says nothing of modules: how the patterns of names that it leaves
 #: unread begin, and some of those of the one module of Qwen3-Next, Qwen3.5 and later, a layer with full attention.
 _MODULES = ("mtp", "^mtp")
@@ -211,7 +214,15 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     if folder is None:
         return None
     names = stored_dtypes(target).keys()
-    if undescribed and not names >= _ONE_MODULE:
+    if undescribed and (missing := sorted(_ONE_MODULE - names)):
+        if len(missing) < len(_ONE_MODULE):
+            raise SpecvizError(
+                "The MTP modules of {name} lack {tensor}: a shard of the checkpoint is damaged or missing. Copy it "
+                "again.",
+                "drafter",
+                name=folder.name,
+                tensor=missing[0],
+            )
         if any(name.startswith("mtp.") for name in names):
             raise SpecvizError(
                 "transformers does not read the MTP modules of {name} ({kind}), so they draft nothing here: choose "
@@ -244,6 +255,14 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
             # To the CPU: transformers reads weights in threads of its own, where a lent GPU is not there.
             model = MtpModel.from_pretrained(source, device_map={"": torch.device("cpu")})
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        if "weights are missing" in str(error) and (folder / INDEX).is_file():
+            raise SpecvizError(
+                "The MTP modules in {folder} are not all in the files that its {index} names: fetch the whole "
+                "checkpoint again, index and shards.",
+                "drafter",
+                folder=folder,
+                index=INDEX,
+            ) from error
         raise SpecvizError(
             "The MTP modules in {folder} cannot be read: {reason}.",
             "drafter",
