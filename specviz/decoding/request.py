@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
+from specviz.models.placement import check_default_device
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
@@ -89,6 +90,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
 
     prompt: the encoded prompt of the settings, where that exists already.
     """
+    check_default_device()
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
     branches = drafter.branches(pair, settings.drafting)

@@ -93,7 +93,9 @@ def check_quantisation(source: ModelSource, device: torch.device) -> None:
         # The library's own check, on a copy because it fills in what it finds.
         quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
         quantiser.validate_environment(device_map={"": device}, weights_only=True)
-        source.unpacks = getattr(quantiser.quantization_config, "dequantize", False)
+        # transformers unpacks compressed-tensors wherever it runs them, in the first pass.
+        unpacks = method == "compressed-tensors" or getattr(quantiser.quantization_config, "dequantize", False)
+        source.unpacks = bool(unpacks)
 
 
 def try_model(model: PreTrainedModel, source: ModelSource) -> None:

@@ -12,18 +12,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, modeling_gguf_pytorch_utils
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.utils import logging
 
 from specviz.models.refusals import Named, explaining
 from specviz.records.errors import SpecvizError, first_line
 
 MAGIC = b"GGUF"
-
-# The bar that transformers shows elsewhere, and that can be turned off.
-modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 #: By the name of each sampling setting in generation_config.json, its key in the header of a GGUF file.
 GGUF_SAMPLING = {

@@ -16,6 +16,7 @@ from specviz.models.pair_passes import PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
+    check_default_device,
     dtype_named,
     half_precision,
     place_named,
@@ -95,6 +96,7 @@ def load_pair(
     if passes not in PASSES:
         values = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
         raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **values)
+    check_default_device()
     place, named_dtype = place_named(device), dtype_named(dtype)
     set_libraries_aside()
     token = token or os.environ.get("HF_TOKEN") or None
@@ -124,7 +126,8 @@ def load_pair(
     for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:
-            try_model(model, source)
+            with quietly():  # some unpack their weights now
+                try_model(model, source)
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
     with reading(sources[0]):

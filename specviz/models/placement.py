@@ -70,6 +70,18 @@ def within_reach(name: str | torch.device) -> int:
     return free_memory(device_named(name))
 
 
+def check_default_device() -> None:
+    """Raises SpecvizError (field ``device``) where tensors that name no device would not be made on the CPU, as this
+    package's are."""
+    if (device := torch.get_default_device()).type != "cpu":
+        raise SpecvizError(
+            "torch.set_default_device({device}) is in force, and specviz itself puts tensors where they belong: call "
+            "torch.set_default_device(None) first.",
+            "device",
+            device=quoted(str(device)),
+        )
+
+
 def device_named(name: str | torch.device) -> torch.device:
     """The device of this name, or the best for auto. Raises SpecvizError (field ``device``) if it cannot be used."""
     # Never "mps": exact draws need float64, which it lacks.

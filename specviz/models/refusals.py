@@ -147,8 +147,6 @@ def _about_weights(model: Named, error: BaseException) -> SpecvizError:
     text = str(error)
     if isinstance(error, damaged) or "PytorchStreamReader" in text:
         return model.complaint("The weights of {name} are damaged: download or copy them again.")
-    if "ignore_mismatched_sizes" in text:
-        return model.complaint("The weights of {name} do not have the shapes that its config.json promises.")
     if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and "no file named" in text.lower()):
         return model.complaint("{name} has no weights, or not all of them: a weight file is missing.")
     if "automatic conversion" in text:

@@ -10,6 +10,8 @@ import logging
 import os
 import pathlib
 import re
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,7 @@ import torch
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub import errors as hub
 from huggingface_hub import utils as hub_utils
+from tqdm import tqdm
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -48,8 +51,14 @@ Progress = Callable[[float, Sentence], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
 
-#: A model's page on the Hub, as it is copied from a browser.
-_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:/tree/main)?/?$")
+#: A model's page on the Hub, or one of its files, as it is copied from a browser or written for another program.
+_HUB_PAGE = re.compile(
+    r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf\.co/|huggingface\.co/|hf://)"
+    r"(?P<model>[\w.-]+/[\w.-]+)(?:/tree/main|/(?:blob|resolve)/main/(?P<file>[\w./-]+))?/?(?:\?download=true)?$"
+)
+
+#: A model's name with a quantisation, as llama.cpp and Ollama take it.
+_WITH_QUANTISATION = re.compile(r"(?:hf\.co/|huggingface\.co/)?(?P<model>[\w.-]+/[\w.-]+):[\w.-]+$")
 
 #: How the Hub's cache calls a repository's folder: ``models--org--name``.
 _REPOSITORY = "models--"
@@ -139,14 +148,14 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
 
     Raises SpecvizError (this `field`).
     """
-    named = without_page(named)
+    named = without_page(named, field)
     name = os.fspath(named).strip()
     if not name:
         raise SpecvizError("Name a model: a folder, a GGUF file or a Hub id such as Qwen/Qwen3-0.6B.", field)
     path = pathlib.Path(name).expanduser()
     if is_hub_id(named):
         if name.endswith(".gguf"):
-            return _gguf_source(_fetched(name, field, revision, token), field)
+            return _gguf_source(fetched_file(name, field, revision, token), field)
         model, location, options = Named(field, name), name, on_the_hub(name, field, revision, token)
     elif file := gguf_at(path, field):
         return _gguf_source(file, field)
@@ -178,10 +187,24 @@ def _leave_eyes_and_ears(source: ModelSource) -> None:
     source.config, source.is_text_part = text, True
 
 
-def without_page(named: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The Hub id in the address of a model's page; any other name as it is."""
-    page = _HUB_PAGE.match(os.fspath(named).strip())
-    return named if page is None else page[1]
+def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike[str]:
+    """The Hub id in the address of a model's page, and the file's in that of a GGUF file; any other name as it is.
+
+    Raises SpecvizError (this `field`) for a name that only other programs understand.
+    """
+    name = os.fspath(named).strip()
+    if (wanted := _WITH_QUANTISATION.match(name)) and not pathlib.Path(name).exists():
+        raise SpecvizError(
+            "{name} names a quantisation, as llama.cpp and Ollama do: name the file instead, {model}/FILE.gguf.",
+            field,
+            name=name,
+            model=wanted["model"],
+        )
+    page = _HUB_PAGE.match(name)
+    if page is None:
+        return named
+    file = page["file"] or ""
+    return f"{page['model']}/{file}" if file.endswith(".gguf") else page["model"]
 
 
 def is_hub_id(named: str | os.PathLike[str]) -> bool:
@@ -201,7 +224,7 @@ def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
     return ModelSource(field, name, str(file.parent), options, config, stored, sampling=sampling)
 
 
-def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
+def fetched_file(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
     """The file of a repository on the Hub, in the cache: ``org/model/file.gguf``."""
     owner, model, file = name.split("/", 2)
     with explaining("configuration", Named(field, f"{owner}/{model}")):
@@ -235,6 +258,8 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
 def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Path]:
     """The folder of the model at `path`, in transformers' format and with its weights, and the model's own name; raises
     SpecvizError for anything else."""
+    if path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _is_gzip(path)):
+        raise model.complaint("{name} is packed: unpack it, and name the folder or the GGUF file in it.")
     if path.is_file():
         raise model.complaint(
             "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights."
@@ -266,6 +291,11 @@ def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Pa
             file=foreign.name,
         )
     return model, path
+
+
+def _is_gzip(path: pathlib.Path) -> bool:
+    with path.open("rb") as opened:
+        return opened.read(2) == b"\x1f\x8b"
 
 
 def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
@@ -383,9 +413,13 @@ def quietly() -> Iterator[None]:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     hub_utils.disable_progress_bars()
+    whole = tqdm.__init__
+    # Libraries that unpack weights have bars of their own, which ask for themselves whether to be shown.
+    tqdm.__init__ = lambda bar, *arguments, **options: whole(bar, *arguments, **options | {"disable": True})
     try:
         yield
     finally:
+        tqdm.__init__ = whole
         transformers_logging.set_verbosity(verbosity)
         spreading.setLevel(level)
         if bars:

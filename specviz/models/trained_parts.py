@@ -11,8 +11,9 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
+from specviz.models.gguf_files import gguf_at
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
-from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
+from specviz.models.sources import fetched_file, in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import FORMATS, recognise
 from specviz.parts.mtp import MtpModules
@@ -63,11 +64,14 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     Raises SpecvizError (field ``draft``) for what the Hub refuses, and, before any weights are fetched, for parts whose
     configuration says that they are not read.
     """
-    named = without_page(named)
+    named = without_page(named, "draft")
     name = os.fspath(named).strip()
-    if not is_hub_id(named) or name.endswith(".gguf"):
+    if is_hub_id(named) and name.endswith(".gguf"):
+        return fetched_file(name, "draft", revision, token)
+    if not is_hub_id(named):
         path = pathlib.Path(name).expanduser()
-        return in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
+        folder = in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
+        return gguf_at(folder, "draft") or folder
     options, model = on_the_hub(name, "draft", revision, token), Named("draft", name)
 
     def fetched(*patterns: str) -> PartFiles:
@@ -186,6 +190,9 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
         ) from error
 
 
+#: Which of a checkpoint's files holds which tensor.
+INDEX = "model.safetensors.index.json"
+
 #: Of families whose configuration in transformers says nothing of modules: how the patterns of names that it leaves
 #: unread begin, and some of those of the one module of Qwen3-Next, Qwen3.5 and later, a layer with full attention.
 _MODULES = ("mtp", "^mtp")
@@ -207,7 +214,15 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     if folder is None:
         return None
     names = stored_dtypes(target).keys()
-    if undescribed and not names >= _ONE_MODULE:
+    if undescribed and (missing := sorted(_ONE_MODULE - names)):
+        if len(missing) < len(_ONE_MODULE):
+            raise SpecvizError(
+                "The MTP modules of {name} lack {tensor}: a shard of the checkpoint is damaged or missing. Copy it "
+                "again.",
+                "drafter",
+                name=folder.name,
+                tensor=missing[0],
+            )
         if any(name.startswith("mtp.") for name in names):
             raise SpecvizError(
                 "transformers does not read the MTP modules of {name} ({kind}), so they draft nothing here: choose "
@@ -240,6 +255,14 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
             # To the CPU: transformers reads weights in threads of its own, where a lent GPU is not there.
             model = MtpModel.from_pretrained(source, device_map={"": torch.device("cpu")})
     except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        if "weights are missing" in str(error) and (folder / INDEX).is_file():
+            raise SpecvizError(
+                "The MTP modules in {folder} are not all in the files that its {index} names: fetch the whole "
+                "checkpoint again, index and shards.",
+                "drafter",
+                folder=folder,
+                index=INDEX,
+            ) from error
         raise SpecvizError(
             "The MTP modules in {folder} cannot be read: {reason}.",
             "drafter",

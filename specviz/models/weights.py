@@ -91,6 +91,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: i
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
     # Only the end tokens of its own settings: `generate` would fill in the others.
+    options["ignore_mismatched_sizes"] = True  # they are refused by name below
     options["generation_config"] = GenerationConfig(eos_token_id=generation_settings(source).get("eos_token_id"))
     if source.is_text_part:
         options["key_mapping"] = _TEXT_PART_NAMES
@@ -110,6 +111,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: i
     stays_on_cpu = read_to.type == "cpu" and not source.quantised and not place.spread
     reading = unmapped() if stays_on_cpu else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
+        _refuse_empty(source)
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
         if stays_on_cpu:
             _align(model)
@@ -142,6 +144,9 @@ _HARMLESS = re.compile(
     r"|(^|\.)v_head\."  # the value of a state, for reinforcement learning
 )
 
+#: What peft adds to a model, until it is merged.
+_ADAPTER = re.compile(r"(^|\.)(lora_[AB]|lora_embedding_[AB]|base_layer|modules_to_save|base_model\.model)(\.|$)")
+
 #: The dtypes in which weights are stored unless they are quantised, by their names in safetensors.
 _STORED = {"F64", "F32", "F16", "BF16"}
 
@@ -149,6 +154,20 @@ _STORED = {"F64", "F32", "F16", "BF16"}
 def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: dict[str, Any]) -> None:
     """Raises SpecvizError for weights that are not this architecture's: some are missing, left over, or codes for
     other numbers."""
+    adapters = sorted(key for key in report["unexpected_keys"] if _ADAPTER.search(key))
+    if adapters:
+        raise source.complaint(
+            "{name} still has an adapter in it ({first}): merge it (peft's merge_and_unload), save the result, and "
+            "name its folder.",
+            first=adapters[0],
+        )
+    for tensor, found, wanted in sorted(report["mismatched_keys"]):
+        raise source.complaint(
+            "{tensor} in {name} has the shape {found}, but its config.json promises {wanted}.",
+            tensor=tensor,
+            found=list(found),
+            wanted=list(wanted),
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise source.complaint(
@@ -183,6 +202,19 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
                 first=name,
                 dtype=dtype,
             )
+
+
+def _refuse_empty(source: ModelSource) -> None:
+    """Raises SpecvizError for tensors without numbers, which safetensors itself would call damaged."""
+    for file in sorted(pathlib.Path(source.location).glob("model*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            for tensor in opened.keys():  # noqa: SIM118
+                if 0 in opened.get_slice(tensor).get_shape():
+                    raise source.complaint(
+                        "{tensor} in {name} is empty, as DeepSpeed's ZeRO leaves weights that lie on other machines: "
+                        "gather them (zero_to_fp32.py), and name the folder with the result.",
+                        tensor=tensor,
+                    )
 
 
 def stored_dtypes(model: PreTrainedModel) -> dict[str, str]:

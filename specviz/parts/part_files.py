@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from specviz.parts.gguf_parts import GgufPart, is_gguf, reader_is_missing
 from specviz.records.errors import SpecvizError, first_line, quoted
 
 #: Pickled tensors, as torch saves them: of whole models, and of heads alone. Beside them lie what trainers pickle.
@@ -47,17 +48,20 @@ _CODE = re.compile(r"GLOBAL ([\w.]+)")
 
 @dataclass(frozen=True, eq=False)
 class PartFiles:
-    """A folder that may hold a trained part. Its weights are read only when they are asked for."""
+    """A folder, or a GGUF file, that may hold a trained part. Its weights are read only when they are asked for."""
 
     folder: pathlib.Path
     settings: dict[str, Any]  # its config.json; empty if there is none that can be read
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors in the files, by their names
     flaw: SpecvizError | None = None  # why one of the files cannot be read; it has no shapes then
     names: Mapping[str, str] | None = None  # those in the files, by the names of `shapes`; None: the same
+    packed: GgufPart | None = None  # of a GGUF file
 
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
-        """What lies in `folder`."""
+        """What lies in `folder`, or in the GGUF file of that name."""
+        if is_gguf(folder):
+            return cls(folder, {})._unpacked()
         files, flaw = cls(folder, settings_in(folder)), None
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files._weights():
@@ -66,6 +70,26 @@ class PartFiles:
             except SpecvizError as error:
                 flaw = error.at("draft")  # without the frames that hold on to it
         return replace(files, shapes=shapes, flaw=flaw)
+
+    def _unpacked(self) -> PartFiles:
+        """What the GGUF file holds; nothing if that is a model."""
+        if reader_is_missing():
+            return self  # said of models and parts alike, where a model is looked for
+        try:
+            with self._explaining(self.folder):
+                packed = GgufPart(self.folder)
+                files = self
+                if packed.is_part:
+                    files = replace(self, settings=packed.settings, shapes=packed.shapes, packed=packed)
+        except SpecvizError as error:
+            return replace(self, flaw=error.at("draft"))
+        if files.packed is None or not packed.stretches:
+            return files
+        flaw = self.complaint(
+            "{folder} scales its positions in a way that is lost when a GGUF file is unpacked: name the part that it "
+            "was made from."
+        )
+        return replace(files, flaw=flaw)
 
     def setting(self, *names: str, default: Any = None) -> Any:
         """The first of these settings that is there: at the top, or in one of the blocks that formats have for them.
@@ -112,6 +136,9 @@ class PartFiles:
         Raises SpecvizError (field ``draft``) for damaged files, and for weights that are not numbers.
         """
         tensors: dict[str, Tensor] = {}
+        if self.packed is not None:
+            with self._explaining(self.folder):
+                tensors |= {name: self.packed.tensor(name) for name in self.packed.shapes}
         for file in self._weights():
             with self._explaining(file):
                 if file.suffix == ".safetensors":
@@ -129,6 +156,9 @@ class PartFiles:
     def tensor(self, name: str) -> Tensor:
         """One of the weights by its name, on the CPU. Raises as `tensors`."""
         stored = name if self.names is None else self.names[name]
+        if self.packed is not None:
+            with self._explaining(self.folder):
+                return self.packed.tensor(stored)
         for file in self._weights():
             if file.suffix == ".safetensors":
                 with self._explaining(file), safe_open(file, "pt") as opened:
@@ -166,6 +196,12 @@ class PartFiles:
         except Exception as error:
             # Damaged pickles fail in any way; of torch's message only the reason is wanted.
             facts = {"file": file.name, "reason": first_line(error.__context__ or error)}
+            if isinstance(error, NotImplementedError):
+                raise self.complaint(
+                    "{file} has weights in codes that the package gguf cannot unpack: name the file in another "
+                    "quantisation, such as Q8_0 ({reason}).",
+                    **facts,
+                ) from error
             if is_pointer(file):
                 raise self.complaint(
                     "{file} in {folder} is only a pointer of Git LFS: fetch the file itself with git lfs pull.", **facts

@@ -6,6 +6,7 @@ An MTP head trained afterwards is tested among all drafters.
 
 import copy
 import dataclasses
+import json
 import types
 from functools import lru_cache
 
@@ -181,6 +182,28 @@ def test_modules_that_cannot_be_read_are_refused_by_name(tmp_path):
         load_mtp_modules(pair.target)
     save_file({name: one for name, one in weights.items() if f"layers.{LAYERS}." not in name}, file, {"format": "pt"})
     assert specviz.load_pair(folder, device="cpu").flaws == {}, "a checkpoint without modules has no such part"
+
+
+def test_a_tensor_that_a_hybrids_module_lacks_is_named(tmp_path):
+    folder = save_with_modules(tmp_path, "qwen3_5")
+    weights = load_file(file := folder / "model.safetensors")
+    del weights["mtp.fc.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    flaw = specviz.load_pair(folder, device="cpu").flaws["mtp"]
+    assert "lack mtp.fc.weight" in str(flaw) and "Copy it again" in str(flaw)
+
+
+def test_modules_in_a_shard_that_the_index_does_not_name_lead_to_the_index(tmp_path):
+    folder = save_with_modules(tmp_path, "glm4_moe")
+    weights, shards = load_file(folder / "model.safetensors"), [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    (folder / "model.safetensors").unlink()
+    modules = {name for name in weights if f"layers.{LAYERS}." in name}
+    for shard, inside in zip(shards, (weights.keys() - modules, modules), strict=True):
+        save_file({name: weights[name] for name in inside}, folder / shard, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(sorted(weights.keys() - modules), shards[0])}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    flaw = specviz.load_pair(folder, device="cpu").flaws["mtp"]
+    assert "model.safetensors.index.json names: fetch the whole checkpoint again" in str(flaw)
 
 
 def test_modules_that_transformers_does_not_know_are_named(tmp_path):

@@ -1,17 +1,19 @@
 """Pairs larger than one device, and packed ones: what they write is what the same weights write on one device."""
 
 import tempfile
+import types
 
 import pytest
 import torch
 from refusal import refusal
 from safetensors.torch import load_file, save_file
 from tiny import RECIPES, byte_tokenizer, edit_config, save_model, save_pair, stirred, tiny_model, tiny_pair
+from tqdm import tqdm
 from transformers import LlamaConfig
 
 import specviz
 from specviz.bench.machine import model_size
-from specviz.models import placement, sources
+from specviz.models import checks, placement, sources
 from specviz.models import weights as model_weights
 from specviz.models.loading import load_pair
 from specviz.models.pass_timer import PassTimer
@@ -213,6 +215,26 @@ def test_a_quantised_checkpoint_loads_by_its_own_configuration_and_keeps_its_dty
     for temperature in (0.0, 1.0):
         sampling = specviz.SamplingParams(temperature)
         assert specviz.run(pair, PROMPT, drafter="early_exit", sampling=sampling, max_new_tokens=8).text
+
+
+@pytest.mark.parametrize(("method", "unpacked"), [("compressed-tensors", True), ("gptq", False)])
+def test_what_transformers_unpacks_is_reckoned_unpacked(method, unpacked, tmp_path, monkeypatch):
+    folder = save_model(tmp_path / "model", tiny_model("llama"))
+    source = sources.find_model(folder, "target", None, None)
+    source.config.quantization_config = {"quant_method": method}
+    quantiser = types.SimpleNamespace(quantization_config=None, validate_environment=lambda **_: None)
+    monkeypatch.setattr(checks.AutoHfQuantizer, "from_config", lambda *_, **__: quantiser)
+    checks.check_quantisation(source, torch.device("cpu"))
+    expected = source.parameters * source.config.dtype.itemsize if unpacked else source._file_bytes
+    assert source.weight_bytes(torch.float32) == expected != 0
+
+
+def test_no_librarys_bar_is_seen_while_models_load(capfd):
+    with sources.quietly():
+        assert list(tqdm(range(2), disable=False)) == [0, 1]
+    assert capfd.readouterr().err == ""
+    assert list(tqdm(range(2), desc="afterwards")) == [0, 1]
+    assert "afterwards" in capfd.readouterr().err
 
 
 def test_a_packed_weight_counts_as_what_a_pass_reads(monkeypatch):

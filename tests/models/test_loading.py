@@ -486,3 +486,15 @@ def test_models_may_be_read_at_the_same_time():
     for read in reads:
         read.__exit__(None, None, None)
     assert modeling_utils.safe_open is safe_open, "afterwards transformers reads as it did before"
+
+
+def test_a_default_device_of_torchs_is_refused_before_anything_is_made_there(saved):
+    pair = tiny_pair("llama")
+    torch.set_default_device("meta")
+    try:
+        with refused("device", "set_default_device\\(None\\) first"):
+            load_pair(*saved)
+        with refused("device", "set_default_device"):
+            specviz.run(pair, [3, 5, 7])
+    finally:
+        torch.set_default_device(None)

@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING, BertConfig, T5Config, ViTConfig
 from transformers.models.llama.modeling_llama import LlamaModel
 
 from specviz.models.loading import load_pair
+from specviz.models.sources import without_page
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 
@@ -92,6 +93,17 @@ def with_tensor(name: str, tensor: torch.Tensor):
     return change
 
 
+def with_an_adapter(folder: pathlib.Path) -> None:
+    """As peft names everything of a model that it was added to."""
+    weights = load_file(folder / "model.safetensors")
+    named = {f"base_model.model.{name}": weight for name, weight in weights.items() if "q_proj" not in name}
+    for name, weight in weights.items():
+        if "q_proj" in name:
+            layer = f"base_model.model.{name.removesuffix('.weight')}"
+            named |= {f"{layer}.base_layer.weight": weight, f"{layer}.lora_A.default.weight": torch.ones(4, 48)}
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
+
+
 ATTENTION, UP = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj.weight"
 BROKEN_CONFIGS = (b"{", b"[]", b"{}", b"\xed\xa0", b'{"model_type": "llama", "hidden_size": "x"}')
 
@@ -105,18 +117,24 @@ DAMAGES = [
     (without("model.safetensors"), "has no weights"),
     *((cut(kept), "The weights of copy are damaged") for kept in (0, 100, 5000)),
     (replaced("pytorch_model.bin", b"garbage" * 100), "damaged"),
-    (configured(intermediate_size=64), "shapes"),
+    (
+        configured(intermediate_size=64),
+        "mlp.down_proj.weight in copy has the shape [48, 96], but its config.json promises [48, 64]",
+    ),
+    (with_tensor(UP, torch.zeros(0)), f"{UP} in copy is empty, as DeepSpeed's ZeRO leaves weights"),
+    (with_an_adapter, "still has an adapter in it (base_model.model."),
     (configured(num_hidden_layers=3, layer_types=None), "incomplete"),
     (configured(num_hidden_layers=1, layer_types=None), "(9 in all)"),
     *(
         (with_tensor(name, torch.ones(48)), f"(llama) has no place for, such as {name} (1 in all)")
-        for name in (f"{ATTENTION}.weight_scale", f"{ATTENTION}.bias", "model.layers.0.mlp.up_proj.lora_A.weight")
+        for name in (f"{ATTENTION}.weight_scale", f"{ATTENTION}.bias")
     ),
     *(
         (with_tensor(UP, torch.zeros(96, 48).to(dtype)), f"stores {UP} as ")
         for dtype in (torch.float8_e4m3fn, torch.int8)
     ),
     (write("adapter_config.json", b"{}"), "merge it into its model"),
+    (with_tensor("model.layers.0.mlp.up_proj.lora_A.weight", torch.ones(48)), "still has an adapter in it"),
     (without("tokenizer.json", "tokenizer_config.json"), "has no tokenizer"),
     (write("tokenizer.json", b'{"a": 1}'), "tokenizer"),
     *((write("generation_config.json", text), "generation_config.json of copy is damaged") for text in (b"{", b"[1]")),
@@ -218,3 +236,29 @@ def test_a_model_that_raises_over_a_text(folder, monkeypatch):
 
     monkeypatch.setattr(LlamaModel, "forward", forward)
     assert "copy (llama) cannot read a text: index 64 is out of bounds" in refusal(folder)
+
+
+@pytest.mark.parametrize("field", ["target", "draft"])
+def test_a_quantisation_after_a_colon_leads_to_the_file(saved, field):
+    for name in ("unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "hf.co/unsloth/Qwen3-0.6B-GGUF:Q8_0"):
+        named = [name] if field == "target" else [saved, name]
+        assert "unsloth/Qwen3-0.6B-GGUF/FILE.gguf" in refusal(*named, field=field)
+
+
+@pytest.mark.parametrize("pack", ["zip", "gztar", "tar"])
+def test_a_packed_model_is_to_be_unpacked(folder, tmp_path, pack):
+    assert "is packed: unpack it" in refusal(pathlib.Path(shutil.make_archive(tmp_path / "model", pack, folder)))
+
+
+def test_addresses_of_files_and_pages_are_the_models():
+    for begins in ("https://huggingface.co/", "https://hf.co/", "hf.co/", "hf://", "huggingface.co/"):
+        assert without_page(f"{begins}org/model", "target") == "org/model"
+    for kind in ("blob", "resolve"):
+        page = f"https://huggingface.co/org/model/{kind}/main/"
+        assert (
+            without_page(f"{page}folder/model-Q4_K_M.gguf?download=true", "target")
+            == "org/model/folder/model-Q4_K_M.gguf"
+        )
+        assert without_page(f"{page}model.safetensors", "target") == "org/model"
+    for name in ("org/model", "./folder", "https://example.org/org/model", "https://huggingface.co/org/model/tree/old"):
+        assert without_page(name, "target") == name

@@ -20,6 +20,7 @@ from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair
 from specviz.models.token_texts import Detokenizer
+from specviz.records.assets import WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
@@ -280,6 +281,19 @@ def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_runs(live):
     choose(page, prompt="Once")
     page.get_by_role("button", name=words()("page.go")).click()
     finish(page)
+
+
+def test_a_folder_that_is_opened_without_a_server_says_what_it_needs(browser, tmp_path):
+    for file in ("index.html", "web/colours.css", "web/shared/page.css", "web/static/page.css", "web/static/page.js"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        source = WEB / "static" / "index.html" if file == "index.html" else WEB / file.removeprefix("web/")
+        (tmp_path / file).write_bytes(source.read_bytes())
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((tmp_path / "index.html").as_uri())
+        for language in ("en", "de"):
+            expect(page.locator(f"p:lang({language})")).to_contain_text("python -m http.server")
+            expect(page.locator(f"p:lang({language})")).to_be_visible()
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):

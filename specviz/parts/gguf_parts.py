@@ -1,0 +1,200 @@
+"""Trained parts in GGUF files, as llama.cpp's converter writes them, read as the published files they were made from.
+
+A table gives each tensor and each setting the name that it has there; from then on they are read like any other part
+of that format. Codes of few bits are unpacked by the package `gguf`. Sources: conversion/llama.py and qwen.py of
+llama.cpp (build b11434) write them, src/models/eagle3.cpp and dflash.cpp read them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader, ReaderTensor
+
+#: How a GGUF file begins.
+MAGIC = b"GGUF"
+
+#: Names of tensors, less ``.weight`` or ``.bias``: of all parts, of each layer, and what an architecture has besides.
+_WHOLE = {"token_embd": "embed_tokens", "output": "lm_head", "output_norm": "norm", "fc": "fc"}
+_LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
+_LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+_LAYER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+_ONLY_IN = {
+    "eagle3": {"enc.output_norm": "input_norm", "attn_norm_2": "hidden_norm"},
+    "dflash": {
+        "enc.output_norm": "hidden_norm",
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "markov_w1": "markov_head.markov_w1",
+        "markov_w2": "markov_head.markov_w2",
+        "conf_proj": "confidence_head.proj",
+        "attn_conv_base": "attention_conv.base_kernel",
+        "attn_conv_proj": "attention_conv.kernel_projection",
+        "ffn_conv_base": "mlp_conv.base_kernel",
+        "ffn_conv_proj": "mlp_conv.kernel_projection",
+        "selector_predecessor": "candidate_selector.predecessor_codebook",
+        "selector_successor": "candidate_selector.successor_codebook",
+        "selector_hidden": "candidate_selector.hidden_projection",
+    },
+}
+
+#: What is no layer's weight in a published file has no ``.weight`` there.
+_BARE = ("base_kernel", "_codebook")
+
+#: Settings of the layers, by what a header calls them after its architecture.
+_SIZES = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+_FURTHER = {
+    "eagle3": {
+        "target_layers": "eagle_aux_hidden_state_layer_ids",
+        "target_hidden_size": "target_hidden_size",
+        "norm_before_residual": "norm_before_residual",
+    },
+    "dflash": {
+        "block_size": "block_size",
+        "sample_from_anchor": "sample_from_anchor",
+        "embedding_scale": "input_embedding_scale",
+        "logit_scale": "output_multiplier",
+        "final_logit_softcapping": "final_logit_softcapping",
+        **{name: name for name in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")},
+    },
+}
+
+
+def is_gguf(file: pathlib.Path) -> bool:
+    """Whether a file begins like a GGUF file."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(MAGIC)) == MAGIC
+
+
+class GgufPart:
+    """A GGUF file with a trained part. Raises whatever the package `gguf` does for a damaged one."""
+
+    def __init__(self, file: pathlib.Path):
+        import gguf
+
+        self.reader: GGUFReader = gguf.GGUFReader(file)
+        self.kind = str(self._of_header("general.architecture"))
+
+    @property
+    def is_part(self) -> bool:
+        """False for a model."""
+        return self.kind in _ONLY_IN
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """As in the config.json that it was made from."""
+        settings = {name: self._setting(key) for key, name in (_SIZES | _FURTHER[self.kind]).items()}
+        settings |= {"architectures": [self._class()], "vocab_size": self._vocab_size(), "attention_bias": False}
+        settings["rope_parameters"] = {"rope_type": "default", "rope_theta": settings.pop("rope_theta")}
+        if self.kind == "eagle3":
+            # Hidden states are numbered as speculators does.
+            return settings | {"speculators_model_type": "eagle3", "draft_vocab_size": self._rows("output")}
+        return settings | self._block_settings()
+
+    def _class(self) -> str:
+        """What a part like this calls itself as a published file."""
+        if self.kind == "eagle3":
+            return "LlamaForCausalLMEagle3"
+        if self._setting("selector_rank"):
+            return "DFlash2DraftModel"
+        return "DFlashDraftModel" if self._setting("sample_from_anchor") is None else "Qwen3DSparkModel"
+
+    @property
+    def stretches(self) -> bool:
+        """Whether positions are scaled, or not all of a head turns with them: such files say that in their own way."""
+        turned, size = self._setting("rope.dimension_count"), self._setting("attention.key_length")
+        scaled = self._setting("rope.scaling.type") not in (None, "none") or any(
+            "rope_f" in name for name in self.tensors
+        )
+        return scaled or (turned or size) != size
+
+    def _block_settings(self) -> dict[str, Any]:
+        """Of a block drafter, what is not called otherwise alone."""
+        layers = self._setting("target_layers") or []
+        settings: dict[str, Any] = {"target_layer_ids": [layer - 1 for layer in layers]}
+        settings["mask_token_id"] = self._of_header("tokenizer.ggml.mask_token_id")
+        settings["is_causal"] = bool(self._setting("attention.causal"))
+        if window := self._setting("attention.sliding_window"):
+            slides = self._setting("attention.sliding_window_pattern")
+            settings["sliding_window"] = window
+            settings["layer_types"] = [f"{'sliding' if slide else 'full'}_attention" for slide in slides]
+        return settings
+
+    @functools.cached_property
+    def tensors(self) -> Mapping[str, ReaderTensor]:
+        """What is stored, by its published name."""
+        return {self._name_of(tensor.name): tensor for tensor in self.reader.tensors}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the tensors, by their published names."""
+        return {name: tuple(map(int, reversed(stored.shape))) for name, stored in self.tensors.items()}
+
+    def tensor(self, name: str) -> Tensor:
+        """One of the tensors by its published name, unpacked, in float32 or int64."""
+        from gguf import dequantize
+
+        stored, shape = self.tensors[name], self.shapes[name]
+        if name == "d2t":  # of the target's ids here, of distances to them there
+            ids = torch.from_numpy(stored.data.copy()).long()
+            return ids - torch.arange(len(ids))
+        tensor = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy()).float().reshape(shape)
+        if self.kind == "eagle3" and re.search(r"self_attn\.[qk]_proj", name):
+            return self._in_halves(name, tensor)
+        return tensor
+
+    def _in_halves(self, name: str, tensor: Tensor) -> Tensor:
+        """Queries and keys turn in pairs of neighbouring rows for llama.cpp, and in two halves for transformers."""
+        heads = self._setting("attention.head_count" if "q_proj" in name else "attention.head_count_kv")
+        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
+
+    def _name_of(self, stored: str) -> str:
+        """blk.3.attn_q.weight → layers.3.self_attn.q_proj.weight; what is unknown keeps its name, and is refused."""
+        parts = re.fullmatch(r"(blk\.(\d+)\.)?(.+?)(\.weight|\.bias)?", stored)
+        assert parts is not None, "whatever it is called"
+        _, layer, own, kind = parts.groups(default="")
+        name = (_WHOLE | _LAYER | _ONLY_IN[self.kind]).get(own)
+        if name is None:
+            return stored
+        return f"{f'layers.{layer}.' if layer else ''}{name}{'' if name.endswith(_BARE) else kind}"
+
+    def _rows(self, name: str) -> int | None:
+        return next((int(tensor.shape[1]) for tensor in self.reader.tensors if tensor.name == f"{name}.weight"), None)
+
+    def _vocab_size(self) -> int | None:
+        """The target's: of the embeddings, or of the tokens that the file lists."""
+        tokens = self.reader.get_field("tokenizer.ggml.tokens")
+        return self._rows("token_embd") or self._setting("vocab_size") or (len(tokens.data) if tokens else None)
+
+    def _setting(self, key: str) -> Any:
+        return self._of_header(f"{self.kind}.{key}")
+
+    def _of_header(self, key: str) -> Any:
+        field = self.reader.get_field(key)
+        return None if field is None else field.contents()
+
+
+def reader_is_missing() -> bool:
+    """Whether the package that reads GGUF files is not there."""
+    return importlib.util.find_spec("gguf") is None

@@ -1,0 +1,127 @@
+"""Trained parts in GGUF: they draft what the published files draft that llama.cpp's own converter made them from.
+
+The files in data/gguf_parts were written by its convert_hf_to_gguf.py (build b11434, --outtype f32) from what `WRITTEN`
+writes for the target of these tests.
+"""
+
+import pathlib
+from collections.abc import Callable
+from functools import partial
+
+import gguf
+import pytest
+import torch
+from block_checkpoints import LAYOUTS, write_block
+from eagle3_heads import write_eagle3
+from refusal import refused
+from tiny import save_pair
+from transformers import PreTrainedModel
+
+import specviz
+from specviz.models.pair import ModelPair
+from specviz.parts.gguf_parts import GgufPart
+from specviz.records.settings import SamplingParams
+
+DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
+
+#: By a file's name, what writes the published one.
+WRITTEN: dict[str, Callable[[pathlib.Path, PreTrainedModel], object]] = {
+    "eagle3": partial(
+        write_eagle3, speculators_model_type="eagle3", eagle_aux_hidden_state_layer_ids=[0, 1, 2]
+    ),  # a smaller vocabulary
+    "dflash": partial(write_block, layout=LAYOUTS["DFlash z-lab, sliding both ways"]),
+    "dflash2": partial(write_block, layout=LAYOUTS["DFlash2"]),
+    "dspark": partial(write_block, layout=LAYOUTS["DSpark DeepSpec"]),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory) -> pathlib.Path:
+    return save_pair(tmp_path_factory.mktemp("pair"), "llama", noise=0.15)[0]
+
+
+def loaded(target: pathlib.Path, *drafts: pathlib.Path) -> ModelPair:
+    return specviz.load_pair(target, drafts, device="cpu", dtype="float32", passes="plain")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, tmp_path):
+    WRITTEN[name](tmp_path, loaded(target).target)
+    published, converted = loaded(target, tmp_path), loaded(target, DATA / f"{name}.gguf")
+    ((drafter, part),) = converted.parts.items()
+    assert part.facts() == published.parts[drafter].facts()
+    for temperature in (0, 2):
+        settings = {"drafter": drafter, "num_draft_tokens": 3, "max_new_tokens": 40, "seed": 3}
+        settings["sampling"] = SamplingParams(temperature)
+        here, there = (specviz.run(pair, [3, 5, 7, 11], **settings) for pair in (converted, published))
+        assert [round_.drafted for round_ in here.rounds] == [round_.drafted for round_ in there.rounds]
+        assert here.token_ids == there.token_ids and any(round_.drafted for round_ in here.rounds)
+
+
+def repacked(name: str, file: pathlib.Path, kind: str = "F32", **header: object) -> pathlib.Path:
+    """A copy of one of the files with its matrices in codes of this kind, where their rows allow it, and other values
+    in its header; None leaves one out."""
+    reader, code = gguf.GGUFReader(DATA / f"{name}.gguf"), gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(file, str(reader.get_field("general.architecture").contents()))
+    changes = {key.replace("__", "."): value for key, value in header.items()}
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")) and key not in changes:
+            inner = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], inner)
+    for key, value in changes.items():
+        if value is not None:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    for tensor in reader.tensors:
+        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % 32 == 0 and kind != "F32"
+        data = gguf.quants.quantize(tensor.data, code) if whole else tensor.data
+        writer.add_tensor(tensor.name, data, raw_dtype=code if whole else tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16", "F16"])
+def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
+    file = repacked("dspark", tmp_path / "part.gguf", kind)
+    exact, code = GgufPart(DATA / "dspark.gguf"), gguf.GGMLQuantizationType[kind]
+    part = loaded(target, file).parts["parallel"]
+    packed = [name for name, stored in GgufPart(file).tensors.items() if stored.tensor_type == code]
+    assert len(packed) == 3
+    for name, weight in part.named_parameters():
+        expected = exact.tensor(name)
+        if name in packed:
+            codes = gguf.quants.quantize(expected.numpy(), code)
+            expected = torch.from_numpy(gguf.quants.dequantize(codes, code)).reshape(expected.shape)
+        torch.testing.assert_close(weight, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"eagle3__rope__scaling__type": "yarn"}, "scales its positions"),
+        ({"eagle3__target_layers": None}, "made for another target"),
+        ({"eagle3__target_hidden_size": 64}, "made for another target"),
+        ({"eagle3__embedding_length": None}, "has the shape"),
+    ],
+)
+def test_a_part_that_does_not_fit_or_would_draft_otherwise_is_refused(changes, sentence, target, tmp_path):
+    with refused("draft", sentence):
+        loaded(target, repacked("eagle3", tmp_path / "part.gguf", **changes))
+
+
+def test_codes_that_cannot_be_unpacked_are_not_called_damaged(target, monkeypatch):
+    def cannot(*_):
+        raise NotImplementedError("Quantization for NVFP4 is not yet implemented")
+
+    monkeypatch.setattr(gguf, "dequantize", cannot)
+    with refused("draft", "cannot unpack: .* Q8_0"):
+        loaded(target, DATA / "eagle3.gguf")
+
+
+def test_a_file_that_was_cut_short_is_named(target, tmp_path):
+    whole = (DATA / "eagle3.gguf").read_bytes()
+    (cut := tmp_path / "cut.gguf").write_bytes(whole[: len(whole) // 2])
+    with refused("draft", "cut.gguf"):
+        loaded(target, cut)
