@@ -22,6 +22,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
+from specviz.ui.deployment import hub_page
 from specviz.ui.routes.lessons import Lessons, lesson_routes
 from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
@@ -52,6 +53,20 @@ STARTED = secrets.token_hex(8)
 #: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
 #: languages.
 NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
+
+
+def hub_link() -> str:
+    """For the head of a page on a Space: where links to it lead (assets/web/shared/spot.js), and a script that goes on
+    to the language that such a link asks for. Empty elsewhere."""
+    hub, (_, *further) = hub_page(), LANGUAGES
+    if hub is None:
+        return ""
+    return f"""<meta name="specviz-hub" content="{html.escape(hub)}"><script>{{
+const lang = new URLSearchParams(location.search).get("lang");
+if ({json.dumps(further)}.includes(lang) && !location.pathname.split("/").includes(lang)) {{
+  location.replace(lang + location.search + location.hash);
+}}
+}}</script>"""
 
 
 #: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
