@@ -25,7 +25,7 @@ REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf-8")
 #: What ZeroGPU takes, oldest first, under Python 3.12 (docs/deploying.md names the source).
 ZERO_GPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 #: torch's releases.
-TORCH = ("2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0")
+TORCH = ("2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1")
 
 #: Bytes above which a file belongs into Git LFS, or elsewhere.
 LARGEST = 9 * 1000 * 1000
