@@ -55,20 +55,6 @@ STARTED = secrets.token_hex(8)
 NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
 
 
-def hub_link() -> str:
-    """For the head of a page on a Space: where links to it lead (assets/web/shared/spot.js), and a script that goes on
-    to the language that such a link asks for. Empty elsewhere."""
-    hub, (_, *further) = hub_page(), LANGUAGES
-    if hub is None:
-        return ""
-    return f"""<meta name="specviz-hub" content="{html.escape(hub)}"><script>{{
-const lang = new URLSearchParams(location.search).get("lang");
-if ({json.dumps(further)}.includes(lang) && !location.pathname.split("/").includes(lang)) {{
-  location.replace(lang + location.search + location.hash);
-}}
-}}</script>"""
-
-
 #: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
 LATER = ("compare/", "lossless/", "race/", "served/", "server/", "why/")
 
@@ -358,6 +344,22 @@ const alone = (yes) => document.documentElement.classList.toggle("sv-embedded", 
 alone(embedded);
 addEventListener("beforeprint", () => alone(true));
 addEventListener("afterprint", () => alone(embedded));"""
+
+
+def hub_link() -> str:
+    """On a Space, a script that names its page on the hub, through which links lead (assets/web/shared/spot.js), and
+    that goes on to the language which such a link asks for. It comes with a component, so that it runs however Gradio
+    renders the page.
+    """
+    hub, (_, *further) = hub_page(), LANGUAGES
+    if hub is None:
+        return ""
+    return f"""
+document.documentElement.dataset.hub = {json.dumps(hub)};
+const asked = new URLSearchParams(location.search).get("lang");
+if ({json.dumps(further)}.includes(asked) && !location.pathname.split("/").includes(asked)) {{
+  location.replace(asked + location.search + location.hash);
+}}"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

@@ -129,7 +129,8 @@ def _languages_and_line(line: str, say: Words) -> gr.Markdown:
         for language, name in LANGUAGES.items()
         if language != say.language
     ]
-    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=components.page_names(say), elem_classes=["sv-languages"])
+    named = components.page_names(say) + components.hub_link()
+    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=named, elem_classes=["sv-languages"])
     return gr.Markdown(components.as_text(line), elem_classes=["sv-pair"])
 
 
@@ -180,8 +181,7 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
         "middleware": [Middleware(LinkPreview)],
         "exception_handlers": {TypeError: refuse_parameters},
     }
-    head = components.NO_ROUTES + components.hub_link() + components.preloads()
-    look = {"css": components.page_css(), "head": head, "footer_links": ["api"]}
+    look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     options |= {"show_error": True, "state_session_capacity": REMEMBERED}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)

@@ -4,14 +4,13 @@
 /** @typedef {import("../run/types.js").Spot} Spot */
 
 /**
- * A link to the page. On a Space it leads through the Space's page on the hub, as the head names it (specviz/ui/
- * components.py): only there does a visitor's sign-in count. The hub hands the query on, but no path, so the query takes
- * the language along.
+ * A link to the page. On a Space it leads through the Space's page on the hub (`hub_link` in specviz/ui/components.py):
+ * only there does a visitor's sign-in count. The hub hands the query on, but no path, so the query names the language.
  *
  * @param {string} query
  */
 export function linkToPage(query) {
-  const hub = /** @type {HTMLMetaElement | null} */ (document.querySelector("meta[name=specviz-hub]"))?.content;
+  const { hub } = document.documentElement.dataset;
   return hub ? `${hub}?${query}&lang=${document.documentElement.lang}` : `${location.origin}${location.pathname}?${query}`;
 }
 
