@@ -7,6 +7,7 @@ import re
 import subprocess
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from specviz.records.settings import PLAIN
 from tools.bench_table import table
@@ -20,6 +21,11 @@ DOCUMENTS = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.
 DEPLOYING = DOCUMENTS[ROOT / "docs" / "deploying.md"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+
+#: What ZeroGPU takes, oldest first, under Python 3.12 (docs/deploying.md names the source).
+ZERO_GPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
+#: torch's releases.
+TORCH = ("2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1")
 
 #: Bytes above which a file belongs into Git LFS, or elsewhere.
 LARGEST = 9 * 1000 * 1000
@@ -45,6 +51,20 @@ def test_the_space_runs_the_gradio_that_is_required():
     assert head["sdk"] == "gradio"
     assert head["sdk_version"] == pin[1]
     assert (ROOT / head["app_file"]).is_file() and len(head["short_description"]) <= 60
+
+
+def test_a_space_gets_a_torch_that_zero_gpu_takes():
+    def range_of(text):
+        wanted = re.search(r"^torch(\S+)", text, re.MULTILINE)
+        assert wanted
+        return SpecifierSet(wanted[1])
+
+    anywhere = range_of(REQUIREMENTS)
+    first = range_of((ROOT / "pre-requirements.txt").read_text(encoding="utf-8"))
+    # What the platform has installed stays; where it has installed nothing, pip takes the newest.
+    assert list((first & anywhere).filter(ZERO_GPU_TORCH)) == list(ZERO_GPU_TORCH)
+    assert [*(first & anywhere).filter(TORCH)][-1] == ZERO_GPU_TORCH[-1]
+    assert front_matter()["python_version"] == "3.12"
 
 
 def test_the_image_is_what_spaces_expect():

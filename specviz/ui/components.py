@@ -22,6 +22,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
+from specviz.ui.deployment import hub_page
 from specviz.ui.routes.lessons import Lessons, lesson_routes
 from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
@@ -343,6 +344,22 @@ const alone = (yes) => document.documentElement.classList.toggle("sv-embedded", 
 alone(embedded);
 addEventListener("beforeprint", () => alone(true));
 addEventListener("afterprint", () => alone(embedded));"""
+
+
+def hub_link() -> str:
+    """On a Space, a script that names its page on the hub, through which links lead (assets/web/shared/spot.js), and
+    that goes on to the language which such a link asks for. It comes with a component, so that it runs however Gradio
+    renders the page.
+    """
+    hub, (_, *further) = hub_page(), LANGUAGES
+    if hub is None:
+        return ""
+    return f"""
+document.documentElement.dataset.hub = {json.dumps(hub)};
+const asked = new URLSearchParams(location.search).get("lang");
+if ({json.dumps(further)}.includes(asked) && !location.pathname.split("/").includes(asked)) {{
+  location.replace(asked + location.search + location.hash);
+}}"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

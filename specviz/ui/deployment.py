@@ -62,7 +62,13 @@ class Deployment:
 
 def on_space() -> bool:
     """True on a Hugging Face Space, which is a public page: see `specviz.servers.address`."""
-    return bool(os.environ.get("SPACE_ID"))
+    return hub_page() is not None
+
+
+def hub_page() -> str | None:
+    """The address of the Space's page on the hub, which shows this page in a frame; None elsewhere."""
+    space = os.environ.get("SPACE_ID")  # OWNER/NAME; a duplicate has its own
+    return f"https://huggingface.co/spaces/{space}" if space else None
 
 
 def _listed(name: str) -> tuple[str, ...]:

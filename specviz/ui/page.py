@@ -129,7 +129,8 @@ def _languages_and_line(line: str, say: Words) -> gr.Markdown:
         for language, name in LANGUAGES.items()
         if language != say.language
     ]
-    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=components.page_names(say), elem_classes=["sv-languages"])
+    named = components.page_names(say) + components.hub_link()
+    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=named, elem_classes=["sv-languages"])
     return gr.Markdown(components.as_text(line), elem_classes=["sv-pair"])
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -105,6 +106,11 @@ def bench(new_page: Callable[..., Page], site: str) -> Page:
       };
     }""")
     return page
+
+
+def test_the_folder_is_a_static_space_as_it_stands(site):
+    with urlopen(site + "README.md") as readme, urlopen(site + "index.html") as page:
+        assert "sdk: static" in readme.read().decode().split("---\n")[1].splitlines() and page.status == 200
 
 
 def test_coins_are_torchs(bench):

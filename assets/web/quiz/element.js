@@ -236,7 +236,7 @@ class SpecvizQuiz extends SpecvizElement {
     const link = linkToLesson(/** @type {import("./lesson.js").Taught} */ (taught).code);
     this.ui.seats = make("p", { class: "count", part: "seats" });
     this.ui.counts = make("ol", { part: "counts" });
-    const own = isOwnName(location.hostname); // no phone could follow it
+    const own = isOwnName(link); // no phone could follow it
     return [make("div", { class: "class" }, ...(own ? [] : [make("img", { part: "qr", src: pictureOf(link), alt: this.say("quiz.qr") })]),
       make("div", {}, this.line(own ? "own_name" : "lead_teacher", { host: location.host }), make("p", {}, make("a", { href: link, text: link })), this.ui.seats)),
     this.ui.counts, make("div", { class: "buttons" }, this.button("end", () => this.end(), "plain"))];

@@ -1,5 +1,7 @@
 // A class's answers, as the page's server keeps them for one lesson (specviz/ui/routes/lessons.py).
 
+import { linkToPage } from "../shared/spot.js";
+
 /** @typedef {{ seats: number, before: number[][][], after: number[][][] }} Counts by form, question and option */
 /** @typedef {{ code: string, key: string }} Taught */
 
@@ -31,7 +33,7 @@ export const endLesson = ({ code, key }) => ask("DELETE", `/${code}?key=${key}`)
 export const linkedLesson = () => new URLSearchParams(location.search).get("lesson");
 
 /** @param {string} code */
-export const linkToLesson = (code) => `${location.origin}${location.pathname}?lesson=${code}`;
+export const linkToLesson = (code) => linkToPage(`lesson=${code}`);
 
 /** @param {string} link */
 export const pictureOf = (link) => new URL(`../../qr?${new URLSearchParams({ text: link })}`, import.meta.url).href;

@@ -1,7 +1,18 @@
-// Links to a recorded run, and links that point into a run: at a round, or at one of its tokens. Both count from 1, as
-// the page does.
+// Links to the page, to a recorded run, and links that point into a run: at a round, or at one of its tokens. Both count
+// from 1, as the page does.
 
 /** @typedef {import("../run/types.js").Spot} Spot */
+
+/**
+ * A link to the page. On a Space it leads through the Space's page on the hub (`hub_link` in specviz/ui/components.py):
+ * only there does a visitor's sign-in count. The hub hands the query on, but no path, so the query names the language.
+ *
+ * @param {string} query
+ */
+export function linkToPage(query) {
+  const { hub } = document.documentElement.dataset;
+  return hub ? `${hub}?${query}&lang=${document.documentElement.lang}` : `${location.origin}${location.pathname}?${query}`;
+}
 
 /**
  * The address on which a run's link stands; with a spot, the link points there.
@@ -11,7 +22,7 @@
  */
 export function linkTo(query, spot) {
   const token = spot?.index === undefined ? "" : `&token=${spot.index === "next" ? "next" : spot.index + 1}`;
-  return `${location.origin}${location.pathname}?${query}${spot ? `&round=${spot.round + 1}${token}` : ""}`;
+  return linkToPage(`${query}${spot ? `&round=${spot.round + 1}${token}` : ""}`);
 }
 
 /**
@@ -30,8 +41,8 @@ export function linkedSpot() {
 /** Names of a machine for itself: no other one can follow them. */
 const OWN_NAMES = ["localhost", "127.0.0.1", "[::1]", "0.0.0.0"];
 
-/** @param {string} host */
-export const isOwnName = (host) => OWN_NAMES.includes(host);
+/** True if no other machine can follow this link. @param {string} link */
+export const isOwnName = (link) => OWN_NAMES.includes(new URL(link).hostname);
 
 /** The recorded run that the page's own address names. */
 export const linkedRecording = () => new URLSearchParams(location.search).get("recording");

@@ -17,15 +17,16 @@ export function qrParts(view) {
   } });
   const panel = make("div", { class: "qr", part: "qr", popover: "auto" }, told);
   const open = () => {
+    const { round } = view.playback.at ?? lastPlace(view);
     const query = /** @type {import("../element.js").SpecvizRun} */ (view.host).share?.query ?? null;
+    const link = query === null ? null : linkTo(query, { round });
     picture.classList.add("hidden");
     panel.prepend(picture); // only now: a page that nobody asked for a code holds no picture
-    if (query === null) setText(told, say("playback.qr_none"));
-    else if (isOwnName(location.hostname)) setText(told, say("playback.qr_own", { host: location.host })); // no phone could follow it
+    if (link === null) setText(told, say("playback.qr_none"));
+    else if (isOwnName(link)) setText(told, say("playback.qr_own", { host: location.host })); // no phone could follow it
     else {
-      const { round } = view.playback.at ?? lastPlace(view);
       setText(told, say("playback.qr_told", { round: round + 1 }));
-      picture.src = new URL(`../../../qr?${new URLSearchParams({ text: linkTo(query, { round }) })}`, import.meta.url).href;
+      picture.src = new URL(`../../../qr?${new URLSearchParams({ text: link })}`, import.meta.url).href;
     }
     panel.showPopover();
   };

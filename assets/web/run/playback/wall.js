@@ -46,10 +46,11 @@ export function wallParts({ say, ui, playback }, answers) {
       return setText(told, say("wall.full"));
     }
     if (!playback.predicting) ui.prediction.toggle.click();
+    // On a Space too: no model runs on that page, so nobody needs to sign in, and the hub would hand on no path.
     link.href = `${HOME}/${room?.code}/join?lang=${document.documentElement.lang}`;
     setText(link, link.href);
     picture.src = `${HOME}/../qr?${new URLSearchParams({ text: link.href })}`;
-    const own = isOwnName(location.hostname); // no phone could follow the code
+    const own = isOwnName(link.href); // no phone could follow the code
     if (own) picture.remove();
     else panel.prepend(picture);
     setText(told, own ? say("wall.own", { host: location.host }) : say("wall.told"));
