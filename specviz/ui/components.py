@@ -50,6 +50,9 @@ def text_of(name: str) -> str:
 #: Names this process among all that serve the page at its address, one after the other.
 STARTED = secrets.token_hex(8)
 
+#: The cookie that names a browser.
+BROWSER = "specviz"
+
 #: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
 #: languages.
 NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
@@ -144,7 +147,8 @@ def run_view(
     supposed_round: Callable[[dict[str, Any]], str | None] | None = None,
     **options: Any,
 ) -> gr.HTML:
-    """The live view of a run. Submits, with its ``run``, when the page is loaded again.
+    """The live view of a run. When the page is loaded again it submits the ``run`` that it showed, and whether the
+    browser has ``held`` it (assets/web/gradio/run.js).
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
@@ -152,7 +156,7 @@ def run_view(
     """
     functions = {"missing_rounds": missing_rounds, "supposed_round": supposed_round}
     asked = [_server_function(name, function) for name, function in functions.items() if function]
-    return element_view("run", say, submits="specviz-kept", server_functions=asked, **options)
+    return element_view("run", say, join="gradio/run.js", server_functions=asked, **options)
 
 
 def server_view(
@@ -238,7 +242,7 @@ def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | No
     if in_line is None:
         return gr.HTML(template)
     ask = _server_function("in_line", lambda _: [STARTED, *in_line()])
-    given = {"words": say.texts("line"), "started": STARTED}
+    given = {"words": say.texts("line"), "started": STARTED, "cookie": BROWSER}
     return _component("gradio/brand.js", given, template=template, server_functions=[ask])
 
 

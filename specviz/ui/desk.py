@@ -14,7 +14,7 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
-from specviz.ui.components import QUEUED, UNQUEUED, verdicts
+from specviz.ui.components import BROWSER, QUEUED, UNQUEUED, verdicts
 from specviz.ui.controls import Controls, Fields
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
@@ -205,7 +205,7 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
     the line."""
     line, store = desk.runner.line, desk.runner.store
     try:
-        with line.joined(kind) as turn:
+        with line.joined(kind, visit.browser) as turn:
             yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
             # What the visitor loaded last counts, not what the page had heard of when the button was pressed.
             page_pair = values[action.inputs.index(desk.controls.pair)]
@@ -222,4 +222,4 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
 
 
 def _visit(stops: Stops, request: gr.Request) -> Visit:
-    return Visit(request.session_hash, stops.flag(request.session_hash))
+    return Visit(request.session_hash, stops.flag(request.session_hash), request.cookies.get(BROWSER))

@@ -63,6 +63,7 @@ class Visit:
 
     session: str | None
     halt: threading.Event  # set once they press Stop
+    browser: str | None = None  # its name, the same in all its tabs (assets/web/gradio/brand.js)
 
 
 class Stops:
@@ -87,6 +88,7 @@ class Turn:
     """One place in line."""
 
     kind: str  # of work: a tab's id, or ``load`` or ``api``
+    browser: str | None = None  # see `Visit`
     began: float | None = None  # when its turn had come
 
 
@@ -95,15 +97,22 @@ class Line:
 
     def __init__(self, most: int):
         self.most = most
+        #: How many places one browser may have: whoever presses in thirty tabs leaves the others some.
+        self.most_each = max(2, most // 4)
         self._changed = threading.Condition()
         self._turns: list[Turn] = []
         self._took: dict[str, deque[float]] = {}  # seconds of the last pieces, by kind
 
     @contextlib.contextmanager
-    def joined(self, kind: str) -> Iterator[Turn]:
+    def joined(self, kind: str, browser: str | None = None) -> Iterator[Turn]:
         """A place at the end of the line, until the block is left. Raises SpecvizError if there is none."""
-        turn = Turn(kind)
+        turn = Turn(kind, browser)
         with self._changed:
+            if browser is not None and sum(one.browser == browser for one in self._turns) >= self.most_each:
+                raise SpecvizError(
+                    "Your tabs have {count} places in the queue already: try again when one of them is done.",
+                    count=self.most_each,
+                )
             if len(self._turns) > self.most:
                 raise SpecvizError("{count} are waiting already: try again in a moment.", count=self.most)
             self._turns.append(turn)

@@ -36,6 +36,9 @@ LEFT = ("AbortError: signal is aborted", "Connection errored out")
 #: A reader who has skipped two runs is not made to watch the next: it stands at its end, as in most tests.
 SKIPS = "try { localStorage.setItem('specviz:skipped', '2'); } catch { /* a page without an address */ }"
 
+#: Whoever is left keeps something for its return; heard last, this comes after it.
+FORGETS = "() => addEventListener('pagehide', () => { sessionStorage.clear(); localStorage.clear(); })"
+
 _LOG = pytest.StashKey[pathlib.Path]()
 
 
@@ -145,7 +148,7 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
             page.context.close()
         elif not page.is_closed():
             page.unroute_all()
-            page.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+            page.evaluate(FORGETS)
             for event, hear in hearing.items():
                 page.remove_listener(event, hear)
             page.goto(bare_home + EMPTY)

@@ -1,5 +1,6 @@
 """The line for the models: first come, first served, told how long it takes, and left at any moment."""
 
+import contextlib
 import itertools
 import re
 import threading
@@ -8,6 +9,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
+from elements import give
+from handmade import a_run, rounds_of
 from on_page import choose_drafter, set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import expect
 from running import ROOT
@@ -17,12 +20,14 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import runner as line_module
 from specviz.ui.api import ENDPOINTS
+from specviz.ui.components import BROWSER
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Action, _in_turn
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.page import TABS
 from specviz.ui.runner import Line, Visit, name_of
 from specviz.ui.visitors import Visitors
+from specviz.views import run_messages as messages
 
 SAY = words()
 
@@ -88,9 +93,23 @@ def test_a_full_line_says_so():
         pass
 
 
-def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
+def test_one_browser_s_tabs_take_no_more_than_their_share_of_the_line():
+    line = Line(16)
+    with contextlib.ExitStack() as tabs:
+        for _ in range(line.most_each):
+            tabs.enter_context(line.joined("race", "mine"))
+        told, made = in_turn(None, Visitors(), {}, line=line)
+        assert told[0].startswith(f"failed: Your tabs have {line.most_each} places") and not made
+        # Everybody else finds one.
+        for visitor in range(line.most - line.most_each):
+            tabs.enter_context(line.joined("generate", f"visitor {visitor}"))
+    with line.joined("race", "mine") as again:
+        assert line.reached(again)
+
+
+def in_turn(pairs, visitors, heard, halted=False, line=None) -> tuple[list[str], list]:
     """What an action shows and what it is carried out on, for a page that had heard of that pair."""
-    made, visit = [], Visit("me", threading.Event())
+    made, visit = [], Visit("me", threading.Event(), "mine")
     if halted:
         visit.halt.set()
 
@@ -99,7 +118,7 @@ def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
         yield "done"
 
     action = Action(None, None, ["pair"], stream, waiting=str, failed=lambda text: f"failed: {text}")
-    runner, controls = SimpleNamespace(line=Line(2), store=pairs), SimpleNamespace(pair="pair")
+    runner, controls = SimpleNamespace(line=line or Line(2), store=pairs), SimpleNamespace(pair="pair")
     desk = SimpleNamespace(runner=runner, visitors=visitors, controls=controls, say=SAY)
     return list(_in_turn(desk, "generate", action, visit, [heard])), made
 
@@ -165,6 +184,8 @@ def test_a_second_visitor_sees_what_they_wait_for_leaves_at_once_and_comes_next(
     second.locator("#go").click()
     status = second.locator('specviz-run [part="status"]')
     expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("generate.in_line")))
+    names = [{one["name"]: one["value"] for one in page.context.cookies()}[BROWSER] for page in (first, second)]
+    assert names[0] != names[1], "each browser has its own"
     told = [one.locator(".sv-brand p") for one in (first, second)]
     for visitors in told:
         expect(visitors).to_have_text(SAY("line.with_you", n=1))
@@ -184,8 +205,9 @@ def test_a_second_visitor_sees_what_they_wait_for_leaves_at_once_and_comes_next(
     assert not list(page_folder.rglob("*seed987654.json"))
 
 
-def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alone):
-    page = alone("run")
+def test_a_server_that_does_not_answer_is_said_beside_the_name_and_the_run_and_is_no_error(alone):
+    page, run = alone("run"), a_run(rounds_of("aaa", "ard"))
+    give(page, "run", [messages.opening("run", run), messages.rounds_message("run", run.rounds, run.vocabulary)])
     page.clock.install()
     asked = page.evaluate_handle(
         """async () => {
@@ -195,13 +217,15 @@ def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alon
           element.innerHTML = '<div><p>usual</p></div>';
           document.body.append(element);
           const { join } = await import('/gradio/brand.js');
-          join({ element, server: { in_line: async () => { asked.push(element.textContent); } } }, { words: {} });
+          join({ element, server: { in_line: async () => { asked.push(element.textContent); } } },
+            { words: { "line.gone": "gone" }, started: "one", cookie: "name" });
           return asked;
         }"""
     )
     for _ in range(2):
         page.clock.run_for(4000)
     # Whatever it throws is an error of the page, which no page of a test may have.
-    assert asked.json_value() == ["usual", "usual"]
+    assert asked.json_value() == ["usual", "gone"]
+    expect(page.locator("specviz-run [part=status]")).to_have_text(words().texts("rounds")["rounds.gone"])
     # Its clock stays with its context: no other test may be given this page.
     page.context.close()

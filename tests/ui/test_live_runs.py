@@ -86,10 +86,10 @@ def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monke
 def test_a_run_comes_back_in_the_pages_language(runner):
     runs, said = made(runner, press())
     key, german = said[1]["run"], words("de")
-    whole, _, page, _ = bring_back(runs, key, german)
+    whole, _, page, _ = bring_back(runs, key, False, german)
     assert words().translated(json.loads(whole))["parts"][0] == said[1]
     assert '<html lang="de"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
-    _, _, page, _ = bring_back(runs, key, words())
+    _, _, page, _ = bring_back(runs, key, False, words())
     assert '<html lang="en"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
 
 
@@ -104,7 +104,7 @@ def test_a_run_is_under_way_until_it_is_over_and_comes_back_with_what_ended_it(r
         seen.append(json.loads(one))
         assert runs.under_way("me") == (seen[-1]["kind"] != "waiting") and not runs.under_way("another")
     assert seen[-1]["kind"] == "error" and not runs.under_way("me")
-    whole, *_ = bring_back(runs, seen[1]["run"], words())
+    whole, *_ = bring_back(runs, seen[1]["run"], False, words())
     assert json.loads(whole)["parts"][-1] == seen[-1]
 
 

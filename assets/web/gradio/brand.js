@@ -5,8 +5,9 @@ import { isIdle } from "./tabs.js";
 
 const ASK_EVERY = 3000; // ms
 
-/** @param {import("./view.js").Component} component @param {{ words: Record<string, import("../shared/words.js").Text>, started?: string }} given */
-export function join({ element, server }, { words, started }) {
+/** @param {import("./view.js").Component} component @param {{ words: Record<string, import("../shared/words.js").Text>, started: string, cookie: string }} given */
+export function join({ element, server }, { words, started, cookie }) {
+  nameBrowser(cookie);
   const say = speaker(words);
   const told = /** @type {HTMLElement} */ (element.querySelector("p"));
   const usual = told.textContent;
@@ -17,16 +18,41 @@ export function join({ element, server }, { words, started }) {
     document.documentElement.style.setProperty("--sv-above", `${Math.ceil(below.getBoundingClientRect().top + window.scrollY)}px`);
   };
   new ResizeObserver(measure).observe(head);
-  // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
-  const show = (/** @type {[string | undefined, string[], number | null]} */ [running, names, seconds] = [started, [], null]) => {
-    const text = running === started ? sentence(say, names, seconds) : say("line.restarted");
+  const tell = (/** @type {string | null} */ text) => {
     told.textContent = text ?? usual;
     told.classList.toggle("sv-at-work", text !== null);
   };
+  let answers = true;
+  // Nothing, or an error, where the server is gone or the page is being left.
+  const show = (/** @type {[string, string[], number | null] | undefined} */ answer) => {
+    const view = /** @type {any} */ (document.querySelector("specviz-run"));
+    if (answers !== Boolean(answer)) {
+      answers = Boolean(answer);
+      view?.receive({ kind: "server", answers });
+    }
+    if (!answer) return tell(say("line.gone"));
+    const [running, names, seconds] = answer;
+    // What it waits for went with the server. Gradio loads the page again where its stream broke, not where it was ended.
+    if (running !== started && view?.busy) return location.reload();
+    tell(running === started ? sentence(say, names, seconds) : say("line.restarted"));
+  };
   setInterval(() => {
-    if (document.visibilityState === "visible") server.in_line({}).then(show, () => show());
+    if (document.visibilityState === "visible") server.in_line({}).then(show, () => show(undefined));
   }, ASK_EVERY);
   return () => {};
+}
+
+/**
+ * Gives this browser a name of its own until it is closed, so that the line knows its tabs; in another site's frame, too, where
+ * it is a name for there alone.
+ *
+ * @param {string} cookie
+ */
+function nameBrowser(cookie) {
+  if (document.cookie.split("; ").some((one) => one.startsWith(`${cookie}=`))) return;
+  const where = location.protocol === "https:" ? "SameSite=None; Secure; Partitioned" : "SameSite=Lax";
+  const name = crypto.getRandomValues(new Uint32Array(4)).join("-"); // randomUUID wants https
+  document.cookie = `${cookie}=${name}; path=/; ${where}`;
 }
 
 /**

@@ -42,6 +42,11 @@ export class Run {
     return this.rounds.flatMap((round, index) => (round ? [] : [index]));
   }
 
+  /** Whether more is to come, its measured speedup included. */
+  get busy() {
+    return this.phase === "waiting" || this.phase === "running" || this.awaited;
+  }
+
   /** The run once it has ended and all of it is here; null before. */
   get finished() {
     const { key, start, rounds, text, figures } = this;

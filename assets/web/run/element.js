@@ -1,7 +1,8 @@
 // <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and the picture of one.
 //
 // Takes the messages of specviz/views/run_messages.py: `waiting`, `left`, `error`, `start`, `rounds`, `end`, and `trace`, which
-// holds several; and { kind: "pair", pair }: the name of the pair that the page uses now. Fires
+// holds several; { kind: "pair", pair }: the name of the pair that the page uses now; and { kind: "server", answers }: whether
+// the server answers, when that changes. Fires
 //   specviz-finished     a run has ended, or its speedup came in; detail: { run, start, rounds, text, figures }
 //   specviz-charts       what the charts draw now; detail: figures by their place
 //   specviz-share        the link to the run; detail: as the message has it
@@ -11,9 +12,8 @@
 //                        answer(message) brings that round, null none
 //   specviz-branch       somebody has set a coin of the run on the screen by hand; detail: where, { round, index }
 //   specviz-press        and wants the run that follows from it (gradio/remote.js)
-//   specviz-kept         the page was loaded again; detail: { run }, the one that was on its screen
-// With the attribute `apart` it is not the page's own run: it is followed as it comes, and not kept for a reload.
-// Its getters show what it holds.
+// With the attribute `apart` it is not the page's own run: it is followed as it comes, and its key is not kept for a reload.
+// Its getters show what it holds; the messages of `left` bring it back.
 
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { chartsAfter } from "./charted.js";
@@ -25,6 +25,7 @@ import { roundsCard } from "./list/list.js";
 import { goToEnd, goToRound, goToStart, guess, layOutForPaper, onPlaybackKey, present, showAll, step, togglePlay, togglePredict, watchAgain } from "./playback/playback.js";
 import { pictureCard } from "./picture/picture.js";
 import { buildPresentation } from "./playback/present.js";
+import { leftBehind } from "./left.js";
 import { handlersOf } from "./receiving.js";
 import { firstRejected } from "./record/records.js";
 import { roundsOver } from "./place.js";
@@ -32,7 +33,6 @@ import { knownAt } from "./record/stages.js";
 import { textCard } from "./list/text.js";
 import { transportCard } from "./playback/transport.js";
 import { make } from "../shared/dom.js";
-import { kept } from "../shared/kept.js";
 import { momentStyle } from "../moment/moment.js";
 import { View } from "./view.js";
 
@@ -62,9 +62,6 @@ export class SpecvizRun extends SpecvizElement {
     this.layOut(this.view);
     redraw(this.view);
     draw(this.view);
-    const run = kept("run");
-    // A link asks for a run of its own.
-    if (run && location.search.length < 2) this.tell("specviz-kept", { run });
   }
 
   /** @param {View} view */
@@ -104,7 +101,7 @@ export class SpecvizRun extends SpecvizElement {
   receive(message) {
     super.receive(message);
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
-    if (message.kind === "pair") return schedule(this.view);
+    if (["pair", "server"].includes(message.kind)) return schedule(this.view);
     Object.assign(this.told.charts, message.charts);
     if (message.charts && !this.view.playback.at) this.tell("specviz-charts", message.charts);
     else if (message.charts) this.tellCharts(true);
@@ -145,7 +142,7 @@ export class SpecvizRun extends SpecvizElement {
   /** "empty", "waiting", "running", "finished" or "error". */
   get state() { return this.view?.run.phase ?? "empty"; }
   /** Whether more is to come for the run on the screen, its measured speedup included. */
-  get busy() { return ["waiting", "running"].includes(this.state) || Boolean(this.view?.run.awaited); }
+  get busy() { return this.view?.run.busy ?? false; }
   /** Why a run failed. */
   get note() { return this.view?.run.note ?? ""; }
   get recorded() { return Boolean(this.view?.run.start.recorded); }
@@ -155,6 +152,8 @@ export class SpecvizRun extends SpecvizElement {
     const charts = this.told?.charts ?? {};
     return this.view?.playback.at ? chartsAfter(charts, this.rounds.slice(0, roundsOver(this.view))) : charts;
   }
+  /** The messages that bring back what it shows. @returns {Message[]} */
+  get left() { return this.view ? leftBehind(this.view, this.told) : []; }
   get chosen() { return this.view?.chosen ?? null; }
   get pinned() { return this.view?.pinned ? this.view.chosen : null; }
   get missing() { return this.view?.run.missing ?? []; }

@@ -12,7 +12,7 @@ import { playsByItself } from "./playback/showing.js";
 /** @typedef {import("./types.js").Gap} Gap */
 
 /**
- * Takes a message by its kind, one of `waiting`, `left`, `error`, `notice`, `start`, `rounds`, `end`, `trace` and `pair`.
+ * Takes a message by its kind, one of `waiting`, `left`, `error`, `notice`, `start`, `rounds`, `end`, `trace`, `server` and `pair`.
  *
  * @param {View} view
  * @param {(gap: Gap) => void} ask asks for rounds that never arrived
@@ -58,6 +58,9 @@ export function handlersOf(view, ask) {
       view.run.phase = "finished";
       view.run.awaited = message.more;
       view.run.status = [message.reason, message.note].filter(Boolean).join(" ");
+    },
+    server(message) {
+      if (view.run.busy) view.run.status = view.say(message.answers ? "rounds.running" : "rounds.gone");
     },
     pair(message) {
       view.pair = message.pair;

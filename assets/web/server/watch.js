@@ -7,7 +7,7 @@ import { resultParts } from "./result.js";
 /** @typedef {import("./element.js").Host} Host */
 
 /** What the run tells the page around it, where others follow the page's own run. */
-const OWN = ["specviz-finished", "specviz-share", "specviz-kept", "specviz-branch"];
+const OWN = ["specviz-finished", "specviz-share", "specviz-branch"];
 
 /** The files of a run, and the texts of their buttons. */
 const FILES = { ".json": "generate.download", ".html": "traces.page", ".csv": "traces.table" };

@@ -25,7 +25,6 @@ export type Events = {
   "specviz-charts": Record<string, any>; // the charts' values by their place
   "specviz-choose": { name: string | null }; // a recorded run
   "specviz-finished": Finished;
-  "specviz-kept": { run: string | null }; // the run that was shown before the page was loaded again
   "specviz-opened": null; // the page was opened by a link
   "specviz-pair": PairFacts;
   "specviz-press": Press;

@@ -42,7 +42,7 @@ def create_generate_tab(desk: Desk) -> Tab:
     wire_links(desk.controls, shown.share)
 
     def on_kept(wanted: gr.EventData) -> list[Any]:
-        return bring_back(runs, str(wanted.run), say)
+        return bring_back(runs, str(wanted.run), bool(wanted.held), say)
 
     def stream(visit: Visit, order: Order, measured: bool) -> Iterator[str]:
         return generate(runner, runs, order, measured, visit, say)
@@ -120,12 +120,15 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
         live.over.set()
 
 
-def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
+def bring_back(runs: LiveRuns, key: str, held: bool, say: Words) -> list[Any]:
     """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads.
 
-    In the page's language: it may be another one now.
+    In the page's language: it may be another one now. held: whether the browser has that run as well; it shows it if it
+    is not known here, without files.
     """
     live = runs.wait_for(key, PATIENCE)
+    if (live is None or not live.rounds) and held:
+        return [message("lost"), *[gr.DownloadButton(interactive=False)] * len(SUFFIXES)]
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(SUFFIXES))
     files = live.files if live.say is say else None
