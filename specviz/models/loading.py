@@ -125,7 +125,7 @@ def load_pair(
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:
             try_model(model, source)
-    home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
+    home = EMBEDDED if target is None else pathlib.Path(os.path.expanduser(sources[0].location))
     parts, flaws = load_parts(models[0], home, part_folders)
     with reading(sources[0]):
         measured = _measured(models[0], place, tell)

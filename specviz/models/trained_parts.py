@@ -66,7 +66,7 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     named = without_page(named)
     name = os.fspath(named).strip()
     if not is_hub_id(named) or name.endswith(".gguf"):
-        path = pathlib.Path(name).expanduser()
+        path = pathlib.Path(os.path.expanduser(name))
         return in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
     options, model = on_the_hub(name, "draft", revision, token), Named("draft", name)
 

@@ -426,7 +426,7 @@ def main(arguments: Sequence[str]) -> None:
 
     Orders come on standard input; the answer to each is a line of JSON on standard output, null or why it failed.
     """
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the libraries' own output is not an answer
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     scratch = pathlib.Path(arguments[0])

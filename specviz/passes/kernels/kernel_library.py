@@ -123,7 +123,7 @@ def processor() -> str:
     """The processor's instruction sets, all of which our builds may use; else its name."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
+            if line.startswith(("flags", "Features")):  # of x86 and of ARM
                 return line
     return platform.processor()
 
