@@ -282,9 +282,8 @@ def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
         return path, name
     versions = [version for version in (repository / "snapshots").glob("*") if version.is_dir()]
     main = repository / "refs" / "main"
-    meant = [
-        version for version in versions if main.is_file() and version.name == main.read_text("utf-8").strip()
-    ] or versions
+    current = main.read_text("utf-8").strip() if main.is_file() else ""
+    meant = [version for version in versions if version.name == current] or versions
     if len(meant) != 1:
         raise SpecvizError(
             "The Hub's cache keeps {count} versions of {name} in {folder}: name one of the folders in its snapshots.",
