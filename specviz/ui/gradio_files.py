@@ -24,7 +24,7 @@ try:
         os.environ[_VARIABLE] = _own.name
 except OSError as _error:
     raise SpecvizError(
-        "The page needs a temporary folder ({reason}): set {name} to one that can be written.",
+        "There is no temporary folder to write to ({reason}): set {name} to one.",
         name=_VARIABLE if _named else "TMPDIR",
-        reason=str(_error),
+        reason=_error.strerror,
     ) from _error

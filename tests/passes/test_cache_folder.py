@@ -66,6 +66,13 @@ def test_without_any_folder_it_is_said(without_cache, monkeypatch):
         cache_folder()
 
 
+def test_without_a_temporary_folder_no_command_begins(monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [os.devnull])
+    assert main(["run", "Once"]) == 2
+    assert "There is no temporary folder to write to" in capsys.readouterr().err
+
+
 def test_a_folder_that_was_filled_beforehand_may_be_read_only(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)

@@ -42,5 +42,5 @@ def test_without_a_folder_it_is_said_what_to_set(named, variable, temporary, mon
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "file"))
     if named:
         monkeypatch.setenv("GRADIO_TEMP_DIR", str(temporary / "file" / "folder"))
-    with refused(None, f"needs a temporary folder .*: set {variable} to"):
+    with refused(None, f"There is no temporary folder .*: set {variable} to"):
         runpy.run_path(MODULE)
