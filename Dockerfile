@@ -11,11 +11,12 @@ ARG TORCH_INDEX=
 # compiler for what launches its kernels.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 
-# Spaces run a container as user 1000.
-RUN useradd --create-home --uid 1000 user
+# Spaces run a container as user 1000. Any other user may read its home, too: `docker run --user` finds the packages there.
+RUN useradd --create-home --uid 1000 user && chmod 755 /home/user
 USER user
 WORKDIR /home/user/app
-ENV PATH=/home/user/.local/bin:$PATH \
+ENV HOME=/home/user \
+    PATH=/home/user/.local/bin:$PATH \
     HF_HOME=/home/user/.cache/huggingface \
     PYTHONUNBUFFERED=1 \
     SPECVIZ_DEVICE=$DEVICE \

@@ -264,6 +264,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
         ("run text --branches 9", "--branches: branches must be a whole number from 1 to 8"),
         (f"run text --target {EMBEDDED / 'target'} --draft no/such/x", "--draft: There is no folder or file no/such/x"),
+        ("run text --target ~no-such-user/x", "--target: There is no folder or file ~no-such-user/x"),
         ("run text --draft no/such/folder", "--target: Name a target too"),
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),

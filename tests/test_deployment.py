@@ -77,6 +77,9 @@ def test_the_image_is_what_spaces_expect():
     installs = r"^RUN apt-get update && apt-get install .* g\+\+ "
     assert re.search(installs, DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert DOCKERFILE.index("g++") < DOCKERFILE.index("USER user")
+    # Whoever else it is started as (docker run --user) can read what is installed, and looks for it there.
+    assert re.search(r"useradd .* && chmod 755 /home/user$", DOCKERFILE, re.MULTILINE)
+    assert re.search(r"^ENV HOME=/home/user ", DOCKERFILE, re.MULTILINE)
     # What it copies is there.
     copied = re.findall(r"^COPY --chown=user (.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert [name for sources in copied for name in sources.split() if not (ROOT / name).exists()] == []

@@ -1,7 +1,9 @@
 """One style, kept by tools: ruff and mypy for Python, TypeScript's checker for the page's scripts."""
 
+import ast
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,40 @@ MOST_FILES = 20
 def test_ruff_finds_nothing(command):
     done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def reads_or_writes_in_any_encoding(node: ast.AST) -> bool:
+    """True of a call that takes text from a file or a process in the machine's own encoding: Windows' is not UTF-8."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    if "encoding" in named:
+        return False
+    if name in ("read_text", "write_text"):
+        return len(node.args) < 1 + (name == "write_text")
+    modes = [mode for mode in map(ast.unparse, node.args) if re.fullmatch(r"'[rwax]\+?[bt]?\+?'", mode)]
+    if name in ("open", "fdopen", "TemporaryFile", "NamedTemporaryFile"):
+        # What is opened without a mode may be no file, unless it is by Python's own function.
+        by_python = isinstance(node.func, ast.Name) and name == "open"
+        return any("b" not in mode for mode in modes) if modes else by_python
+    return named.get("text") == "True"
+
+
+@pytest.mark.parametrize("call", ["path.read_text()", "path.open('w')", "open(path)", "run(order, text=True)"])
+def test_a_text_without_an_encoding_is_found(call):
+    assert any(map(reads_or_writes_in_any_encoding, ast.walk(ast.parse(call))))
+
+
+def test_every_text_is_read_and_written_in_an_encoding_of_its_own():
+    files = [ROOT / "app.py", *(ROOT / "specviz").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if reads_or_writes_in_any_encoding(node)
+    ]
+    assert len(files) > 100 and found == []
 
 
 def test_no_folder_holds_more_files_than_one_takes_in():

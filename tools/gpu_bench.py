@@ -121,7 +121,7 @@ def measure(command: Sequence[str], result: pathlib.Path, seconds: float) -> Non
         print(f"{result.name}: left out, the budget is spent")
         return
     written, log = result.with_suffix(".json"), result.with_suffix(".txt")
-    with log.open("w") as output:
+    with log.open("w", encoding="utf-8") as output:
         running = subprocess.Popen(
             [sys.executable, "-m", "specviz", *command, f"--json={written}"], stdout=output, stderr=subprocess.STDOUT
         )

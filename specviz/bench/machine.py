@@ -41,7 +41,7 @@ def describe_machine(pair: ModelPair) -> Facts:
         "affinity": as_ranges(_affinity()),
         "threads": torch.get_num_threads(),  # set once, when the pair is loaded
         "megahertz": round(clock.current) if clock else None,  # of the processor's clock now
-        "governor": GOVERNOR.read_text().strip() if GOVERNOR.is_file() else None,
+        "governor": GOVERNOR.read_text("utf-8").strip() if GOVERNOR.is_file() else None,
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "device": torch.cuda.get_device_name(pair.device) if pair.device.type == "cuda" else "cpu",
         "cuda": torch.cuda.is_available(),
@@ -98,7 +98,7 @@ def _processor() -> str:
     """Its name; on Linux only the kernel knows."""
     cpu_info = pathlib.Path("/proc/cpuinfo")
     if cpu_info.is_file():
-        for line in cpu_info.read_text(errors="replace").splitlines():
+        for line in cpu_info.read_text("utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

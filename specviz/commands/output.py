@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specviz.bench.contest import INTERRUPTED
@@ -23,7 +24,16 @@ def progress(line: str) -> None:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Raises SpecvizError, before anything is run, if a file that an option names cannot be written."""
+    """Raises SpecvizError, before anything is run, if a file that an option names cannot be written, or the temporary
+    files of the libraries."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SpecvizError(
+            "There is no temporary folder to write to ({reason}): set {name} to one.",
+            name="TMPDIR",
+            reason=error.strerror,
+        ) from error
     for option in FILES:
         if path := getattr(options, option, None):
             existed = path.exists()

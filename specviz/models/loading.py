@@ -128,7 +128,7 @@ def load_pair(
         if not place.lent:
             with quietly():  # some unpack their weights now
                 try_model(model, source)
-    home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
+    home = EMBEDDED if target is None else pathlib.Path(os.path.expanduser(sources[0].location))
     parts, flaws = load_parts(models[0], home, part_folders)
     with reading(sources[0]):
         measured = _measured(models[0], place, tell)

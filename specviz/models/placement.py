@@ -186,9 +186,9 @@ def memory_at_hand() -> int:
 def _container_bytes_left() -> int | None:
     """Bytes left under a container's limit, as hosted Spaces have one; None where there is no limit."""
     try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        statistics = (_CGROUP / "memory.stat").read_text().split()
+        limit = int((_CGROUP / "memory.max").read_text("utf-8"))
+        used = int((_CGROUP / "memory.current").read_text("utf-8"))
+        statistics = (_CGROUP / "memory.stat").read_text("utf-8").split()
     except (OSError, ValueError):  # no such file, or no limit: "max"
         return None
     # Cached file pages count as used, but are given back as soon as they are needed.

@@ -29,7 +29,7 @@ from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_spread
 from specviz.passes.kernels.few_rows import FewRows
-from specviz.passes.kernels.kernel_library import cxx, is_built
+from specviz.passes.kernels.kernel_library import cxx, is_built, writable_folder
 from specviz.passes.model_twins import default_exit, drop_weights_again, layer_count, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import DRAFT, TARGET, Role
@@ -105,7 +105,8 @@ def prepare_passes(
             if compiling:
                 progress(1.0, Sentence("testing compiled passes"))
             work.take(group)
-    compiler.forget_old()
+    if jobs:
+        compiler.forget_old()
     turn(work.settle)
     return work.over()
 
@@ -151,6 +152,7 @@ class _Work:
         if self.pair.device.type != "cpu":
             return None
         if not self.compiling and not is_built():
+            cxx()  # or else there is another reason
             raise _never_compiled()
         compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
         return FewRows.ready()
@@ -167,6 +169,7 @@ class _Work:
         try:
             if jobs:
                 cxx()
+                writable_folder()
         except SpecvizError as error:
             for job in jobs:
                 self.refuse(job.role, error)

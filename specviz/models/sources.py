@@ -124,7 +124,7 @@ class ModelSource(Named):
 
     @functools.cached_property
     def _file_bytes(self) -> int:
-        folder = pathlib.Path(self.location).expanduser()
+        folder = pathlib.Path(os.path.expanduser(self.location))
         sizes = ([file.stat().st_size for file in folder.glob(kind)] for kind in ("*.safetensors", "*.bin"))
         # A folder may hold the same weights in both formats; transformers reads the first.
         return next((sum(of_kind) for of_kind in sizes if of_kind), 0)
@@ -152,7 +152,7 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     name = os.fspath(named).strip()
     if not name:
         raise SpecvizError("Name a model: a folder, a GGUF file or a Hub id such as Qwen/Qwen3-0.6B.", field)
-    path = pathlib.Path(name).expanduser()
+    path = pathlib.Path(os.path.expanduser(name))
     if is_hub_id(named):
         if name.endswith(".gguf"):
             return _gguf_source(fetched_file(name, field, revision, token), field)
@@ -211,7 +211,7 @@ def is_hub_id(named: str | os.PathLike[str]) -> bool:
     """True if a name is not a path on this machine and can be one of the Hub's: ``model``, ``org/model``, or
     ``org/model/file.gguf``."""
     name = os.fspath(named).strip()
-    path = pathlib.Path(name).expanduser()
+    path = pathlib.Path(os.path.expanduser(name))
     if path.exists() or path.is_absolute() or isinstance(named, os.PathLike) or name.startswith((".", "~")):
         return False
     return name.count("/") >= 2 if name.endswith(".gguf") else name.count("/") <= 1
@@ -312,7 +312,8 @@ def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
         return path, name
     versions = [version for version in (repository / "snapshots").glob("*") if version.is_dir()]
     main = repository / "refs" / "main"
-    meant = [version for version in versions if main.is_file() and version.name == main.read_text().strip()] or versions
+    current = main.read_text("utf-8").strip() if main.is_file() else ""
+    meant = [version for version in versions if version.name == current] or versions
     if len(meant) != 1:
         raise SpecvizError(
             "The Hub's cache keeps {count} versions of {name} in {folder}: name one of the folders in its snapshots.",

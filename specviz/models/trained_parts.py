@@ -69,7 +69,7 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
     if is_hub_id(named) and name.endswith(".gguf"):
         return fetched_file(name, "draft", revision, token)
     if not is_hub_id(named):
-        path = pathlib.Path(name).expanduser()
+        path = pathlib.Path(os.path.expanduser(name))
         folder = in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
         return gguf_at(folder, "draft") or folder
     options, model = on_the_hub(name, "draft", revision, token), Named("draft", name)

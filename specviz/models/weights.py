@@ -1,6 +1,7 @@
 """A model's weights: the precision they run in, whether they fit, and reading them."""
 
 import contextlib
+import os
 import pathlib
 import re
 import tempfile
@@ -232,7 +233,7 @@ def files_of(model: PreTrainedModel) -> pathlib.Path | None:
     """Where the files lie, those of a model from the Hub in its cache; of an unpacked GGUF file, the file."""
     if not model.name_or_path:
         return None
-    folder = pathlib.Path(model.name_or_path).expanduser()
+    folder = pathlib.Path(os.path.expanduser(model.name_or_path))
     commit = getattr(model.config, "_commit_hash", None)
     if folder.is_dir() or commit is None:
         return folder

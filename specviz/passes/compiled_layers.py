@@ -272,8 +272,9 @@ def build(program: LayerProgram, path: pathlib.Path) -> None:
 
 def loaded(path: pathlib.Path) -> Program:
     """The program in a file. Raises whatever torch does if it cannot be read."""
-    # Where those who made it keep what they compile: else it would be unpacked into a folder of the system's.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    # Where those who made it keep what they compile. torch has set this when it was imported, to a folder that is named
+    # after the user, in the system's temporary one, where anybody may have made it.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
     # In this thread: the kernels are there, and a process for each core would only take memory.
     with torch._inductor.config.patch(compile_threads=1):
         return torch._inductor.CompiledArtifact.load(path=str(path), format="binary")

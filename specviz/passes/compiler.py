@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
-from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor, writable_folder
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
@@ -322,9 +322,8 @@ class Worker:
     def __init__(self, call: int, on_gpu: bool = False) -> None:
         self.call = call  # the number of the call that it works for (`_Rest`)
         self.on_gpu = on_gpu
-        cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         # A compiler being killed may still be writing there.
-        self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(dir=writable_folder(), ignore_cleanup_errors=True)
         self._messages = pathlib.Path(self._scratch.name) / "messages.txt"
         self._ended = False
         self._start()
@@ -332,6 +331,7 @@ class Worker:
     def _start(self) -> None:
         root = str(pathlib.Path(__file__).resolve().parents[2])
         environment = {
+            "SPECVIZ_CACHE": str(cache_folder()),  # a temporary one, too
             # Shared, so that the compiler is probed only once.
             "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
             "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
@@ -426,7 +426,7 @@ def main(arguments: Sequence[str]) -> None:
 
     Orders come on standard input; the answer to each is a line of JSON on standard output, null or why it failed.
     """
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the libraries' own output is not an answer
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     scratch = pathlib.Path(arguments[0])

@@ -199,7 +199,7 @@ def seen_by_chains(n: int, step: int, device: torch.device) -> Tensor:
 def write_part(folder: pathlib.Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Writes config.json and the tensors as safetensors, in shards below 9 MB; those with a fraction in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     stored = {
         name: tensor.detach().to("cpu", torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
         for name, tensor in tensors.items()

@@ -19,5 +19,8 @@ supposing        what a round would have been, while the models that made it are
 runs             runs as the page shows them, live and over; downloads: their files; visitors: what is kept for whom
 device           where: in one thread or on a lent GPU; the pairs in memory, and the thread that prepares their passes
 deployment       settings of the deployment, from environment variables
+gradio_files     the folder in which Gradio keeps files; here it is settled, before Gradio is imported
 components       the page's own components, around the elements of assets/web, and the files that they need
 """
+
+from specviz.ui import gradio_files as gradio_files

@@ -50,6 +50,8 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
         "TMPDIR": str(folder),
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECVIZ_", "GRADIO_"))}
+    # Where Gradio keeps files unless told otherwise: on a shared machine it is somebody else's folder.
+    (folder / "gradio").touch()
     with log.open("wb") as output:
         app = subprocess.Popen(
             [sys.executable, "app.py"], cwd=root, env=kept | environment, stdout=output, stderr=subprocess.STDOUT

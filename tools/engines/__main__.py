@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command == "record":
         record(options.engine, None if options.drafter == PLAIN else options.drafter, options.file)
     elif options.command == "measure":
-        options.file.write_text(json.dumps(measured(options.engines, options.converter), indent=1) + "\n")
+        options.file.write_text(json.dumps(measured(options.engines, options.converter), indent=1) + "\n", "utf-8")
     elif options.command == "table":
         print(table(json.loads(options.file.read_text(encoding="utf-8"))), end="")
     else:

@@ -120,7 +120,7 @@ def convert(converter: str, part: str | None, files: pathlib.Path) -> None:
     options = [str(EMBEDDED / name), "--outfile", str(files / f"{name}.gguf"), "--outtype", "bf16"]
     if name not in ("target", "draft"):
         options += ["--target-model-dir", str(EMBEDDED / "target")]
-    done = subprocess.run([*shlex.split(converter), *options], capture_output=True, text=True)
+    done = subprocess.run([*shlex.split(converter), *options], capture_output=True, encoding="utf-8")
     if done.returncode:
         raise NotStarted(done.stdout + done.stderr)
 

@@ -114,7 +114,7 @@ def _running(command: Sequence[str], folder: pathlib.Path, settings: dict[str, s
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         # A session of its own: vLLM's workers are processes too, and end with it.
         process = subprocess.Popen(
             command,

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import pathlib
 import platform
@@ -65,17 +66,64 @@ _loading = threading.Lock()
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder of everything built here: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
+    """The folder of everything built here: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder.
+
+    Where that is closed to this process, it is a temporary folder, which ends with the process: a user may have no
+    home, or somebody else's. Raises SpecvizError (field ``passes``) if there is none either.
+    """
+    return _lasting_folder() or pathlib.Path(_temporary_folder().name)
+
+
+def lasts() -> bool:
+    """True if later processes find what this one builds."""
+    return _lasting_folder() is not None
+
+
+def writable_folder() -> pathlib.Path:
+    """`cache_folder`, made if need be. Raises SpecvizError (field ``passes``) if nothing can be written there."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise SpecvizError("Compiled passes cannot be written: {reason}", "passes", reason=str(error)) from error
+    return folder
+
+
+def _lasting_folder() -> pathlib.Path | None:
     named = os.environ.get("SPECVIZ_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # without a home, "~" stays
+    folder = pathlib.Path(named or os.path.join(home, "specviz"))
+    return folder if (named or folder.is_absolute()) and _is_open(folder) else None
+
+
+def _is_open(folder: pathlib.Path) -> bool:
+    """True if the folder can be made, or is there to be read: it may have been filled beforehand, and be read-only."""
+    if os.path.isdir(folder):
+        return os.access(folder, os.R_OK | os.X_OK)
+    nearest = next(filter(os.path.lexists, folder.parents))
+    return os.path.isdir(nearest) and os.access(nearest, os.W_OK)
+
+
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SpecvizError(
+            "There is no folder for compiled passes: set SPECVIZ_CACHE to one that can be written.", "passes"
+        ) from error
+    logging.getLogger(__name__).warning(
+        "Compiled passes are not kept: there is no cache folder that can be written. Set SPECVIZ_CACHE to one."
+    )
+    return folder
 
 
 def processor() -> str:
     """The processor's instruction sets, all of which our builds may use; else its name."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
+            if line.startswith(("flags", "Features")):  # of x86 and of ARM
                 return line
     return platform.processor()
 
@@ -114,7 +162,7 @@ def load() -> int:
 
 def is_built() -> bool:
     """True if `load` has nothing to build on this machine."""
-    return bool(_loaded) or _library_file().is_file()
+    return bool(_loaded) or (lasts() and _library_file().is_file())
 
 
 def library() -> ctypes.CDLL:
@@ -149,7 +197,7 @@ def _library_file() -> pathlib.Path:
 
 
 def _build(path: pathlib.Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    writable_folder()
     torch_files = pathlib.Path(torch.__file__).parent
     compiled = [str(source) for source in SOURCES if source.suffix == ".cpp"]
     needs = [f"-I{torch_files / 'include'}", f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10"]

@@ -138,9 +138,9 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
     """
     head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
 
-    def looked(text: str, kind: str) -> Changes:
-        """Which passes there are, and another look soon while something is being prepared."""
-        chip = gr.Markdown(as_text(text), elem_classes=["sv-passes", f"sv-passes-{kind}"])
+    def looked(text: str, kind: str, why: str = "") -> Changes:
+        """Which passes there are, and another look soon while something is being prepared. why: Markdown."""
+        chip = gr.Markdown(as_text(text) + why, elem_classes=["sv-passes", f"sv-passes-{kind}"])
         return {head.chip: chip, head.timer: gr.Timer(active=kind == "preparing")}
 
     def on_look(request: gr.Request, name: dict[str, Any], line: str, drafter: str, prompt: str) -> Changes:
@@ -153,7 +153,9 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         stage = store.preparer.stage(pair)
         kind = pair.passes.kind
         if stage.step is None:
-            chip = looked(say.translated(passes_words(kind)), kind)
+            # The reasons are among this tab's notes.
+            why = f" · [{say('passes.why')}](#models)" if kind == "plain" and stage.reasons else ""
+            chip = looked(say.translated(passes_words(kind)), kind, why)
         else:
             chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
         described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
