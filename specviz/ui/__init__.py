@@ -14,9 +14,9 @@ api              the same for programs: functions of Gradio, tools of an MCP ser
 orders           what a visitor asks for: a form's values become a run's settings, once
 ways             the drafters and rules to choose from
 lending          GPUs that are lent by the call: which pairs ask for one, for how long, what refusals mean
-runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
+runner           carries orders out, in batches; line: one for the models, a place for each visitor, and Stop
 supposing        what a round would have been, while the models that made it are in memory
-runs             runs as the page shows them, live and over; downloads: their files; visitors: what is kept for whom
+runs             runs as the page shows them, live and over, and what is kept for whom; downloads: their files
 device           where: in one thread or on a lent GPU; the pairs in memory, and the thread that prepares their passes
 deployment       settings of the deployment, from environment variables
 gradio_files     the folder in which Gradio keeps files; here it is settled, before Gradio is imported

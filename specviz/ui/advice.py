@@ -14,8 +14,9 @@ from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, Words, joined, said
 from specviz.theory.roofline import BatchTimes
 from specviz.ui.contest import on_prompts
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Batches, Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.views.run_messages import message, passes_words, time_left, title
 from specviz.views.tab_messages import to_use
 from specviz.views.terminal import advice, pair_words, prompts_words

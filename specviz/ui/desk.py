@@ -17,9 +17,10 @@ from specviz.records.words import Words
 from specviz.ui.components import BROWSER, QUEUED, UNQUEUED, verdicts
 from specviz.ui.controls import Controls, Fields
 from specviz.ui.device import PairName
+from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Stops, Visit
-from specviz.ui.visitors import Visitors
+from specviz.ui.runner import Runner
+from specviz.ui.runs import Visitors
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

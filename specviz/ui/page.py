@@ -22,6 +22,7 @@ from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
 from specviz.ui.routes.preview import ROUTE, LinkPreview
 from specviz.ui.runner import Runner
+from specviz.ui.runs import Visitors
 from specviz.ui.tabs.compare import create_compare_tab
 from specviz.ui.tabs.generate import create_generate_tab, create_viewer
 from specviz.ui.tabs.lossless import create_lossless_tab
@@ -29,7 +30,6 @@ from specviz.ui.tabs.models import create_models_tab
 from specviz.ui.tabs.race import create_race_tab
 from specviz.ui.tabs.server import ask_servers, create_server_tab
 from specviz.ui.tabs.why import create_why_tab
-from specviz.ui.visitors import Visitors
 
 #: What builds each tab, in their order. Its title is the text ``NAME.tab``; ``NAME.in_line`` names its work.
 TABS: dict[str, Callable[[Desk], Tab]] = {

@@ -19,11 +19,14 @@ from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.stopwatch import garbage_collector_off
 from specviz.records.words import Said, Words, said
+from specviz.theory.roofline import PassTimes
+from specviz.ui.device import PairName
 from specviz.ui.downloads import SUFFIXES, Downloads, offered
-from specviz.ui.runner import Recent, Visit
+from specviz.ui.line import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import BATCHES_PER_CHART, Trail
 from specviz.views.run_messages import headline, notice, opening
+from specviz.views.server_messages import ShownWatch
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -208,3 +211,21 @@ def open_recording(name: str, say: Words) -> list[Any]:
         return [gr.skip()] * (1 + len(SUFFIXES))
     run = recording.load()
     return [show(run, recording).message, *offered(run, say)]
+
+
+@dataclass(frozen=True)
+class Visitors:
+    """What the page keeps for its visitors, who are known by their session, in all its languages."""
+
+    runs: LiveRuns = field(default_factory=LiveRuns)
+    stops: Stops = field(default_factory=Stops)
+    #: By visitor and kind, the page in a file of the last race or comparison.
+    results: Recent[tuple[str | None, str], Downloads] = field(default_factory=lambda: Recent(256))
+    #: What each visitor's last advice was about, where it left something open.
+    undecided: Recent[str | None, Any] = field(default_factory=lambda: Recent(256))
+    #: The pair that each visitor loaded last.
+    pairs: Recent[str | None, PairName] = field(default_factory=lambda: Recent(1024))
+    #: The passes last measured for each visitor, in the Why it works tab.
+    passes: Recent[str | None, PassTimes] = field(default_factory=lambda: Recent(256))
+    #: The answers of other servers that were watched last, by their keys.
+    watches: Recent[str, ShownWatch] = field(default_factory=lambda: Recent(64))

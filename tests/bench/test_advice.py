@@ -36,8 +36,9 @@ from specviz.theory.statistics import Ratio
 from specviz.ui import advice as page
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit
+from specviz.ui.runner import Runner
 from specviz.views.terminal import advice as in_words
 from specviz.views.terminal import as_table
 

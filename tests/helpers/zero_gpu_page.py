@@ -25,8 +25,9 @@ from specviz.records.words import words
 from specviz.ui import page
 from specviz.ui.contest import ContestOptions
 from specviz.ui.device import PairName
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit
+from specviz.ui.runner import Runner
 from specviz.ui.runs import LiveRuns
 from specviz.ui.tabs.compare import compare
 from specviz.ui.tabs.generate import generate

@@ -32,14 +32,13 @@ from specviz.records.words import Sentence, words
 from specviz.theory.roofline import Memory
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore, Preparer, Stage
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Visit
-from specviz.ui.runs import LiveRuns
+from specviz.ui.runs import LiveRuns, Visitors
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.models import describe, notes
 from specviz.ui.tabs.race import race
 from specviz.ui.tabs.why import explain_runs
-from specviz.ui.visitors import Visitors
 
 ORDER = Order(
     PairName(), RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5)

@@ -24,9 +24,9 @@ from specviz.ui.components import BROWSER
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Action, _in_turn
 from specviz.ui.device import PairName, PairStore
+from specviz.ui.line import Line, Visit, name_of
 from specviz.ui.page import TABS
-from specviz.ui.runner import Line, Visit, name_of
-from specviz.ui.visitors import Visitors
+from specviz.ui.runs import Visitors
 from specviz.views import run_messages as messages
 
 SAY = words()

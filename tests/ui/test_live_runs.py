@@ -25,9 +25,10 @@ from specviz.ui import page as page_module
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import SUFFIXES, result_page, run_files
+from specviz.ui.line import Recent, Stops, Visit
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
-from specviz.ui.runner import Recent, Runner, Stops, Visit
+from specviz.ui.runner import Runner
 from specviz.ui.runs import LiveRuns
 from specviz.ui.supposing import supposed_round
 from specviz.ui.tabs import generate as generate_tab

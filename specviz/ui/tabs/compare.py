@@ -29,8 +29,9 @@ from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName
 from specviz.ui.downloads import result_page
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import WAYS, available, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page

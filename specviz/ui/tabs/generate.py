@@ -20,8 +20,9 @@ from specviz.ui.components import QUEUED, charts_view, dropped, element_view, ga
 from specviz.ui.controls import Fields
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import SUFFIXES, offered, run_files
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Batches, Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.runs import LiveRun, LiveRuns, open_recording, open_trace, show
 from specviz.ui.supposing import supposed_round
 from specviz.ui.tabs.race import progress

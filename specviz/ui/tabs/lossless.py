@@ -20,8 +20,9 @@ from specviz.ui.components import element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, Tab
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order, whole_up_to
-from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.runner import Runner, closing
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import label, message, passes_words, text_messages
 

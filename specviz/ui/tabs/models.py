@@ -20,7 +20,8 @@ from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
-from specviz.ui.runner import Batches, Runner, Visit, closing
+from specviz.ui.line import Visit
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:

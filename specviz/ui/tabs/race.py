@@ -13,8 +13,9 @@ from specviz.records.words import Said, said
 from specviz.ui.components import element_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.downloads import result_page
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Batches, Runner, Visit, closing
+from specviz.ui.runner import Batches, Runner, closing
 from specviz.views.pages import race_page
 from specviz.views.run_messages import message, race_message, text_messages
 

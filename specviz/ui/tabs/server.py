@@ -29,9 +29,10 @@ from specviz.ui.components import QUEUED, server_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName
 from specviz.ui.downloads import SUFFIXES, run_files
+from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import read_form
-from specviz.ui.runner import Runner, Stops, Visit, beside_the_line, closing
-from specviz.ui.visitors import Visitors
+from specviz.ui.runner import Runner, beside_the_line, closing
+from specviz.ui.runs import Visitors
 from specviz.views.run_messages import message
 from specviz.views.server_messages import (
     ShownWatch,

@@ -14,9 +14,9 @@ from specviz.theory.roofline import PassTimes
 from specviz.ui.components import element_view, leads_to_server
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName
-from specviz.ui.runner import Runner, Visit, closing
-from specviz.ui.runs import LiveRun
-from specviz.ui.visitors import Visitors
+from specviz.ui.line import Visit
+from specviz.ui.runner import Runner, closing
+from specviz.ui.runs import LiveRun, Visitors
 from specviz.ui.ways import WAYS, available
 from specviz.views.run_messages import label
 from specviz.views.tab_messages import LabRun, Measuring, why_message

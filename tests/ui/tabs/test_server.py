@@ -15,9 +15,9 @@ from small_server import Asked, Reply, SmallServer, serving
 from specviz.records.runs import Run
 from specviz.records.words import words
 from specviz.servers.server import Server
-from specviz.ui.runner import Visit
+from specviz.ui.line import Visit
+from specviz.ui.runs import Visitors
 from specviz.ui.tabs.server import Asking, Form
-from specviz.ui.visitors import Visitors
 
 SAY = words()
 KEY = "sk-nobody-may-see-this"

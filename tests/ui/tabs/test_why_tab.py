@@ -27,12 +27,11 @@ from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import ADDRESS
 from specviz.ui.device import PairName
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Visit
-from specviz.ui.runs import LiveRuns
+from specviz.ui.runs import LiveRuns, Visitors
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.why import explain_runs, measured
-from specviz.ui.visitors import Visitors
 from specviz.views.run_messages import headline
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 

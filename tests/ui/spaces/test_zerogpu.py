@@ -25,7 +25,7 @@ from specviz.records.runs import Run
 from specviz.records.words import words
 from specviz.ui.lending import MOST_CHARGED
 
-HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
+HELPERS = pathlib.Path(__file__).parents[2] / "helpers"
 ROOT = HELPERS.parent.parent
 
 #: Charged seconds that a visitor has here.
