@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -38,7 +38,7 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
 
     It ends when it is asked to, and then leaves nothing of its own there.
     """
-    port, log = _free_port(), folder / "app.log"
+    port, log = free_port(), folder / "app.log"
     environment = {
         "GRADIO_SERVER_NAME": "127.0.0.1",
         "GRADIO_SERVER_PORT": str(port),

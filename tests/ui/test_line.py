@@ -98,7 +98,7 @@ def test_one_browser_s_tabs_take_no_more_than_their_share_of_the_line():
     with contextlib.ExitStack() as tabs:
         for _ in range(line.most_each):
             tabs.enter_context(line.joined("race", "mine"))
-        told, made = in_turn(None, Visitors(), {}, line=line)
+        told, made = in_turn(None, Visitors(), {}, halted=True, line=line)
         assert told[0].startswith(f"failed: Your tabs have {line.most_each} places") and not made
         # Everybody else finds one.
         for visitor in range(line.most - line.most_each):

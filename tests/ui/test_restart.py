@@ -7,6 +7,7 @@ import uuid
 from elements import VIEW, state
 from on_page import control, set_control, start, wait_for_rounds
 from playwright.sync_api import Page, expect
+from running import free_port
 
 from specviz.decoding.engine import rounds
 from specviz.records.words import words
@@ -26,12 +27,14 @@ def test_a_restart_is_told_and_keeps_the_run_so_far_and_its_settings(pair, deplo
             time.sleep(0.01)
             yield None
 
-    def serve(**options):
+    port = free_port()
+
+    def serve():
         # As in a process of its own: components have the numbers of those before, and it has another name.
         monkeypatch.setattr("gradio.context.Context.id", 0)
         monkeypatch.setattr("specviz.ui.components.STARTED", uuid.uuid4().hex)
         runner = Runner(PairStore(deployment, pair), deployment)
-        return launch(build(runner), prevent_thread_lock=True, quiet=True, **options)
+        return launch(build(runner), prevent_thread_lock=True, quiet=True, server_port=port)
 
     monkeypatch.setattr("specviz.decoding.engine.rounds", without_end)
     server, german, say = serve(), words("de").texts("rounds"), words().texts("rounds")
@@ -52,7 +55,7 @@ def test_a_restart_is_told_and_keeps_the_run_so_far_and_its_settings(pair, deplo
     expect(status(second)).to_have_text(german["rounds.gone"])
     assert state(first, "text") == text
 
-    server = serve(server_port=server.server_port)
+    server = serve()
     first.wait_for_function(f"() => {VIEW}?.state === 'finished' && !{VIEW}.recorded")
     expect(status(first)).to_have_text(say["rounds.broken_off"])
     assert state(first, "text") == text and len(state(first, "rounds")) == 3
