@@ -63,6 +63,10 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     drafter = usual(store.starting_pair, preparing=False)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(SAY(f"ways.{drafter}"))
     expect(page.locator("#passes")).to_contain_text(SAY("passes.plain"))
+    page.locator("#passes").get_by_role("link", name=SAY("passes.why")).click()  # leads to where the reason stands
+    page.get_by_role("button", name=SAY("models.notes")).click()
+    expect(page.get_by_text("SPECVIZ_PASSES")).to_be_visible()
+    page.get_by_role("tab", name=SAY("generate.tab")).click()
     expect_drafter(page, drafter)
     expect(page.locator(".sv-pair").first).to_contain_text("tiny llama")
     assert len(loads) == 1 and state(page, "text")
