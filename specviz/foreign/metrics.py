@@ -27,8 +27,11 @@ _SUMMED = ("passes", "accepted", "drafted")
 #: By the name of a field, the formats that it may be a mark of.
 _MARKS = {name: [kind for kind in FORMATS if name in kind.marked] for kind in FORMATS for name in kind.marked}
 
-#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06.
-_WHOLE = re.compile(r"\s*\d{1,16}(?:\.\d*)?(?:[eE]\+?\d{1,2})?\s*", re.ASCII)
+#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06. Three decimals may be a group of thousands.
+_WHOLE = re.compile(r"\s*\d{1,16}(?:\.(?!\d{3}\s*$)\d*)?(?:[eE]\+?\d{1,2})?\s*", re.ASCII)
+
+#: A share in a list of a log.
+_SHARE = re.compile(r"[01](?:\.\d*)?|\d{1,3}\.\d{2}", re.ASCII)
 
 #: (accepted, drafted) -> how many passes; drafted is None where it is not reported.
 Outcomes = Counter[tuple[int, int | None]]
@@ -277,6 +280,7 @@ def request_of(
     if counted_tokens is None and tokens is not None:
         counted_tokens = fields.whole("completion_tokens", tokens)
     _require_something(fields, passes, accepted, drafted, length, counted_tokens)
+    _check(fields, passes, accepted, drafted)
     accepted_field = "accepted" if fields.name("accepted") else source
     deepest = max((place for place, _ in outcomes or ()), default=None)
     fields.at_most(accepted_field, accepted, drafted, "drafted")
@@ -359,7 +363,9 @@ class _Fields:
         if values is None:
             return None
         parts = values.split(",") if isinstance(values, str) else values if isinstance(values, list) else [None]
-        shares = [share for part in parts if (share := finite(part)) is not None and 0 <= share <= 1]
+        unit = 100 if self.kind.percent else 1
+        written = [part for part in parts if not isinstance(part, str) or _SHARE.fullmatch(part.strip())]
+        shares = [number / unit for part in written if (number := finite(part)) is not None and 0 <= number <= unit]
         if len(parts) > MOST_DEPTH or len(shares) < len(parts):
             raise self.complaint(
                 "Request {number}: {name} must be a list of shares from 0 to 1, not {value}.",
@@ -376,6 +382,27 @@ class _Fields:
                 "Request {number}: {name} must be a number from 1 up, not {value}.", self.name(field), value
             )
         return number
+
+    def rate(self) -> float | None:
+        """Accepted / drafted as the server makes it."""
+        name, value = self.name("rate"), str(self.value("rate"))
+        number = finite(value.removesuffix("%"))
+        if name is None or number is None:
+            return None
+        return number / 100 if value.endswith("%") or name.endswith("(%)") else number
+
+    def close(self, field: str, given: float, counted: float, source: str, rounding: float = 0.0) -> None:
+        """Raises for a figure that the counts do not come to, as far as it is written out."""
+        written = str(self.value(field)).rstrip("%")
+        unit = 10.0 ** -len(written.partition(".")[2]) * given / (finite(written) or 1.0)
+        if abs(given - counted) > 0.51 * unit + rounding:
+            raise self.complaint(
+                "Request {number}: {name} says {given}, but {source} comes to {counted}.",
+                self.name(field),
+                given=self.value(field),
+                source=self.name(source),
+                counted=f"{counted:.4g}",
+            )
 
     def agree(self, field: str, counted: int | None, source: str) -> int | None:
         """A total as it is reported, or else as `source` comes to; both must agree."""
@@ -400,6 +427,18 @@ class _Fields:
                 limit=self.name(limit),
                 most=most,
             )
+
+
+def _check(fields: _Fields, passes: int | None, accepted: int | None, drafted: int | None) -> None:
+    """Raises for a line or a table whose rate, mean and counts contradict each other: a figure of it was misread."""
+    shares, length = fields.shares(), fields.ratio("length")
+    rate = fields.rate()
+    if rate is not None and accepted is not None and drafted:
+        fields.close("rate", rate, accepted / drafted, "accepted")
+    if length is not None and accepted is not None and passes:
+        fields.close("length", length, 1 + accepted / passes, "accepted")
+    elif length is not None and accepted is not None and shares:
+        fields.close("length", length, 1 + sum(shares), "shares", len(shares) * fields.kind.rounding)
 
 
 def _require_something(fields: _Fields, passes: int | None, *counts: int | float | None) -> None:

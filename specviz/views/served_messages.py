@@ -77,7 +77,7 @@ def figures_of(served: ServedRequests) -> Served:
         nominal=any(request.format.nominal for request in requests if request.drafted and request.accepted is not None),
         lengths_known=len(known),
         alpha=counts.acceptance_rate,
-        positions=tuple(rounded[:MOST_POSITIONS] or _positions(accepted_in, counts)),
+        positions=tuple(rounded[:MOST_POSITIONS] or _positions(accepted_in, counts, _all_drafted(counted))),
         tokens=tuple(accepted_in[j] / accepted_in.total() for j in range(most + 1)),
     )
 
@@ -88,13 +88,21 @@ def _ratio(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
     return sum(count for count, _ in known) / sum(total for _, total in known) if known else None
 
 
-def _positions(accepted_in: Counter[int], counts: Tally) -> Iterator[Position]:
-    """accepted_in: passes by the draft tokens that they accepted."""
-    rates, passes = counts.conditional_position_rates(), accepted_in.total()
+def _all_drafted(requests: Sequence[ServedRequest]) -> bool:
+    """Whether every pass that is counted drafted a token: servers that count by position count no others."""
+    return bool(requests) and all(request.format.accepted_at for request in requests)
+
+
+def _positions(accepted_in: Counter[int], counts: Tally, all_drafted: bool) -> Iterator[Position]:
+    """accepted_in: passes by the draft tokens that they accepted. all_drafted: so that all reached the first
+    position."""
+    rates, judged, passes = counts.conditional_position_rates(), counts.judged_at, accepted_in.total()
     for place in range(min(max(max(accepted_in, default=0), len(rates)), MOST_POSITIONS)):
         share = sum(number for accepted, number in accepted_in.items() if accepted > place) / passes
-        known = place < len(rates)
-        yield Position(share, counts.judged_at[place] if known else None, rates[place] if known else None)
+        if place == 0 and all_drafted:
+            yield Position(share, passes, share)
+        else:
+            yield Position(share, *(judged[place], rates[place]) if place < len(rates) else (None, None))
 
 
 #: The figures that a message has as they are.
@@ -171,10 +179,10 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     signs = signs_of(served.requests, speedups, cost, served.plain)
     figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
+    passes = "target passes not counted" if figures.passes is None else f"{figures.passes} target passes that verified a draft"
     of_requests = f"{figures.lengths_known} of {len(served.requests)} requests:"
     lines = [
-        f"{len(served.requests) - summaries} requests, {of_many}{_number(figures.passes)} target passes that verified "
-        f"a draft; {served.without} entries without metrics",
+        f"{len(served.requests) - summaries} requests, {of_many}{passes}; {served.without} entries without metrics",
         f"tokens per pass, 1 + accepted / passes:      {_number(figures.tokens_per_pass)}",
         f"response tokens per pass, if nothing else:   {_number(figures.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(figures.acceptance_share)}",

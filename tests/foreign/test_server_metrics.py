@@ -253,7 +253,7 @@ def test_totals_that_llama_cpp_rounds_to_six_digits_contradict_nothing():
         (LLAMA_LOG, "llama.cpp log", None, 257, 388, 3.65, None, False),
         (OLDER_LLAMA_LOG, "llama.cpp log", None, 3, 8, None, None, False),
         (f"{LLAMA_LOG}\n{LLAMA_STATISTICS}", "llama.cpp statistics", 134, 354, 536, 1 + 354 / 134, LLAMA_KEPT, False),
-        (scrape(43, 129, 10, [4, 3, 3], "llamacpp"), "llama.cpp /metrics", *ALL, KEPT, False),
+        (scrape(43, 129, 10, [4, 3, 3], "llamacpp"), "llama.cpp /metrics", *ALL, KEPT, True),
         (json.dumps({"stats": LM_STUDIO}), "LM Studio", None, 14, 16, None, None, False),
         (json.dumps({"stats": LM_STUDIO_SDK}), "LM Studio", None, 14, 16, None, None, False),
         (json.dumps(TOKENS), "mlx-lm", 2, 2, None, 2.0, {2: 1, 0: 1}, False),
