@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, ServerFormat
+from specviz.foreign.nothing import why_none
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
@@ -27,7 +28,7 @@ _SUMMED = ("passes", "accepted", "drafted")
 #: By the name of a field, the formats that it may be a mark of.
 _MARKS = {name: [kind for kind in FORMATS if name in kind.marked] for kind in FORMATS for name in kind.marked}
 
-#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06. Three decimals may be a group of thousands.
+#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06. Three decimals may be thousands.
 _WHOLE = re.compile(r"\s*\d{1,16}(?:\.(?!\d{3}\s*$)\d*)?(?:[eE]\+?\d{1,2})?\s*", re.ASCII)
 
 #: A share in a list of a log.
@@ -103,15 +104,7 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
         return served
     if served.reasons:
         raise served.reasons[0]
-    raise SpecvizError(
-        "No speculative metrics found. Responses contain them if vLLM was started with "
-        "--per-request-spec-decode-metrics, SGLang was asked for return_meta_info, and llama.cpp, LM Studio, "
-        "TensorRT-LLM or mlx-lm had a drafter. A log or /metrics of vLLM, SGLang (--enable-metrics) or llama.cpp "
-        "(--metrics) works too, as do a result of vllm bench serve, records of AIPerf, a trace or benchmark of "
-        "specviz, and {schema} for everything else.",
-        "metrics",
-        schema=SCHEMA,
-    )
+    raise why_none(text)
 
 
 def served_in(text: str, chains: bool = False) -> ServedRequests:

@@ -176,7 +176,8 @@ class _Lines:
             start = len(self.text) if stop < 0 else stop
             line = self.text[match.start() : start]
             if sample := _SAMPLE.match(line):
-                self._sampled(*sample.groups(default=""), self.text[start : start + 40])
+                server, metric, labels, value = sample.groups(default="")
+                self._sampled(server, metric, labels, value, rest=self.text[start : start + 2])
                 continue
             if RUNNING.match(line):
                 self.running = line

@@ -30,7 +30,9 @@ _NARROWEST, _WIDEST, _FILLED = 40, 400, 0.7
 def plain(text: str) -> str:
     """The text without colours, with line ends of one kind and with vLLM's metrics as its /metrics has them."""
     text = _COLOURS.sub("", text.lstrip("\ufeff").replace("\r\n", "\n"))
-    return _METRIC.sub(lambda match: _exposed(match[1], match[2].replace("': '", '="').replace("'", '"'), match[3]), text)
+    return _METRIC.sub(
+        lambda match: _exposed(match[1], match[2].replace("': '", '="').replace("'", '"'), match[3]), text
+    )
 
 
 def _exposed(name: str, labels: str, value: str) -> str:

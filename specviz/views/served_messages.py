@@ -179,7 +179,11 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     signs = signs_of(served.requests, speedups, cost, served.plain)
     figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
-    passes = "target passes not counted" if figures.passes is None else f"{figures.passes} target passes that verified a draft"
+    passes = (
+        "target passes not counted"
+        if figures.passes is None
+        else f"{figures.passes} target passes that verified a draft"
+    )
     of_requests = f"{figures.lengths_known} of {len(served.requests)} requests:"
     lines = [
         f"{len(served.requests) - summaries} requests, {of_many}{passes}; {served.without} entries without metrics",
