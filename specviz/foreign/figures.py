@@ -12,7 +12,7 @@ from specviz.records.errors import SpecvizError, quoted
 
 #: Digits and whatever may separate them, up to a word, a bracket or the like.
 _AFTER = r"(?::| =)[ (]*(\d[^A-Za-z%#()/|;\"]{0,20000}%?)"
-_BEFORE = "(\\d{1,20}(?:[.,'’_ \u00a0\u202f]\\d{1,20}){0,20}) "
+_BEFORE = "(\\d{1,20}(?:[.,'’_ \u00a0\u202f]\\d{1,20}){0,4}) "
 
 #: How a whole number, a share or a list of shares ends where nothing of it is missing.
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:, \d\.\d+)*%?|\d+(?: +\d+)+")
@@ -26,7 +26,7 @@ _LABELS = sorted(
 _PLACES = [name for kind in TABLES for name in kind.shares]
 _ROW = re.compile(
     rf"(?:(?<![^\s|])(?P<name>{'|'.join(map(re.escape, _LABELS))})|(?<![^\s|])(?P<places>{'|'.join(_PLACES)}) "
-    r"(?P<place>\d{1,4}))\s{0,3}:[ \t|]*(?P<value>[^\s|]+)|(?P<end>^[=]{10,})",
+    r"(?P<place>\d{1,4}))\s{0,3}:[ \t|]*(?P<value>[^\s|]+(?:[ \u00a0\u202f]\d[^\s|]*)*)|(?P<end>^[=]{10,})",
     re.MULTILINE,
 )
 
@@ -38,7 +38,8 @@ def logged(kind: ServerFormat, line: str, before: str = "") -> dict[str, str]:
     for a figure that is cut off.
     """
     names = (*kind.passes, *kind.accepted, *kind.drafted, *kind.shares, *kind.length)
-    block = {name: value for name in names if (value := _figure(name, line, name in kind.shares))}
+    written = {*kind.shares, *kind.length}  # with two decimals or three
+    block = {name: value for name in names if (value := _figure(name, line, 2 * (name in written)))}
     if block:
         block |= {name: value for name in kind.rate if (value := _figure(name, line))}
         block |= {name: value for name in kind.running if (value := _figure(name, before))}
@@ -56,21 +57,28 @@ def extent(line: str) -> int:
     return values
 
 
-def _figure(name: str, line: str, many: bool = False) -> str | None:
+def _figure(name: str, line: str, decimals: int = 0) -> str | None:
     """The figure of that name, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of the counts
-    ``name(b,g,a)`` the last. many: whether it is a list."""
+    ``name(b,g,a)`` the last. decimals: how many it has at least. Raises SpecvizError for a part of one."""
+    if name not in line:
+        return None
     label = re.escape(name)
     match = re.search(rf"{label}{_AFTER}|{_BEFORE}{label}(?!\w)", line)
     if match is None:
         return None
     value = (match[1] or match[2]).strip(" ,.\t\r")
-    decimals = {len(part.partition(".")[2]) for part in value.split(",")}
-    # Whole numbers have a unit or a comma after them, means two decimals, and the shares of a list equally many.
+    found = {len(part.partition(".")[2]) for part in value.split(",")}
     end = line.rstrip()[-1:] if match.end() == len(line) else ""
-    cut = (end.isdigit() or end == ".") and max(decimals) < 2
-    if len(decimals) > 1 or cut or (many and end == ","):
+    # A whole number has a unit or a comma after it; the shares of a list have equally many decimals.
+    if (
+        len(found) > 1
+        or min(found) < decimals
+        or (max(found) < 2 and end in (*"0123456789.",))
+        or (decimals and end == ",")
+    ):
         raise SpecvizError(
-            "A line of the log is cut off or wrapped: {line}. Give the log itself, not a terminal's copy of it.",
+            "A figure of the log is cut off, wrapped or not as the server writes it: {line}. Give the log itself, not "
+            "a terminal's copy of it.",
             line=quoted(line[: match.end()]),
         )
     places = name.endswith("(b,g,a)") and value.split()
@@ -92,13 +100,20 @@ def printed(text: str) -> Iterator[tuple[ServerFormat | None, dict[str, str]]]:
             continue
         table[name] = row["value"]
         if row.end() == len(text) and len(row["value"].partition(".")[2]) < 2:
-            raise SpecvizError("The text ends within a table: {line}. Copy all of it.", line=quoted(row[0]))
+            raise _within(row[0])
     yield from _told(table)
+
+
+def _within(line: str) -> SpecvizError:
+    return SpecvizError("A table is cut off: {line}. Copy all of it.", line=quoted(line))
 
 
 def _told(table: dict[str, str]) -> Iterator[tuple[ServerFormat | None, dict[str, str]]]:
     for kind in TABLES:
         if len(table) > 1 and table.keys() & {*kind.passes, *(() if kind.passes else kind.length)}:
+            needed = (kind.passes, kind.accepted, kind.drafted, kind.length)
+            if not all(table.keys() & set(names) for names in needed if names):
+                raise _within(", ".join(table))
             shares = [table.get(f"{name} {place}") for name in kind.shares for place in range(len(table))]
             known = shares[: shares.index(None)] if None in shares else shares
             yield kind, table | {name: ", ".join(filter(None, known)) for name in kind.shares if known}

@@ -55,7 +55,7 @@ _DECODER = json.JSONDecoder()
 _INDENT = re.compile(r"[ \t\[,]*\Z")
 
 #: As /metrics writes it, or as a cell of a table of Prometheus' queries.
-_SAMPLE = re.compile(r"[ \t|>`]*(\w+):(\w+)(\{[^\n]*\})?[ \t|]+([^\s|]+)")
+_SAMPLE = re.compile(r"[ \t|>`]*(\w+):(\w+)(\{[^\n]*\})?[ \t|]+(.+?)(?:[ \t]+(?:-?\d{10,}|[@#].*))?[ \t|`]*$")
 #: What a terminal puts on the next line, and groups of three digits, which no server writes.
 _CONTINUED, _GROUPED = re.compile(r"\n[\d.]"), re.compile(r"\d{1,3}(?:\.\d{3})+")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\.)*)"')
@@ -110,14 +110,16 @@ def pieces(text: str, depth: int = 0) -> Iterator[dict[str, Any] | Reported | Sp
         lines.take(place, len(text))
     yield from lines.reported()
     if nested:
-        yield from pieces("\n".join(line.rstrip("\n") for line in nested) + "\n", depth + 1)
+        end = "\n" * nested[-1].endswith("\n")  # a last line without may be cut off
+        yield from pieces("\n".join(line.removesuffix("\n") for line in nested) + end, depth + 1)
 
 
 def _extent(text: str) -> int:
     """How many characters of the figures in plain lines can be read."""
     characters = 0
     for match in _TELLING.finditer(text):
-        line = text[match.start() :].split("\n", 1)[0]
+        stop = text.find("\n", match.end())
+        line = text[match.start() : None if stop < 0 else stop]
         sample = _SAMPLE.match(line)
         value = sample[4] if sample else ""
         characters += len(value) if finite(value) is not None else extent(line)
@@ -167,6 +169,7 @@ class _Lines:
     last: dict[str, Reported] = field(default_factory=dict)
     #: The scrapes of each set of labels, in order, and the samples that the latest has.
     scrapes: dict[tuple[str, str], list[dict[tuple[str, str], float]]] = field(default_factory=dict)
+    broken: set[tuple[str, str]] = field(default_factory=set)  # those with a figure that cannot be read
 
     def take(self, start: int, end: int) -> None:
         """Takes the lines between two places; of a line the part from where it says something."""
@@ -212,6 +215,7 @@ class _Lines:
         the text after its line."""
         label_values, kind, figure = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
         position = label_values.pop("position", "")
+        key = server, " ".join(label_values.values())
         counters = (*kind.passes, *kind.accepted, *kind.drafted, *kind.accepted_at)
         if not (metric in (*counters, *kind.running) or (metric in kind.length and figure)):
             return
@@ -220,8 +224,9 @@ class _Lines:
         if metric in counters and (cut or _CONTINUED.match(rest) or _GROUPED.fullmatch(value) or figure is None):
             about = {"name": metric, "value": quoted(value)}
             self.logged.append(SpecvizError("The figure of {name} is cut off or is no number: {value}.", **about))
+            self.broken.add(key)
         elif figure is not None:
-            scrapes = self.scrapes.setdefault((server, " ".join(label_values.values())), [{}])
+            scrapes = self.scrapes.setdefault(key, [{}])
             if (metric, position) in scrapes[-1]:
                 scrapes.append({})
             scrapes[-1][metric, position] = figure
@@ -233,6 +238,8 @@ class _Lines:
                 yield line
         yield from self.last.values()
         for (server, name), scrapes in self.scrapes.items():
+            if (server, name) in self.broken:
+                continue
             kind = SCRAPES[server]
             if kind.six_digits:
                 scrapes = [_exact(scrape, kind) for scrape in scrapes]

@@ -116,10 +116,10 @@ def _samples(value: dict[str, Any]) -> Iterator[str]:
         samples = [(point[0], one["metric"], point[1]) for one in series for point in _points(one)]
         for _, labels, sample in sorted(samples, key=lambda each: each[0]):
             others = ",".join(f'{name}="{label}"' for name, label in labels.items() if name != "__name__")
-            yield f"{labels.get('__name__', '')}{{{others}}} {sample}"
+            yield f"{labels.get('__name__', '')}{{{others}}} {sample}\n"
     name, labels, number = value.get("name"), value.get("labels"), value.get("values", value.get("value"))
     if isinstance(name, str) and name.startswith("vllm:") and isinstance(labels, dict) and number is not None:
-        yield _exposed(name, ",".join(f'{key}="{label}"' for key, label in labels.items()), str(number)).strip()
+        yield _exposed(name, ",".join(f'{key}="{label}"' for key, label in labels.items()), str(number))
 
 
 def _points(series: Any) -> list[list[Any]]:
