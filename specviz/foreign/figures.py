@@ -38,8 +38,8 @@ def logged(kind: ServerFormat, line: str, before: str = "") -> dict[str, str]:
     for a figure that is cut off.
     """
     names = (*kind.passes, *kind.accepted, *kind.drafted, *kind.shares, *kind.length)
-    written = {*kind.shares, *kind.length}  # with two decimals or three
-    block = {name: value for name in names if (value := _figure(name, line, 2 * (name in written)))}
+    decimals = dict.fromkeys(kind.shares, 1) | dict.fromkeys(kind.length, 2)
+    block = {name: value for name in names if (value := _figure(name, line, decimals.get(name, 0)))}
     if block:
         block |= {name: value for name in kind.rate if (value := _figure(name, line))}
         block |= {name: value for name in kind.running if (value := _figure(name, before))}
@@ -73,7 +73,7 @@ def _figure(name: str, line: str, decimals: int = 0) -> str | None:
     if (
         len(found) > 1
         or min(found) < decimals
-        or (max(found) < 2 and end in (*"0123456789.",))
+        or (max(found) == 0 and end in (*"0123456789.",))
         or (decimals and end == ",")
     ):
         raise SpecvizError(

@@ -54,6 +54,7 @@ class ServedRequest:
     shares: tuple[float, ...] | None = None  # by position, of passes that accepted there, as the server rounds them
     running: float | None = None  # requests at once
     speed: float | None = None  # tokens a second of all requests together
+    longest: int | None = None  # γ
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -71,6 +72,16 @@ class ServedRequest:
     def tally(self) -> Tally | None:
         """Its counts, if the draft length of every pass is known."""
         return tally_of(self.outcomes) if self.outcomes is not None and self.lengths_known else None
+
+    @property
+    def ended(self) -> list[int] | None:
+        """[j]: passes that accepted j of γ tokens, where each drafted at least one; else None."""
+        if self.outcomes is None or not (self.format.accepted_at and self.longest and self.drafted):
+            return None
+        kept = [0] * (self.longest + 1)
+        for (accepted, _), passes in self.outcomes.items():
+            kept[accepted] += passes
+        return kept
 
 
 @dataclass(slots=True)
@@ -293,6 +304,7 @@ def request_of(
         shares=tuple(shares) if shares and outcomes is None else None,
         running=_positive(fields.value("running")),
         speed=_positive(fields.value("speed")),
+        longest=longest,
     )
 
 
