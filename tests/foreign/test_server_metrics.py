@@ -137,7 +137,7 @@ def test_a_count_is_a_whole_number_however_it_is_written():
     same = VLLM | {"num_spec_steps": 43.0, "num_draft_tokens": "129", "acceptance_histogram": ["39", 1.0, "0.0", 3]}
     sparse = VLLM | {"acceptance_histogram": {"0": 39, "1": 1, "3": 3}, "num_accepted_draft_tokens": None}
     assert read(same)[0].outcomes == read(sparse)[0].outcomes == read(VLLM)[0].outcomes
-    for wrong in (float("nan"), float("inf"), 43.5, "43.5", "-1", "", "٤", [43], 1e300):
+    for wrong in (float("nan"), float("inf"), 43.5, "43.5", "43.000", "-1", "", "٤", [43], 1e300):
         with pytest.raises(SpecvizError, match="Request 1: num_spec_steps must be a whole number"):
             read(VLLM | {"num_spec_steps": wrong})
 
@@ -407,6 +407,11 @@ def test_a_benchmark_without_drafts_counts_as_one_printed_or_not():
             "Draft acceptance rate says 7.8%, but Accepted comes to 0.07",
         ),
         (VLLM_LOG.replace("0.093", "0.193"), "Mean acceptance length says 1.23, but"),
+        ("x" * 500 + "\n" + VLLM_LOG.split("0.093")[0] + "0.233,\n0.000, 0.000\n", "cut off, wrapped"),
+        (scrape(2, 6, 3, []).replace(" 2.0", " 2.000"), "num_drafts_total is cut off or is no number: '2.000'"),
+        (scrape(43, 129, 10, []).replace("129.0", "1,29"), "no number: '1,29'"),
+        ("x" * 500 + "\n" + scrape(43, 129, 10, []).replace("10.0", "1\n0.0"), "num_accepted_tokens_total is cut off"),
+        (BENCH_TABLE.split("Draft tokens")[0], "A table is cut off"),
         (BENCH_TABLE.replace(" 43\n", " 49\n"), "Acceptance length says 1.23, but Accepted tokens comes to 1.204"),
     ],
 )
