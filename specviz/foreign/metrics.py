@@ -388,23 +388,17 @@ class _Fields:
             )
         return number
 
-    def rate(self) -> float | None:
-        """Accepted / drafted as the server makes it."""
-        name, value = self.name("rate"), str(self.value("rate"))
-        number = finite(value.removesuffix("%"))
-        if name is None or number is None:
-            return None
-        return number / 100 if value.endswith("%") or name.endswith("(%)") else number
-
-    def close(self, field: str, given: float, counted: float, source: str, rounding: float = 0.0) -> None:
-        """Raises for a figure that the counts do not come to, as far as it is written out."""
-        written = str(self.value(field)).rstrip("%")
-        unit = 10.0 ** -len(written.partition(".")[2]) * given / (finite(written) or 1.0)
-        if abs(given - counted) > 0.51 * unit + rounding:
+    def close(self, field: str, counted: float, source: str, rounding: float = 0.0) -> None:
+        """Raises for a figure, if there is one, that the counts do not come to as far as it is written out."""
+        name, written = self.name(field), str(self.value(field))
+        unit = 0.01 if written.endswith("%") or str(name).endswith("(%)") else 1.0
+        number = finite(written.rstrip("%"))
+        half = 0.51 * unit * 10.0 ** -len(written.rstrip("%").partition(".")[2])
+        if number is not None and abs(unit * number - counted) > half + rounding:
             raise self.complaint(
                 "Request {number}: {name} says {given}, but {source} comes to {counted}.",
-                self.name(field),
-                given=self.value(field),
+                name,
+                given=written,
                 source=self.name(source),
                 counted=f"{counted:.4g}",
             )
@@ -436,14 +430,13 @@ class _Fields:
 
 def _check(fields: _Fields, passes: int | None, accepted: int | None, drafted: int | None) -> None:
     """Raises for a line or a table whose rate, mean and counts contradict each other: a figure of it was misread."""
-    shares, length = fields.shares(), fields.ratio("length")
-    rate = fields.rate()
-    if rate is not None and accepted is not None and drafted:
-        fields.close("rate", rate, accepted / drafted, "accepted")
-    if length is not None and accepted is not None and passes:
-        fields.close("length", length, 1 + accepted / passes, "accepted")
-    elif length is not None and accepted is not None and shares:
-        fields.close("length", length, 1 + sum(shares), "shares", len(shares) * fields.kind.rounding)
+    shares = fields.shares()
+    if accepted is not None and drafted:
+        fields.close("rate", accepted / drafted, "accepted")
+    if accepted is not None and passes:
+        fields.close("length", 1 + accepted / passes, "accepted")
+    elif accepted is not None and shares:
+        fields.close("length", 1 + sum(shares), "shares", len(shares) * fields.kind.rounding)
 
 
 def _require_something(fields: _Fields, passes: int | None, *counts: int | float | None) -> None:

@@ -15,7 +15,6 @@ from specviz.foreign.figures import extent, logged, printed
 from specviz.foreign.formats import LINES, SCRAPES, ServerFormat
 from specviz.foreign.wrappings import joined, lines_within, plain
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.files import decoded as decoded
 
 #: How many draft positions are believed.
 MOST_DEPTH = 1024

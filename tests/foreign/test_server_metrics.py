@@ -9,8 +9,8 @@ import pytest
 from refusal import refused
 
 from specviz.foreign.metrics import read_metrics, tally_of
-from specviz.foreign.text import decoded
 from specviz.records.errors import SpecvizError
+from specviz.records.files import decoded
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 
@@ -419,6 +419,12 @@ def test_what_holds_no_figures_is_named_and_figures_that_contradict_each_other_a
     with refused("metrics") as caught:
         read_metrics(text)
     assert said in str(caught.value)
+
+
+def test_rates_that_round_to_nothing_contradict_nothing():
+    rare = VLLM_LOG.replace("1.23,", "1.00,").replace(": 10 tokens", ": 1 tokens").replace("129 tokens", "9000 tokens")
+    rare = rare.replace("0.093, 0.070, 0.070", "0.000, 0.000, 0.000").replace("7.8%", "0.0%")
+    assert [(one.accepted, one.drafted) for one in read_metrics(rare).requests] == [(1, 9000)]
 
 
 def test_the_example_in_the_docs_is_read():
