@@ -1,11 +1,12 @@
 """`compare-texts`: two greedy texts that should be equal, and the target's verdict where they differ."""
 
 import argparse
-import json
 import pathlib
 
 from specviz.commands import pairs
-from specviz.commands.output import read
+from specviz.commands.output import progress, read
+from specviz.foreign.answers import written
+from specviz.records.errors import SpecvizError
 from specviz.records.settings import SETTINGS
 from specviz.records.words import words
 from specviz.views.terminal import harmless, parting_lines
@@ -16,7 +17,7 @@ ABOUT = "two greedy texts should be equal: do they differ by rounding, or is one
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for name in ("one", "other"):
-        what = "the text after the prompt, or its token ids as a JSON list"
+        what = "the text after the prompt, its token ids as a JSON list, or the whole answer in JSON"
         add(name, type=pathlib.Path, metavar=name.upper(), help=what)
     add("--prompt", default="", metavar="TEXT", help="the prompt that both texts continue")
     add("--chat", action="store_true", help=SETTINGS["chat"].about)
@@ -25,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if one of them is wrong."""
-    left, right = (_ids_or_text(read(getattr(options, name), name)) for name in ("one", "other"))
+    left, right = (_written(options, name) for name in ("one", "other"))
     from specviz.bench.two_texts import cut, parting
 
     pair = pairs.load(options, "plain")
@@ -35,10 +36,13 @@ def main(options: argparse.Namespace) -> int:
     return int(divergence is not None and any(divergence.wrong))
 
 
-def _ids_or_text(text: str) -> list[int] | str:
-    """The token ids, if the text is a JSON list of whole numbers."""
+def _written(options: argparse.Namespace, name: str) -> list[int] | str:
+    """What one of the engines wrote; says what else the file has."""
+    path = getattr(options, name)
     try:
-        ids = json.loads(text)
-    except ValueError:
-        return text
-    return ids if isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids) else text
+        text, left_out = written(read(path, name), options.prompt)
+    except SpecvizError as error:
+        raise error.at(name) from error
+    for part in left_out:
+        progress(harmless(f"{path}: {part} is not compared"))
+    return text

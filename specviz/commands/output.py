@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specviz.bench.contest import INTERRUPTED
-from specviz.foreign.text import decoded
 from specviz.records.errors import SpecvizError
+from specviz.records.files import decoded
 from specviz.views.terminal import harmless
 
 #: The options that name a file to write.
@@ -67,11 +67,13 @@ def _writing(option: str, path: pathlib.Path) -> Iterator[None]:
 
 
 def read(path: pathlib.Path, field: str) -> str:
-    """The text of a file in any encoding; of the input for ``-``. Raises SpecvizError for `field`."""
+    """The text of a file in any encoding, gzip's too; of the input for ``-``. Raises SpecvizError for `field`."""
     try:
         return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     except OSError as error:
         raise SpecvizError("The file cannot be read: {reason}.", field, reason=error.strerror) from error
+    except SpecvizError as error:
+        raise error.at(field) from error
 
 
 @contextlib.contextmanager

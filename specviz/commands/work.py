@@ -26,7 +26,7 @@ REPORT_EVERY = 5.0
 
 def add_work_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    kinds = "one per line, or JSON Lines with prompt or messages, and optionally domain"
+    kinds = "one per line, or JSON with prompt or messages, and optionally domain"
     add("--prompts", type=pathlib.Path, metavar="FILE", help=f"measure on these prompts: {kinds}")
     add(
         "--chat",

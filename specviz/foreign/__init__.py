@@ -3,6 +3,10 @@
 metrics: figures of a server's requests, from responses, logs, scrapes of /metrics or a benchmark's file
 rounds: other engines' rounds, token by token, as a run that the page can show
 doctor: signs of a fault in such figures
+nothing: why a text holds no such figures
+answers: what an engine wrote, out of a file that may hold more
 formats: the names that servers use, from assets/server_formats.json
-text: from a file's bytes to the numbers in it
+text: from a text to the numbers in it
+figures: in a line of a log or a printed table
+wrappings: what figures come wrapped in: JSON of loggers, a terminal's width
 """

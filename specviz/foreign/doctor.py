@@ -34,6 +34,7 @@ class Signs:
     """A server's figures as they are diagnosed. Passes are those that verified a draft."""
 
     passes: float  # where the server does not count them, at least that many
+    counted: bool = True  # whether all of them were counted
     accepted_at: Sequence[float] = ()  # by position, passes that accepted a draft token there
     judged_at: Sequence[float] = ()  # and those that got there, or more where `lengths_known` is false
     lengths_known: bool = False  # whether `judged_at` is exact: the length of every draft is known
@@ -61,7 +62,8 @@ class ServerFinding:
 def examine(signs: Signs) -> list[ServerFinding]:
     """The findings, what is broken first; `few` or `none` alone where there is too little to go by."""
     if signs.passes < LEAST_PASSES and not signs.speedups:
-        return [ServerFinding("few" if signs.passes else "none", {"passes": signs.passes, "least": LEAST_PASSES})]
+        known = signs.passes and signs.counted
+        return [ServerFinding("few" if known else "none", {"passes": signs.passes, "least": LEAST_PASSES})]
     broken = _broken(signs) if signs.passes >= LEAST_PASSES else None
     tail = None if broken else _tail(signs)
     findings = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))

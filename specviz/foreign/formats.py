@@ -32,6 +32,7 @@ class ServerFormat:
     accepted_at: tuple[str, ...] = ()  # [j]: passes that accepted draft token j + 1
     shares: tuple[str, ...] = ()  # the same as a share of all passes
     length: tuple[str, ...] = ()  # tokens per pass, where nothing says how many passes there were
+    rate: tuple[str, ...] = ()  # accepted / drafted, which the counts are checked by
     tokens: tuple[str, ...] = ()  # of the answer
     longest: tuple[str, ...] = ()  # γ: the most that a pass drafts
     running: tuple[str, ...] = ()  # requests at once; in a log also on the line before, or earlier on the same line
@@ -40,6 +41,7 @@ class ServerFormat:
     nominal: bool = False
     full: bool = False  # whether `accepted_at` or `shares` has a place for each token that a pass can draft
     rounding: float = 0.0  # how far a share may lie from its true value
+    percent: bool = False  # whether shares are written in percent
     six_digits: bool = False  # whether totals, unlike `accepted_at`, are written with six digits only
     many: bool = False  # whether one entry counts many requests together
     summed: bool = False  # whether all entries of a text are one: they follow one another step by step
@@ -94,6 +96,9 @@ SCRAPES = {server: _format(row) for server, row in _TABLE["scrapes"].items()}
 
 #: Lines that a log can have. Names of figures are those of the log, as they are quoted to its reader.
 LINES = tuple(map(_format, _TABLE["lines"]))
+
+#: Tables that programs print, a figure a line, by the names before the colon; a share has its position after its name.
+TABLES = tuple(map(_format, _TABLE["tables"]))
 
 #: Of benchmarks: what was asked for, else what was measured at most or on average; and tokens a second.
 CONCURRENCY, THROUGHPUT = next((kind.running, kind.speed) for kind in FORMATS if kind.speed)

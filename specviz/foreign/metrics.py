@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specviz.foreign.formats import BENCH, CONCURRENCY, FORMATS, OWN, RUN, SCHEMA, THROUGHPUT, ServerFormat
+from specviz.foreign.nothing import why_none
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
@@ -27,8 +28,11 @@ _SUMMED = ("passes", "accepted", "drafted")
 #: By the name of a field, the formats that it may be a mark of.
 _MARKS = {name: [kind for kind in FORMATS if name in kind.marked] for kind in FORMATS for name in kind.marked}
 
-#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06.
-_WHOLE = re.compile(r"\s*\d{1,16}(?:\.\d*)?(?:[eE]\+?\d{1,2})?\s*", re.ASCII)
+#: A count as JSON writers, logs and scrapes put it: 43, "43", 43.0, 4.3e+06. Three decimals may be thousands.
+_WHOLE = re.compile(r"\s*\d{1,16}(?:\.(?!\d{3}\s*$)\d*)?(?:[eE]\+?\d{1,2})?\s*", re.ASCII)
+
+#: A share in a list of a log.
+_SHARE = re.compile(r"[01](?:\.\d*)?|\d{1,3}\.\d{2}", re.ASCII)
 
 #: (accepted, drafted) -> how many passes; drafted is None where it is not reported.
 Outcomes = Counter[tuple[int, int | None]]
@@ -50,6 +54,7 @@ class ServedRequest:
     shares: tuple[float, ...] | None = None  # by position, of passes that accepted there, as the server rounds them
     running: float | None = None  # requests at once
     speed: float | None = None  # tokens a second of all requests together
+    longest: int | None = None  # γ
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -67,6 +72,16 @@ class ServedRequest:
     def tally(self) -> Tally | None:
         """Its counts, if the draft length of every pass is known."""
         return tally_of(self.outcomes) if self.outcomes is not None and self.lengths_known else None
+
+    @property
+    def ended(self) -> list[int] | None:
+        """[j]: passes that accepted j of γ tokens, where each drafted at least one; else None."""
+        if self.outcomes is None or not (self.format.accepted_at and self.longest and self.drafted):
+            return None
+        kept = [0] * (self.longest + 1)
+        for (accepted, _), passes in self.outcomes.items():
+            kept[accepted] += passes
+        return kept
 
 
 @dataclass(slots=True)
@@ -100,15 +115,7 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
         return served
     if served.reasons:
         raise served.reasons[0]
-    raise SpecvizError(
-        "No speculative metrics found. Responses contain them if vLLM was started with "
-        "--per-request-spec-decode-metrics, SGLang was asked for return_meta_info, and llama.cpp, LM Studio, "
-        "TensorRT-LLM or mlx-lm had a drafter. A log or /metrics of vLLM, SGLang (--enable-metrics) or llama.cpp "
-        "(--metrics) works too, as do a result of vllm bench serve, records of AIPerf, a trace or benchmark of "
-        "specviz, and {schema} for everything else.",
-        "metrics",
-        schema=SCHEMA,
-    )
+    raise why_none(text)
 
 
 def served_in(text: str, chains: bool = False) -> ServedRequests:
@@ -277,6 +284,7 @@ def request_of(
     if counted_tokens is None and tokens is not None:
         counted_tokens = fields.whole("completion_tokens", tokens)
     _require_something(fields, passes, accepted, drafted, length, counted_tokens)
+    _check(fields, passes, accepted, drafted)
     accepted_field = "accepted" if fields.name("accepted") else source
     deepest = max((place for place, _ in outcomes or ()), default=None)
     fields.at_most(accepted_field, accepted, drafted, "drafted")
@@ -296,6 +304,7 @@ def request_of(
         shares=tuple(shares) if shares and outcomes is None else None,
         running=_positive(fields.value("running")),
         speed=_positive(fields.value("speed")),
+        longest=longest,
     )
 
 
@@ -359,7 +368,9 @@ class _Fields:
         if values is None:
             return None
         parts = values.split(",") if isinstance(values, str) else values if isinstance(values, list) else [None]
-        shares = [share for part in parts if (share := finite(part)) is not None and 0 <= share <= 1]
+        unit = 100 if self.kind.percent else 1
+        written = [part for part in parts if not isinstance(part, str) or _SHARE.fullmatch(part.strip())]
+        shares = [number / unit for part in written if (number := finite(part)) is not None and 0 <= number <= unit]
         if len(parts) > MOST_DEPTH or len(shares) < len(parts):
             raise self.complaint(
                 "Request {number}: {name} must be a list of shares from 0 to 1, not {value}.",
@@ -376,6 +387,21 @@ class _Fields:
                 "Request {number}: {name} must be a number from 1 up, not {value}.", self.name(field), value
             )
         return number
+
+    def close(self, field: str, counted: float, source: str, rounding: float = 0.0) -> None:
+        """Raises for a figure, if there is one, that the counts do not come to as far as it is written out."""
+        name, written = self.name(field), str(self.value(field))
+        unit = 0.01 if written.endswith("%") or str(name).endswith("(%)") else 1.0
+        number = finite(written.rstrip("%"))
+        half = 0.51 * unit * 10.0 ** -len(written.rstrip("%").partition(".")[2])
+        if number is not None and abs(unit * number - counted) > half + rounding:
+            raise self.complaint(
+                "Request {number}: {name} says {given}, but {source} comes to {counted}.",
+                name,
+                given=written,
+                source=self.name(source),
+                counted=f"{counted:.4g}",
+            )
 
     def agree(self, field: str, counted: int | None, source: str) -> int | None:
         """A total as it is reported, or else as `source` comes to; both must agree."""
@@ -400,6 +426,17 @@ class _Fields:
                 limit=self.name(limit),
                 most=most,
             )
+
+
+def _check(fields: _Fields, passes: int | None, accepted: int | None, drafted: int | None) -> None:
+    """Raises for a line or a table whose rate, mean and counts contradict each other: a figure of it was misread."""
+    shares = fields.shares()
+    if accepted is not None and drafted:
+        fields.close("rate", accepted / drafted, "accepted")
+    if accepted is not None and passes:
+        fields.close("length", 1 + accepted / passes, "accepted")
+    elif accepted is not None and shares:
+        fields.close("length", 1 + sum(shares), "shares", len(shares) * fields.kind.rounding)
 
 
 def _require_something(fields: _Fields, passes: int | None, *counts: int | float | None) -> None:

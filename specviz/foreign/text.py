@@ -11,7 +11,9 @@ from itertools import chain, pairwise, takewhile
 from math import isfinite
 from typing import Any
 
+from specviz.foreign.figures import extent, logged, printed
 from specviz.foreign.formats import LINES, SCRAPES, ServerFormat
+from specviz.foreign.wrappings import joined, lines_within, plain
 from specviz.records.errors import SpecvizError, quoted
 
 #: How many draft positions are believed.
@@ -23,6 +25,12 @@ MOST_REASONS = 12
 #: Unreadable beginnings are tried until this many times the text has been read in vain. What a try costs at least, and
 #: what one costs that nests too deep, in characters.
 MOST_TRIES, LEAST_TRY, DEEP_TRY = 3, 64, 4000
+
+#: From here on llama.cpp rounds totals, to six digits.
+SIX_DIGITS = 1_000_000
+
+#: How deep texts within JSON within texts are looked into.
+MOST_NESTED = 4
 
 #: How much of the text an object is looked for in at first, and how near the end of that it may end too early.
 WINDOW, END = 4096, 16
@@ -37,11 +45,6 @@ class Reported:
     block: dict[str, Any]
 
 
-def decoded(data: bytes) -> str:
-    """The text of a file in UTF-8, UTF-16 or UTF-32, with a byte order mark or without."""
-    return data.decode(json.detect_encoding(data), errors="replace")
-
-
 #: What a stream of server-sent events puts around its JSON, comments too; within JSON no line begins like that.
 _EVENTS = re.compile(r"^(?:data:|(?:event|id|retry)?:.*)", re.MULTILINE)
 
@@ -50,7 +53,10 @@ _OBJECT = re.compile(r'\{(?:\s*"|\s*\Z)')
 _DECODER = json.JSONDecoder()
 _INDENT = re.compile(r"[ \t\[,]*\Z")
 
-_SAMPLE = re.compile(r"(\w+):(\w+)(\{[^\n]*\})?[ \t]+(\S+)")
+#: As /metrics writes it, or as a cell of a table of Prometheus' queries.
+_SAMPLE = re.compile(r"[ \t|>`]*(\w+):(\w+)(\{[^\n]*\})?[ \t|]+(.+?)(?:[ \t]+(?:-?\d{10,}|[@#].*))?[ \t|`]*$")
+#: What a terminal puts on the next line, and groups of three digits, which no server writes.
+_CONTINUED, _GROUPED = re.compile(r"\n[\d.]"), re.compile(r"\d{1,3}(?:\.\d{3})+")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\.)*)"')
 #: vllm/v1/metrics/loggers.py: the line before the one about speculation.
 RUNNING = re.compile(r"Running: \d{1,9} reqs")
@@ -59,7 +65,7 @@ _TELLING = re.compile(
     "|".join(
         [
             *(f"(?:{line.begins})" for line in LINES),
-            *(f"^{server}:(?:spec_|{'|'.join(known.running)})" for server, known in SCRAPES.items()),
+            *(f"^[ \t|>`]*{server}:(?:spec_|{'|'.join(known.running)})" for server, known in SCRAPES.items()),
             RUNNING.pattern,
         ]
     ),
@@ -67,19 +73,25 @@ _TELLING = re.compile(
 )
 
 
-def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
-    """The objects of a text in their order (those of an array one by one), then what its plain lines say; where
-    something cannot be read, the reason."""
-    text = text.lstrip("\ufeff")
+def pieces(text: str, depth: int = 0) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
+    """The objects of a text in their order (those of an array one by one), then what its plain lines say, then what
+    objects hold as strings; where something cannot be read, the reason."""
+    text = plain(text)
+    if (whole := joined(text)) != text and _extent(whole) > _extent(text):
+        text = whole
     if re.search(r"^data:", text, re.MULTILINE):
         text = _EVENTS.sub("", text)
     lines, place, wasted, failed = _Lines(text), 0, 0, 0
+    nested: list[str] = []
     while opening := _OBJECT.search(text, place):
         start = opening.start()
         lines.take(place, start)
         try:
             value, place = _object(text, start)
-            yield value
+            held = list(lines_within(value)) if depth < MOST_NESTED else []
+            nested += held
+            if not held:
+                yield value
         except (ValueError, RecursionError) as error:
             at, failed = start + getattr(error, "pos", 0), failed + 1
             if failed <= MOST_REASONS:
@@ -96,6 +108,21 @@ def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
     else:
         lines.take(place, len(text))
     yield from lines.reported()
+    if nested:
+        end = "\n" * nested[-1].endswith("\n")  # a last line without may be cut off
+        yield from pieces("\n".join(line.removesuffix("\n") for line in nested) + end, depth + 1)
+
+
+def _extent(text: str) -> int:
+    """How many characters of the figures in plain lines can be read."""
+    characters = 0
+    for match in _TELLING.finditer(text):
+        stop = text.find("\n", match.end())
+        line = text[match.start() : None if stop < 0 else stop]
+        sample = _SAMPLE.match(line)
+        value = sample[4] if sample else ""
+        characters += len(value) if finite(value) is not None else extent(line)
+    return characters
 
 
 def _object(text: str, start: int) -> tuple[dict[str, Any], int]:
@@ -134,21 +161,25 @@ class _Lines:
     """What the plain lines of a text say, gathered: a counter only says something compared with its earlier values."""
 
     text: str
-    logged: list[Reported] = field(default_factory=list)
+    #: What lines of a log and tables say, or why one cannot be read.
+    logged: list[Reported | dict[str, Any] | SpecvizError] = field(default_factory=list)
     running: str = ""  # the latest line that counts requests at once, until the next about speculation
     #: By name, the latest of the lines that count from the start.
     last: dict[str, Reported] = field(default_factory=dict)
     #: The scrapes of each set of labels, in order, and the samples that the latest has.
     scrapes: dict[tuple[str, str], list[dict[tuple[str, str], float]]] = field(default_factory=dict)
+    broken: set[tuple[str, str]] = field(default_factory=set)  # those with a figure that cannot be read
 
     def take(self, start: int, end: int) -> None:
         """Takes the lines between two places; of a line the part from where it says something."""
+        self._tables(self.text[start:end])
         while match := _TELLING.search(self.text, start, end):
             stop = self.text.find("\n", match.end())
             start = len(self.text) if stop < 0 else stop
             line = self.text[match.start() : start]
             if sample := _SAMPLE.match(line):
-                self._sampled(*sample.groups(default=""))
+                server, metric, labels, value = sample.groups(default="")
+                self._sampled(server, metric, labels, value, rest=self.text[start : start + 2])
                 continue
             if RUNNING.match(line):
                 self.running = line
@@ -160,51 +191,71 @@ class _Lines:
                     self.running = ""
 
     def _logged(self, kind: ServerFormat, line: str, before: str) -> None:
-        names = (*kind.passes, *kind.accepted, *kind.drafted, *kind.shares, *kind.length)
-        block = {name: value for name in names if (value := _figure(name, line))}
-        if block:
-            block |= {name: value for name in kind.running if (value := _figure(name, before))}
+        try:
+            block = logged(kind, line, before)
+        except SpecvizError as reason:
+            self.logged.append(reason)
+            return
         if block and kind.last:
             name = line.split(":", 1)[0].removeprefix("statistics").strip()
             self.last[name] = Reported(name, kind, block)
         elif block:
             self.logged.append(Reported("", kind, block))
 
-    def _sampled(self, server: str, metric: str, labels: str, value: str) -> None:
-        """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none."""
+    def _tables(self, text: str) -> None:
+        try:
+            for kind, table in printed(text):
+                self.logged.append(table if kind is None else Reported("", kind, table))
+        except SpecvizError as reason:
+            self.logged.append(reason)
+
+    def _sampled(self, server: str, metric: str, labels: str, value: str, rest: str) -> None:
+        """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none. rest: of
+        the text after its line."""
         label_values, kind, figure = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
         position = label_values.pop("position", "")
-        counters = (*kind.passes, *kind.accepted, *kind.drafted, *kind.accepted_at, *kind.running)
-        if figure is None or not (metric in counters or (metric in kind.length and figure)):
+        key = server, " ".join(label_values.values())
+        counters = (*kind.passes, *kind.accepted, *kind.drafted, *kind.accepted_at)
+        if not (metric in (*counters, *kind.running) or (metric in kind.length and figure)):
             return
-        scrapes = self.scrapes.setdefault((server, " ".join(label_values.values())), [{}])
-        if (metric, position) in scrapes[-1]:
-            scrapes.append({})
-        scrapes[-1][metric, position] = figure
+        # Only vLLM's own counters show where they end; those by position are checked by their sum.
+        cut = not rest and metric not in kind.accepted_at and not value.endswith(".0")
+        if metric in counters and (cut or _CONTINUED.match(rest) or _GROUPED.fullmatch(value) or figure is None):
+            about = {"name": metric, "value": quoted(value)}
+            self.logged.append(SpecvizError("The figure of {name} is cut off or is no number: {value}.", **about))
+            self.broken.add(key)
+        elif figure is not None:
+            scrapes = self.scrapes.setdefault(key, [{}])
+            if (metric, position) in scrapes[-1]:
+                scrapes.append({})
+            scrapes[-1][metric, position] = figure
 
-    def reported(self) -> Iterator[Reported]:
+    def reported(self) -> Iterator[Reported | dict[str, Any] | SpecvizError]:
         """With llama.cpp's closing statistics, its lines about single requests are left out: they repeat them."""
         for line in self.logged:
-            if not self.last or not line.format.name.startswith("llama.cpp"):
+            if not (self.last and isinstance(line, Reported) and line.format.name.startswith("llama.cpp")):
                 yield line
         yield from self.last.values()
         for (server, name), scrapes in self.scrapes.items():
+            if (server, name) in self.broken:
+                continue
             kind = SCRAPES[server]
+            if kind.six_digits:
+                scrapes = [_exact(scrape, kind) for scrape in scrapes]
             for block in _differences(scrapes, kind.running) if kind.passes else scrapes:
                 figures = _placed(block)
-                if kind.six_digits and figures.keys() & set(kind.accepted_at):  # whose sum is exact
-                    figures = {metric: value for metric, value in figures.items() if metric not in kind.accepted}
                 if figures.keys() - set(kind.running):
                     yield Reported(name, kind, figures)
 
 
-def _figure(name: str, line: str) -> str | None:
-    """The figure of that name in a line, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of several
-    counts without a comma the last."""
-    label = re.escape(name)
-    match = re.search(rf"\b(\d{{1,16}}) {label}\b|{label}(?::| =) *\(?(\d[\d., ]{{0,20000}})", line)
-    value = (match[1] or match[2]).strip(" ,.") if match else None
-    return value.split()[-1] if value and "," not in value else value
+def _exact(scrape: dict[tuple[str, str], float], kind: ServerFormat) -> dict[tuple[str, str], float]:
+    """The scrape, with the sum of the counts by position for a total of which only six digits were written."""
+    places = [count for (metric, _), count in scrape.items() if metric in kind.accepted_at]
+    total = (kind.accepted[0], "")
+    rounded = places and scrape.get(total, 0.0) >= SIX_DIGITS
+    if rounded and abs(scrape[total] - sum(places)) <= scrape[total] * 5 / SIX_DIGITS:
+        return scrape | {total: float(sum(places))}
+    return scrape
 
 
 def _differences(scrapes: list[dict[Any, float]], gauges: Sequence[str]) -> Iterator[dict[Any, float]]:

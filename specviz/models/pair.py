@@ -134,6 +134,7 @@ class ModelPair:
 
         prompt: text, encoded with the special tokens that the tokenizer puts in front of it, or token ids (list, tuple,
             1-D tensor). Tokens that a tokenizer appends, an end token or ``[SEP]``, are left out: the text goes on.
+            Those that it puts in front are not repeated where the text begins with them, as from a chat template.
         chat: fill the text into the tokenizer's chat template, as a user's turn awaiting an answer.
 
         Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, is not valid text or token ids, or leaves no
@@ -146,6 +147,8 @@ class ModelPair:
             text = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
         else:
             _check_characters(prompt)
+            if chat:
+                self._check_not_filled_in(prompt)
             text = self._filled_in([{"role": "user", "content": prompt}]) if chat else prompt
             ids = self._tokenise(text, add_special_tokens=not chat)
         self._check_room(len(ids))
@@ -192,8 +195,27 @@ class ModelPair:
         if not bare:
             raise SpecvizError("Write a prompt first: this one contains no token to start from.", "prompt")
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
+        ids = ids[: next(ends, len(ids))]
+        front = ids[: len(ids) - len(bare)]
+        if front and bare[: len(front)] == front and set(front) <= set(self.tokenizer.all_special_ids):
+            ids = bare
         # A tokenizer may have gained tokens that the model has no rows for.
-        return self._checked_ids(ids[: next(ends, len(ids))])
+        return self._checked_ids(ids)
+
+    def _check_not_filled_in(self, prompt: str) -> None:
+        """Raises SpecvizError (field ``chat``) for a prompt that begins as the template begins a user's turn."""
+        turn = "turn"
+        before = self._filled_in([{"role": "user", "content": turn}]).partition(turn)[0]
+        special = [str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        openings = [token for token in special if token in before] or [before.strip()]
+        for opening in filter(None, openings):
+            if prompt.lstrip().startswith(opening):
+                raise SpecvizError(
+                    "The prompt is in the chat template already: it begins with {opening}. Untick the template "
+                    "(--no-chat), and the prompt is continued as it is.",
+                    "chat",
+                    opening=quoted(opening),
+                )
 
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:

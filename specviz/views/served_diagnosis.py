@@ -14,6 +14,9 @@ from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Words
 
+#: How far a mean of two decimals may lie from its true value.
+HALF_A_HUNDREDTH = 0.005
+
 #: Figures of a finding that are shares, written as percentages.
 _SHARES = "rate", "first", "share", "alpha"
 
@@ -30,8 +33,8 @@ def signs_of(
 
     speedups, cost: what their server's owner measured. plain: benchmarks without drafts, requests at once and tokens a
     second; one with drafts at the same load makes a speedup of it, where none is typed. Where a log does not count
-    passes, an interval had at least as many as its drafted tokens fill, and at least one. Raises SpecvizError (field
-    ``speedup``) for speedups in another form.
+    passes, an interval had at least as many as its drafted tokens fill and its mean leaves, and at least one. Raises
+    SpecvizError (field ``speedup``) for speedups in another form.
     """
     passes = accepted = drafted = 0.0
     accepted_at: list[float] = []
@@ -50,6 +53,7 @@ def signs_of(
     load = (min(loads), fmean(loads), max(loads)) if loads else None
     return Signs(
         passes=passes,
+        counted=all(request.passes is not None for request in requests),
         accepted_at=[min(pair) for pair in zip(accepted_at, judged_at)],
         judged_at=judged_at,
         lengths_known=all(request.lengths_known for request in requests),
@@ -90,12 +94,21 @@ def _by_position(request: ServedRequest) -> tuple[float, float, list[float]]:
         ]
         return request.outcomes.total(), sum(positions), positions
     if request.shares:
-        at_least = max(1.0, (request.drafted or 0) / len(request.shares))
+        at_least = max(_least_passes(request), (request.drafted or 0) / len(request.shares))
         passes = at_least if request.passes is None else request.passes
         return passes, passes * sum(request.shares), [passes * share for share in request.shares]
     if request.passes and request.accepted is not None:
         return request.passes, request.accepted, []
-    return (1.0, request.length - 1, []) if request.length else (0.0, 0.0, [])
+    passes = _least_passes(request) if request.passes is None else request.passes
+    if not request.length:
+        return 0.0, 0.0, []
+    return passes, passes * (request.length - 1) if request.accepted is None else request.accepted, []
+
+
+def _least_passes(request: ServedRequest) -> float:
+    """As many as the mean, which has two decimals, and the accepted tokens leave; at least one."""
+    more = (request.length or 0.0) + HALF_A_HUNDREDTH - 1
+    return max(1.0, (request.accepted or 0) / more) if more > 0 else 1.0
 
 
 def _speedups(text: str, load: float) -> list[tuple[float, float]]:

@@ -5,10 +5,11 @@ Bounded whatever was read: of many requests the quantiles and the extremes.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
 
+from specviz.foreign.bounds import reached
 from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
@@ -35,6 +36,7 @@ class Position:
     share: float  # passes that accepted a token here, of all
     judged: int | None  # passes that got here and had drafted a token for it
     conditional: float | None  # accepted / judged
+    between: tuple[float, float] | None = None  # what that is at least and at most, where drafts were short
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Served:
     nominal: bool  # whether some server counts the configured length as drafted
     lengths_known: int  # requests of which the lengths of all drafts are known
     alpha: float | None  # accepted / judged, of those requests
+    alpha_between: tuple[float, float] | None  # the same of all, at least and at most, where no request tells
     positions: tuple[Position, ...]
     tokens: tuple[float, ...]  # [j]: the share of passes that made j + 1 tokens
 
@@ -66,6 +69,10 @@ def figures_of(served: ServedRequests) -> Served:
     passes = [request.passes for request in requests if request.passes is not None]
     length, shares = (requests[0].length, requests[0].shares) if len(requests) == 1 else (None, None)
     rounded = [Position(share, None, None) for share in shares or ()]
+    positions = list(_positions(accepted_in, counts))
+    between = None
+    if counted and not known and all(request.ended for request in counted):
+        positions, between = _bounded(positions, counted)
     accepted_by_pass = _ratio((request.accepted, request.passes) for request in requests)
     return Served(
         passes=sum(passes) if passes else None,
@@ -76,8 +83,9 @@ def figures_of(served: ServedRequests) -> Served:
         acceptance_share=_ratio((request.accepted, request.drafted) for request in requests),
         nominal=any(request.format.nominal for request in requests if request.drafted and request.accepted is not None),
         lengths_known=len(known),
-        alpha=counts.acceptance_rate,
-        positions=tuple(rounded[:MOST_POSITIONS] or _positions(accepted_in, counts)),
+        alpha=between[0] if between and between[0] == between[1] else counts.acceptance_rate,
+        alpha_between=between,
+        positions=tuple(rounded[:MOST_POSITIONS] or positions),
         tokens=tuple(accepted_in[j] / accepted_in.total() for j in range(most + 1)),
     )
 
@@ -97,8 +105,39 @@ def _positions(accepted_in: Counter[int], counts: Tally) -> Iterator[Position]:
         yield Position(share, counts.judged_at[place] if known else None, rates[place] if known else None)
 
 
+def _bounded(
+    positions: Sequence[Position], requests: Sequence[ServedRequest]
+) -> tuple[list[Position], tuple[float, float] | None]:
+    """The positions, and α, of requests that count by position and do not say which drafts were short."""
+    bounds = [reached(request.ended or (), request.drafted or 0) for request in requests]
+    passes, accepted = (
+        sum(request.passes or 0 for request in requests),
+        sum(request.accepted or 0 for request in requests),
+    )
+
+    def shown(place: int, position: Position) -> Position:
+        here = [by_position[place] for by_position, _ in bounds if place < len(by_position)]
+        least, most = map(sum, zip(*here))
+        kept = position.share * passes
+        if least == most:
+            return Position(position.share, most, kept / most if most else None)
+        return replace(position, between=(kept / most, kept / least))
+
+    least, most = map(sum, zip(*(total for _, total in bounds)))
+    return [shown(place, position) for place, position in enumerate(positions)], (accepted / most, accepted / least)
+
+
 #: The figures that a message has as they are.
-_FIGURES = "passes", "tokens_per_pass", "answer_tokens_per_pass", "acceptance_share", "nominal", "alpha", "tokens"
+_FIGURES = (
+    "passes",
+    "tokens_per_pass",
+    "answer_tokens_per_pass",
+    "acceptance_share",
+    "nominal",
+    "alpha",
+    "alpha_between",
+    "tokens",
+)
 
 
 def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> str:
@@ -171,18 +210,25 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     signs = signs_of(served.requests, speedups, cost, served.plain)
     figures, ordered, summaries = figures_of(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
+    passes = (
+        "target passes not counted"
+        if figures.passes is None
+        else f"{figures.passes} target passes that verified a draft"
+    )
     of_requests = f"{figures.lengths_known} of {len(served.requests)} requests:"
     lines = [
-        f"{len(served.requests) - summaries} requests, {of_many}{_number(figures.passes)} target passes that verified "
-        f"a draft; {served.without} entries without metrics",
+        f"{len(served.requests) - summaries} requests, {of_many}{passes}; {served.without} entries without metrics",
         f"tokens per pass, 1 + accepted / passes:      {_number(figures.tokens_per_pass)}",
         f"response tokens per pass, if nothing else:   {_number(figures.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(figures.acceptance_share)}",
         f"requests at once: least, mean, most:         {', '.join(map(_number, signs.load or [None]))}",
-        f"α, accepted / judged, {of_requests:23}{_number(figures.alpha)}",
+        f"α, accepted / judged, {of_requests:23}{_number(figures.alpha, figures.alpha_between)}",
         "",
         "position   of all passes   of those reached",
-        *(f"{n:8}   {row.share:13.3f}   {_number(row.conditional):>16}" for n, row in enumerate(figures.positions, 1)),
+        *(
+            f"{n:8}   {row.share:13.3f}   {_number(row.conditional, row.between):>16}"
+            for n, row in enumerate(figures.positions, 1)
+        ),
         "",
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),
@@ -206,5 +252,7 @@ def served_text(served: ServedRequests, cost: float | None = None, speedups: str
     return "\n".join(lines)
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, between: tuple[float, float] | None = None) -> str:
+    if value is None and between is not None:
+        return f"{between[0]:.3f} to {between[1]:.3f}"
     return "not known" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"

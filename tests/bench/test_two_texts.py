@@ -6,6 +6,7 @@ from tiny import generated, tiny_pair
 
 from specviz.__main__ import main
 from specviz.bench.two_texts import Parting, cut, parting
+from specviz.foreign.answers import written
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.views.terminal import parting_lines
@@ -80,3 +81,31 @@ def test_the_command_reads_texts_and_token_ids_and_its_status_says_whether_one_i
     assert main(["compare-texts", *2 * [str(tmp_path / "ids.json")]]) == 0
     assert main(["compare-texts", str(tmp_path / "none"), str(tmp_path / "b.txt")]) == 2
     assert capsys.readouterr().err.startswith("specviz: one: The file cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (" there lived\n", "its last line end"),
+        ("Once upon a time there lived\r\n", "its last line end; the prompt in front"),
+        ('{"choices": [{"text": " there lived"}], "usage": {}}', "everything but the text"),
+        ('[{"choices": [{"message": {"content": " there lived"}}]}]', "everything but the text"),
+        ('{"content": " there lived", "tokens_predicted": 2}\n', "everything but the text"),
+        ('{"text": "Once upon a time there lived", "meta_info": {}}', "everything but the text"),
+    ],
+)
+def test_a_file_is_compared_by_what_the_engine_wrote(text, said):
+    found, left_out = written(text, "Once upon a time")
+    assert found == " there lived" and all(part in "; ".join(left_out) for part in said.split("; "))
+
+
+def test_what_a_model_wrote_stays_and_what_is_not_one_text_is_refused():
+    for text in ('{"name": "x", "text": "y"}', "[1.5]", "a\r\nb\nc", "two\n\nlines"):
+        assert written(text) == (text, [])
+    assert written("[5, 6, 7]\n") == ([5, 6, 7], [])
+    answer = '{"choices": [{"text": "a"}]}'
+    for text in ('data: {"choices": []}\n\ndata: [DONE]', f"{answer}\n{answer}", f"[{answer}, {answer}]"):
+        with pytest.raises(SpecvizError, match="a stream or several answers"):
+            written(text)
+    with pytest.raises(SpecvizError, match="no single text"):
+        written('{"choices": [{"text": "a"}, {"text": "b"}]}')

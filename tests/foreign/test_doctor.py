@@ -63,6 +63,16 @@ COLLAPSED = [0.345, 0.086, 0.022, 0.005, 0.001]
 HEALTHY = [0.837, 0.685, 0.562, 0.460, 0.368, 0.283, 0.217, 0.161]
 
 
+LLAMA_LINES = "\n".join(
+    f"slot print_timing: id  0 | task 2 | draft acceptance = {line}"
+    for line in (
+        "0.74603 (   47 accepted /    63 generated), mean len =  3.94",
+        "0.04762 (    2 accepted /    42 generated), mean len =  1.17",
+        "0.11111 (    4 accepted /    36 generated), mean len =  1.40",
+    )
+)
+
+
 @pytest.mark.parametrize(
     ("text", "kinds", "causes"),
     [
@@ -82,6 +92,9 @@ HEALTHY = [0.837, 0.685, 0.562, 0.460, 0.368, 0.283, 0.217, 0.161]
         (EDGE, ["tail", "unpriced"], set()),
         (own(3, 0, 9), ["few"], set()),
         (VLLM_ENGINE.format(7) + FIVE, ["unpriced_load"], set()),
+        # A real llama-server's log: passes are not counted, but there are at least as many as the means say.
+        (LLAMA_LINES, ["unpriced"], {"measure"}),
+        (LLAMA_LINES.splitlines()[1], ["none"], set()),
         (json.dumps({"timings": {"predicted_n": 90, "draft_n": 500, "draft_n_accepted": 10}}), ["none"], set()),
     ],
 )

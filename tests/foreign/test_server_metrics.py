@@ -9,8 +9,8 @@ import pytest
 from refusal import refused
 
 from specviz.foreign.metrics import read_metrics, tally_of
-from specviz.foreign.text import decoded
 from specviz.records.errors import SpecvizError
+from specviz.records.files import decoded
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 
@@ -137,7 +137,7 @@ def test_a_count_is_a_whole_number_however_it_is_written():
     same = VLLM | {"num_spec_steps": 43.0, "num_draft_tokens": "129", "acceptance_histogram": ["39", 1.0, "0.0", 3]}
     sparse = VLLM | {"acceptance_histogram": {"0": 39, "1": 1, "3": 3}, "num_accepted_draft_tokens": None}
     assert read(same)[0].outcomes == read(sparse)[0].outcomes == read(VLLM)[0].outcomes
-    for wrong in (float("nan"), float("inf"), 43.5, "43.5", "-1", "", "٤", [43], 1e300):
+    for wrong in (float("nan"), float("inf"), 43.5, "43.5", "43.000", "-1", "", "٤", [43], 1e300):
         with pytest.raises(SpecvizError, match="Request 1: num_spec_steps must be a whole number"):
             read(VLLM | {"num_spec_steps": wrong})
 
@@ -214,6 +214,45 @@ LM_STUDIO_SDK = {"predictedTokensCount": 50, "totalDraftTokensCount": 16, "accep
 BENCH_ROWS = [{"title": "plain", "acceptance_length": None}, {"title": "draft", "acceptance_length": 2.5}]
 BENCH = {"schema": "specviz.bench/1", "rows": BENCH_ROWS}
 LM_STUDIO = {"total_draft_tokens_count": 16, "accepted_draft_tokens_count": 14, "rejected_draft_tokens_count": 2}
+#: What the benchmarks and the example of vLLM print.
+BENCH_TABLE = """\
+============ Serving Benchmark Result ============
+Maximum request concurrency:             4
+Output token throughput (tok/s):         500.91
+---------------Speculative Decoding---------------
+Acceptance rate (%):                     7.75
+Acceptance length:                       1.23
+Drafts:                                  43
+Draft tokens:                            129
+Accepted tokens:                         10
+Per-position acceptance (%):
+  Position 0:                            9.30
+  Position 1:                            6.98
+  Position 2:                            6.98
+==================================================
+"""
+SGLANG_TABLE = "Max request concurrency:     not set\nOutput token throughput (tok/s):  812.50\nAccept length:   2.91\n"
+EXAMPLE = """\
+num_drafts: 43
+num_draft_tokens: 129
+num_accepted_tokens: 10
+mean acceptance length: 1.23
+acceptance at token 0: 0.09
+"""
+LABELS = "labels={'engine': '0', 'model_name': 'm'}"
+VECTOR = f"Vector(name='vllm:spec_decode_num_accepted_tokens_per_pos', {LABELS}, values=[4, 3, 3])"
+GET_METRICS = [
+    *(
+        f"Counter(name='vllm:spec_decode_num_{name}', {LABELS}, value={count})"
+        for name, count in (("drafts", 43), ("draft_tokens", 129), ("accepted_tokens", 10))
+    ),
+    VECTOR,
+]
+MLX_VLM = {"predicted_n": 50, "draft_kind": "eagle3", "draft_rounds": 20, "draft_n": 60, "draft_n_accepted": 30}
+MLX_VLM_LOG = (
+    "Speculative decoding: 2.00 accepted tokens/round (1.00 accepted drafts/round, 60.0% of drafted, avg draft 1.67) "
+    "over 3 rounds"
+)
 #: Two passes end with a token of the target's own; the last one was cut off.
 FLAGS = [True, True, False, False, True]
 TOKENS = [{"text": "x", "token": 1, "from_draft": one, "generation_tokens": n} for n, one in enumerate(FLAGS, start=1)]
@@ -253,7 +292,7 @@ def test_totals_that_llama_cpp_rounds_to_six_digits_contradict_nothing():
         (LLAMA_LOG, "llama.cpp log", None, 257, 388, 3.65, None, False),
         (OLDER_LLAMA_LOG, "llama.cpp log", None, 3, 8, None, None, False),
         (f"{LLAMA_LOG}\n{LLAMA_STATISTICS}", "llama.cpp statistics", 134, 354, 536, 1 + 354 / 134, LLAMA_KEPT, False),
-        (scrape(43, 129, 10, [4, 3, 3], "llamacpp"), "llama.cpp /metrics", *ALL, KEPT, False),
+        (scrape(43, 129, 10, [4, 3, 3], "llamacpp"), "llama.cpp /metrics", *ALL, KEPT, True),
         (json.dumps({"stats": LM_STUDIO}), "LM Studio", None, 14, 16, None, None, False),
         (json.dumps({"stats": LM_STUDIO_SDK}), "LM Studio", None, 14, 16, None, None, False),
         (json.dumps(TOKENS), "mlx-lm", 2, 2, None, 2.0, {2: 1, 0: 1}, False),
@@ -262,6 +301,13 @@ def test_totals_that_llama_cpp_rounds_to_six_digits_contradict_nothing():
         (json.dumps({"speculative_decoding": TENSORRT}), "TensorRT-LLM", None, 10, 129, None, None, False),
         (json.dumps({"speculative_decoding": TENSORRT | TENSORRT_STEPS}), "TensorRT-LLM", *ALL, KEPT, True),
         (json.dumps(AIPERF), "AIPerf", *ALL, KEPT, True),
+        (BENCH_TABLE, "vLLM bench serve, printed", *ALL, KEPT, True),
+        (SGLANG_TABLE, "SGLang bench_serving, printed", None, None, None, 2.91, None, False),
+        (EXAMPLE, "vLLM spec_decode.py, printed", *ALL, None, False),
+        (str(GET_METRICS).replace('"', ""), "vLLM /metrics", *ALL, KEPT, True),
+        ("\n".join(GET_METRICS), "vLLM /metrics", *ALL, KEPT, True),
+        (json.dumps({"timings": MLX_VLM}), "mlx-vlm", 20, 30, 60, 2.5, None, False),
+        (MLX_VLM_LOG, "mlx-vlm log", 3, None, None, 2.0, None, False),
         (json.dumps(BENCH), "specviz bench", None, None, None, 2.5, None, False),
     ],
 )  # fmt: skip
@@ -313,6 +359,72 @@ def test_engines_of_one_server_and_pieces_of_one_stream_are_told_apart():
     assert [one.completion_tokens for one in read_metrics(lines).requests] == [5, 5]
     plain = json.dumps([one | {"from_draft": False} for one in TOKENS])
     assert read_metrics(plain + json.dumps(VLLM)).without == 1, "where no token was drafted nothing is made of it"
+
+
+def series(*samples: tuple[str, str, list]) -> str:
+    """What Prometheus' API answers: of each sample its name, its position and its times and values."""
+    result = [
+        {
+            "metric": {"__name__": f"vllm:spec_decode_num_{name}_total", "job": "x"}
+            | ({"position": place} if place else {})
+        }
+        | ({"values": points} if len(points) > 1 else {"value": points[0]})
+        for name, place, points in samples
+    ]
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+def test_a_series_of_a_metrics_database_becomes_differences_whatever_the_order_of_its_answer():
+    def points(*values: int) -> list:
+        return [[float(time), str(value)] for time, value in enumerate(values)]
+
+    names = [("drafts", ""), ("draft_tokens", ""), ("accepted_tokens", "")]
+    names += [("accepted_tokens_per_pos", place) for place in "012"]
+    values = [(7, 50, 57), (21, 150, 171), (9, 19, 24), (5, 9, 11), (3, 6, 8), (1, 4, 5)]
+    asked = [(*name, points(*value)) for name, value in zip(names, values)]
+    first, second = read_metrics(series(*asked)).requests
+    assert [(one.passes, one.accepted, one.drafted) for one in (first, second)] == [(43, 10, 129), (7, 5, 21)]
+    assert tally_of(first.outcomes).accepted_at == [4, 3, 3]
+    alone = "\n".join(series((*name, points(value[0]))) for name, value in zip(names, values))
+    assert [(one.passes, one.accepted) for one in read_metrics(alone).requests] == [(7, 9)]
+
+
+def test_a_benchmark_without_drafts_counts_as_one_printed_or_not():
+    head = BENCH_TABLE.split("---------------Speculative", 1)[0]
+    found = read_metrics(f"{head}{'=' * 50}\n{BENCH_TABLE}")
+    assert (len(found.requests), found.plain, found.without) == (1, [(4.0, 500.91)], 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!doctype html><title>Grafana</title>", "a web page"),
+        ('vllm:num_requests_running{engine="0"} 5.0\n', "no drafts are counted"),
+        ("INFO my engine: accepted drafts so far 7 of 9\n", "mentions drafts"),
+        (VLLM_LOG.replace("Drafted: 129", "Drafted: 1,290"), "not '1,290'"),
+        (
+            VLLM_LOG.replace("Drafted: 129", "Drafted: 139"),
+            "Draft acceptance rate says 7.8%, but Accepted comes to 0.07",
+        ),
+        (VLLM_LOG.replace("0.093", "0.193"), "Mean acceptance length says 1.23, but"),
+        ("x" * 500 + "\n" + VLLM_LOG.split("0.093")[0] + "0.233,\n0.000, 0.000\n", "cut off, wrapped"),
+        (scrape(2, 6, 3, []).replace(" 2.0", " 2.000"), "num_drafts_total is cut off or is no number: '2.000'"),
+        (scrape(43, 129, 10, []).replace("129.0", "1,29"), "no number: '1,29'"),
+        ("x" * 500 + "\n" + scrape(43, 129, 10, []).replace("10.0", "1\n0.0"), "num_accepted_tokens_total is cut off"),
+        (BENCH_TABLE.split("Draft tokens")[0], "A table is cut off"),
+        (BENCH_TABLE.replace(" 43\n", " 49\n"), "Acceptance length says 1.23, but Accepted tokens comes to 1.204"),
+    ],
+)
+def test_what_holds_no_figures_is_named_and_figures_that_contradict_each_other_are_refused(text, said):
+    with refused("metrics") as caught:
+        read_metrics(text)
+    assert said in str(caught.value)
+
+
+def test_rates_that_round_to_nothing_contradict_nothing():
+    rare = VLLM_LOG.replace("1.23,", "1.00,").replace(": 10 tokens", ": 1 tokens").replace("129 tokens", "9000 tokens")
+    rare = rare.replace("0.093, 0.070, 0.070", "0.000, 0.000, 0.000").replace("7.8%", "0.0%")
+    assert [(one.accepted, one.drafted) for one in read_metrics(rare).requests] == [(1, 9000)]
 
 
 def test_the_example_in_the_docs_is_read():

@@ -129,6 +129,23 @@ def test_the_chat_template_is_filled_in_and_waits_for_the_answer(template):
     assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
 
 
+def test_a_prompt_from_a_chat_template_has_its_first_token_once_and_is_not_filled_in_again():
+    template = f"{END}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endfor %}}<bot>"
+    tokenizer = byte_tokenizer(chat_template=template)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{END} $A", special_tokens=[(END, 0)]
+    )
+    pair = ModelPair.of(tiny_model("llama"), None, tokenizer)
+    filled_in = pair.encode("hi", chat=True)
+    assert filled_in.ids == pair.encode(filled_in.text).ids and filled_in.ids.count(0) == 1
+    assert pair.encode("hi").ids[0] == 0, "other prompts still begin with it"
+    assert f"begins with '{END}'" in prompt_refusal(pair, filled_in.text, field="chat", chat=True)
+    # A template without tokens of its own is known by how it begins.
+    plain = ModelPair.of(pair.target, None, byte_tokenizer(chat_template=template.removeprefix(END)))
+    assert "begins with '<user>'" in prompt_refusal(plain, "<user>hi<bot>", field="chat", chat=True)
+    assert plain.encode("What is <user>?", chat=True).text == "<user>What is <user>?<bot>"
+
+
 def test_chat_is_refused_without_a_template_with_a_broken_one_and_for_ids(embedded):
     assert not embedded.has_chat_template
     assert "has no chat template" in prompt_refusal(embedded, "hi", field="chat", chat=True)

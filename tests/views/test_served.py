@@ -1,5 +1,6 @@
 """A server's own numbers on the page: exact, bounded, and honest about what nobody knows."""
 
+import gzip
 import json
 import random
 
@@ -220,8 +221,8 @@ DROP = f"""([name, bytes]) => {{
 
 def test_a_file_is_read_in_every_encoding_that_programs_write(page):
     for encoding in ("utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
-        data = list(json.dumps({"id": f"{encoding} é😀", **EXACT}, ensure_ascii=False).encode(encoding))
-        page.evaluate(DROP, ["windows.json", data])
+        data = json.dumps({"id": f"{encoding} é😀", **EXACT}, ensure_ascii=False).encode(encoding)
+        page.evaluate(DROP, ["windows.json", list(gzip.compress(data) if encoding == "utf-16" else data)])
         page.wait_for_function("() => window.asked")
         text = page.evaluate("() => { const { text } = window.asked; window.asked = null; return text; }")
         assert json.loads(text.lstrip("\ufeff"))["id"] == f"{encoding} é😀"
@@ -259,6 +260,13 @@ def test_the_terminal_prints_the_same_figures():
     assert lines[0].startswith("1 requests, 1 summaries of many requests, 43 target passes")
     assert any(line.startswith("- Only 9") for line in lines)
     assert lines[-2] == "1 left out; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
+    # Two tokens were not drafted: at most one pass was short, the one that accepted one; a single one, and none was.
+    short = SCRAPE.replace("vllm:", "llamacpp:").replace("129.0", "127.0")
+    lines = served_text(read_metrics(short)).splitlines()
+    assert lines[5].split()[-3:] == ["0.200", "to", "0.204"]  # 10 of 50, or of 49
+    assert [line.split()[2:] for line in lines[8:11]] == [["0.093"], ["0.750", "to", "1.000"], ["1.000"]]
+    assert json.loads(told(short))["alpha_between"] == [10 / 50, 10 / 49]
+    assert json.loads(told(short.replace("127.0", "128.0")))["alpha"] == 10 / 50
     cut = (
         "SpecDecoding metrics: Mean acceptance length: 1.50, Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.5"
     )

@@ -6,7 +6,7 @@
 
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
-import { textOf } from "./encodings.js";
+import { bytesOf, textOf } from "./encodings.js";
 import { diagnosisPart, renderDiagnosis } from "./diagnosis.js";
 import { gammaPart, renderGamma } from "./gamma.js";
 import { passesPart, renderPasses } from "./passes.js";
@@ -95,7 +95,7 @@ class SpecvizServed extends SpecvizElement {
 
   /** Several files are read as one. @param {FileList} files */
   async opened(files) {
-    this.take((await Promise.all([...files].map(async (file) => textOf(new Uint8Array(await file.arrayBuffer()))))).join("\n"));
+    this.take((await Promise.all([...files].map(async (file) => textOf(await bytesOf(file))))).join("\n"));
     this.ui.file.value = "";
   }
 

@@ -1,4 +1,12 @@
-// The text of a file from any system: UTF-8, UTF-16 or UTF-32, with a byte order mark or without.
+// The text of a file from any system: UTF-8, UTF-16 or UTF-32, with a byte order mark or without, packed by gzip or not.
+
+/** What a file holds, unpacked. @param {File} file */
+export async function bytesOf(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  const unpacked = new Response(file.stream().pipeThrough(new DecompressionStream("gzip")));
+  return unpacked.arrayBuffer().then((buffer) => new Uint8Array(buffer), () => bytes); // what is damaged is refused when it is read
+}
 
 /** By which of the first four bytes are not 0: text of this kind begins with characters of ASCII. */
 const UNMARKED = { "0001": "utf-32be", "1000": "utf-32le", "0101": "utf-16be", "1010": "utf-16le" };

@@ -30,7 +30,7 @@ export function renderPasses({ ui, say }, figures) {
   setText(ui.summary, say(figures.passes === null ? "served.summary_bare" : "served.summary", { servers: figures.servers.join(", "), requests, passes: figures.passes }));
   const bare = figures.tokens_per_pass === null && figures.answer_tokens_per_pass !== null;
   const shown = [[bare ? "answer_tokens" : "tokens", bare ? two(figures.answer_tokens_per_pass) : null, figures.tokens_per_pass],
-    ["alpha", null, figures.alpha], ["share", null, figures.acceptance_share],
+    ["alpha", figures.alpha_between && figures.alpha_between.map(two).join(" – "), figures.alpha], ["share", null, figures.acceptance_share],
     ...(figures.load ? [["load", loads(figures.load), null]] : [])];
   ui.readout.replaceChildren(...shown.map(([name, text, value]) => make("div", { "data-figure": name },
     make("dt", { text: say(`served.figure_${name}`) }), make("dd", { text: text ?? (value === null ? say("why.not_known") : two(value)) }))));
