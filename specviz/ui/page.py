@@ -180,7 +180,7 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
         "middleware": [Middleware(LinkPreview)],
         "exception_handlers": {TypeError: refuse_parameters},
     }
-    look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
+    look = {"css": components.page_css(), "head": components.HEAD + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     options |= {"show_error": True, "state_session_capacity": REMEMBERED}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)
