@@ -52,8 +52,7 @@ STARTED = secrets.token_hex(8)
 #: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it: the page names its
 #: languages itself. And a frame gets its height before there is any component.
 HEAD = (
-    "<style>.nav-holder { display: none; }</style>"
-    f'<script type="module" src="{ADDRESS}/gradio/framed.js"></script>'
+    f'<style>.nav-holder {{ display: none; }}</style><script type="module" src="{ADDRESS}/gradio/framed.js"></script>'
 )
 
 

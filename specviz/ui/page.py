@@ -182,6 +182,7 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     }
     look = {"css": components.page_css(), "head": components.HEAD + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
-    options |= {"show_error": True, "state_session_capacity": REMEMBERED}
+    # A Space asks for pages that Node.js writes: previews of links to those speak of Gradio, and Node takes memory.
+    options |= {"show_error": True, "state_session_capacity": REMEMBERED, "ssr_mode": False}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)
     return page
