@@ -11,6 +11,7 @@ import pytest
 from elements import VIEW
 from on_page import wait_for_rounds
 from playwright.sync_api import Browser, Frame, Page, expect
+from running import wait_until
 
 from specviz.records.words import words
 from specviz.ui.page import TABS
@@ -122,11 +123,11 @@ def test_in_the_hubs_frame_all_that_is_opened_is_in_sight_and_works(framed):
     wait_for_rounds(frame, 2)
     assert frame.evaluate("sessionStorage.getItem('specviz:settings')")
     frame.get_by_role("button", name=say("tour.start")).click()
-    expect(frame.locator("specviz-tour [part=progress]")).to_be_visible()
-    assert in_sight(frame, "specviz-tour [part=progress]") and in_sight(frame, "specviz-tour [part=next]")
+    wait_until(lambda: in_sight(frame, "specviz-tour [part=progress]"))
+    wait_until(lambda: in_sight(frame, "specviz-tour [part=next]"))
     frame.locator("specviz-tour [part=close]").click()
     frame.get_by_role("button", name=say("quiz.open")).click()
-    assert in_sight(frame, "specviz-quiz dialog")
+    wait_until(lambda: in_sight(frame, "specviz-quiz dialog"))
 
 
 @BROWSERS
@@ -139,7 +140,7 @@ def test_a_frame_that_is_lent_nothing_and_keeps_nothing_shows_the_link_and_prese
     # Whatever has become of the clipboard.
     expect(frame.get_by_role("textbox", name=say("share.link"))).to_have_value(re.compile("prompt="))
     frame.get_by_role("button", name=say("playback.present")).click()
-    assert in_sight(frame, "dialog[part=presentation]")
+    wait_until(lambda: in_sight(frame, "dialog[part=presentation]"))
     frame.locator("[part=present-close]").click()
     expect(frame.locator("dialog[part=presentation]")).to_be_hidden()
 
