@@ -53,9 +53,11 @@ STARTED = secrets.token_hex(8)
 #: The cookie that names a browser.
 BROWSER = "specviz"
 
-#: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it; the head has the
-#: languages.
-NO_ROUTES = "<style>.nav-holder { display: none; }</style>"
+#: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it: the page names its
+#: languages itself. And a frame gets its height before there is any component.
+HEAD = (
+    f'<style>.nav-holder {{ display: none; }}</style><script type="module" src="{ADDRESS}/gradio/framed.js"></script>'
+)
 
 
 #: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
@@ -68,7 +70,7 @@ def preloads() -> str:
     def kind(name: str) -> str:
         if name.endswith(".js"):
             return 'rel="modulepreload"'
-        return 'rel="prefetch"' if name.startswith(LATER) else 'rel="preload" as="fetch" crossorigin'
+        return 'rel="prefetch" crossorigin' if name.startswith(LATER) else 'rel="preload" as="fetch" crossorigin'
 
     return "".join(
         f'<link {kind(name)} fetchpriority="low" href="{ADDRESS}/{name}">'

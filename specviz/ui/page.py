@@ -181,8 +181,9 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
         "middleware": [Middleware(LinkPreview)],
         "exception_handlers": {TypeError: refuse_parameters},
     }
-    look = {"css": components.page_css(), "head": components.NO_ROUTES + components.preloads(), "footer_links": ["api"]}
+    look = {"css": components.page_css(), "head": components.HEAD + components.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
-    options |= {"show_error": True, "state_session_capacity": REMEMBERED}
+    # A Space asks for pages that Node.js writes: previews of links to those speak of Gradio, and Node takes memory.
+    options |= {"show_error": True, "state_session_capacity": REMEMBERED, "ssr_mode": False}
     page.launch(app_kwargs=served, theme=gr.themes.Base(), **look, **options)
     return page

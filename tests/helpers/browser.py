@@ -6,7 +6,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from elements import EMPTY, VIEW, bare_pages, feed, show_alone
@@ -23,10 +24,17 @@ BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networ
 #: A name under which this machine is found as others would find it.
 NETWORK_NAME = "school.example"
 #: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
-BROWSER_OPTIONS += [f"--host-resolver-rules=MAP {NETWORK_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+BROWSER_OPTIONS += [
+    f"--host-resolver-rules=MAP {NETWORK_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
+]
 
 #: Scripts run once or a few times: to compile the busiest anew, and better, would not pay.
 BROWSER_OPTIONS += ["--js-flags=--no-opt --no-maglev --single-threaded-gc"]
+
+#: Firefox's names, with long support first.
+FIREFOXES = ("firefox-esr", "firefox")
+#: With a process for each site, what a script presses would not reach frames of other sites.
+FIREFOX_PREFERENCES = {"fission.autostart": False}
 
 #: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
 REFUSED = "the server responded with a status of 422"
@@ -38,6 +46,9 @@ SKIPS = "try { localStorage.setItem('specviz:skipped', '2'); } catch { /* a page
 
 #: Whoever is left keeps something for its return; heard last, this comes after it.
 FORGETS = "() => addEventListener('pagehide', () => { sessionStorage.clear(); localStorage.clear(); })"
+
+#: How the browser reports that a frame was not lent the clipboard: the link that is copied by hand is what counts.
+NOT_LENT = "Permissions policy violation: The Clipboard API"
 
 _LOG = pytest.StashKey[pathlib.Path]()
 
@@ -66,31 +77,46 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """A Chromium: an installed one, or else Playwright's own. Having none is a failure."""
+def playwright() -> Iterator[Playwright]:
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
-        browser = _installed(playwright.chromium) or _fetched(playwright)
-        yield browser
-        browser.close()
+        yield playwright
 
 
-def _installed(chromium: BrowserType) -> Browser | None:
-    for path in filter(None, map(shutil.which, INSTALLED)):
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    """A Chromium: an installed one, or else Playwright's own. Having none is a failure."""
+    browser = _installed(playwright.chromium, INSTALLED, args=BROWSER_OPTIONS)
+    browser = browser or _fetched(playwright.chromium, args=BROWSER_OPTIONS)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def firefox(playwright: Playwright) -> Iterator[Browser]:
+    """A Firefox: an installed one, driven over WebDriver BiDi, or else Playwright's own. Having none is a failure."""
+    browser = _installed(playwright.firefox, FIREFOXES, channel="moz-firefox", firefox_user_prefs=FIREFOX_PREFERENCES)
+    browser = browser or _fetched(playwright.firefox)
+    yield browser
+    browser.close()
+
+
+def _installed(kind: BrowserType, names: Iterable[str], **options: Any) -> Browser | None:
+    for path in filter(None, map(shutil.which, names)):
         try:
-            return chromium.launch(executable_path=path, args=BROWSER_OPTIONS)
+            return kind.launch(executable_path=path, **options)
         except Error:  # on some systems it is a stub that asks to install a package
             continue
     return None
 
 
-def _fetched(playwright: Playwright) -> Browser:
-    install = [sys.executable, "-m", "playwright", "install", "chromium"]
+def _fetched(kind: BrowserType, **options: Any) -> Browser:
+    install = [sys.executable, "-m", "playwright", "install", kind.name]
     done = subprocess.run(install, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        return playwright.chromium.launch(args=BROWSER_OPTIONS)
+        return kind.launch(**options)
     except Error as error:
-        pytest.fail(f"No Chromium is installed and none could be fetched:\n{done.stdout[-2000:]}\n{error}")
+        pytest.fail(f"No {kind.name} is installed and none could be fetched:\n{done.stdout[-2000:]}\n{error}")
 
 
 @pytest.fixture(scope="session")
@@ -102,8 +128,8 @@ def bare_home() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kept_tabs() -> dict[str, list[Page]]:
-    """Pages that were left empty, by their contexts' options. A new one costs a process, and a new context fetches and
-    compiles every script anew."""
+    """Pages that were left empty, by their browsers and their contexts' options. A new one costs a process, and a new
+    context fetches and compiles every script anew."""
     return collections.defaultdict(list)
 
 
@@ -130,7 +156,7 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
         script="",
         **options,
     ) -> Page:
-        kept = None if script else kept_tabs[json.dumps([watches, options], sort_keys=True)]
+        kept = None if script else kept_tabs[json.dumps([browser.browser_type.name, watches, options], sort_keys=True)]
         page = kept.pop() if kept else _new_tab(browser, options, watches)
         if script:
             page.add_init_script(script)
@@ -186,7 +212,7 @@ def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[...
 
 
 def _note(kind: str, text: str, mishaps: list[str]) -> None:
-    if kind == "error" and not any(one in text for one in (REFUSED, *LEFT)):
+    if kind == "error" and not any(one in text for one in (REFUSED, NOT_LENT, *LEFT)):
         mishaps.append(f"console: {text}")
 
 

@@ -15,7 +15,7 @@ export function join({ element, server }, { words, started, cookie }) {
   // The controls end with the window, however high the head above them is.
   const measure = () => {
     const below = head.parentElement?.querySelector(".sv-main") ?? head;
-    document.documentElement.style.setProperty("--sv-above", `${Math.ceil(below.getBoundingClientRect().top + window.scrollY)}px`);
+    document.documentElement.style.setProperty("--sv-above", `${Math.ceil(below.getBoundingClientRect().top + window.scrollY + document.body.scrollTop)}px`);
   };
   new ResizeObserver(measure).observe(head);
   const tell = (/** @type {string | null} */ text) => {

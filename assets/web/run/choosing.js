@@ -2,6 +2,7 @@
 
 import { markChosen } from "./list/chips.js";
 import { chipAt, revealRound, setOpen, setTabStop } from "./list/list.js";
+import { scrollPage } from "../shared/dom.js";
 import { place } from "./place.js";
 import { chipOfEmitted, emittedPosition, firstRejected } from "./record/records.js";
 import { drawPicture } from "./picture/picture.js";
@@ -46,7 +47,7 @@ export function pin(view, spot, reveal = false) {
   drawTransport(view);
   const button = chipAt(view, spot.round, spot.index);
   const hidden = button ? view.ui.picture.getBoundingClientRect().bottom + 12 - button.getBoundingClientRect().top : 0;
-  if (button && !reveal && hidden > 0) window.scrollBy({ top: -hidden });
+  if (button && !reveal && hidden > 0) scrollPage(-hidden);
 }
 
 /** @param {View} view */

@@ -56,6 +56,15 @@ export const wantsStillness = () => window.matchMedia("(prefers-reduced-motion: 
 export const scrolling = () => (wantsStillness() ? "auto" : "smooth");
 
 /**
+ * Scrolls the page: the window, or the body where that is what scrolls (gradio/framed.js). The other one stays where it is.
+ *
+ * @param {number} top by how many pixels @param {ScrollBehavior} [behavior]
+ */
+export function scrollPage(top, behavior) {
+  for (const one of [window, document.body]) one.scrollBy({ top, behavior });
+}
+
+/**
  * Shows an element in which something has begun, if it begins out of sight: a button may stand far from what it starts.
  *
  * @param {Element} node

@@ -1,6 +1,6 @@
 // What the tour needs to know of the page around it, and what it draws over that page.
 
-import { scrolling } from "../shared/dom.js";
+import { scrollPage, scrolling } from "../shared/dom.js";
 import { liveRun } from "../shared/live.js";
 import { inView } from "./steps.js";
 
@@ -57,5 +57,5 @@ export function bring(panel, node) {
   const top = node.closest(".figures") ? 8 : figures + 8;
   const box = node.getBoundingClientRect();
   const away = box.top < top || box.height > bottom - top ? box.top - top : Math.max(0, box.bottom - bottom);
-  if (away) window.scrollBy({ top: away, behavior: scrolling() });
+  if (away) scrollPage(away, scrolling());
 }

@@ -32,9 +32,10 @@ export async function openPresentation(view) {
   Object.assign(presentation, { open: true, before: view.shadow.activeElement, piece: view.picture.piece, drawn: "" });
   try {
     await presentation.left; // or that change would close it again
-    await document.documentElement.requestFullscreen();
+    // The page that frames this one may not lend it the screen.
+    if (document.fullscreenEnabled) await document.documentElement.requestFullscreen();
   } catch {
-    // Refused by the browser, or by the page that frames this one: the window will do.
+    // Refused by the browser: the window will do.
   }
   // Only now: what enters the top layer last lies on top.
   ui.dialog.showModal();
