@@ -10,8 +10,8 @@ from urllib.request import urlopen
 import pytest
 from elements import VIEW
 from on_page import wait_for_rounds
-from playwright.sync_api import Browser, Frame, Page, expect
-from running import wait_until
+from playwright.sync_api import Browser, Frame, Page, TimeoutError, expect
+from running import PATIENCE, wait_until
 
 from specviz.records.words import words
 from specviz.ui.page import TABS
@@ -90,14 +90,25 @@ def framed(new_page: Callable[..., Page], page_url: str, hub: str) -> Callable[.
     def open_page(path: str = "", allow: str = LENT, **options) -> Frame:
         page = new_page(**options)
         page.goto(f"{hub}?{urlencode({'app': page_url + path, 'allow': allow})}")
-        frame = page.locator("iframe").element_handle().content_frame()
-        assert frame
-        # By the clock: under load Firefox was seen to draw no frames to look at it in.
-        frame.wait_for_function(f"() => {VIEW}?.recorded", polling=100)
-        frame.locator("#go").wait_for(state="attached")
-        return frame
+        try:
+            return shown_in(page, patience=20)
+        except TimeoutError:
+            # Of the first page that it opens, a driven Firefox now and then tells nothing more; the cause is not known.
+            # Loaded again it does.
+            page.reload()
+            return shown_in(page, PATIENCE)
 
     return open_page
+
+
+def shown_in(page: Page, patience: float) -> Frame:
+    """The frame, once the page of the app stands in it. patience: seconds."""
+    frame = page.locator("iframe").element_handle().content_frame()
+    assert frame
+    # By the clock: under load Firefox was seen to draw no frames to look at it in.
+    frame.wait_for_function(f"() => {VIEW}?.recorded", polling=100, timeout=1000 * patience)
+    frame.locator("#go").wait_for(state="attached")
+    return frame
 
 
 def in_sight(frame: Frame, selector: str) -> bool:

@@ -49,8 +49,10 @@ export function join({ element, server }, { words, started, cookie }) {
  * @param {string} cookie
  */
 function nameBrowser(cookie) {
+  const secure = location.protocol === "https:";
+  if (origin === "null" || (!secure && window !== top)) return; // a sandbox, or a frame whose cookies browsers refuse
   if (document.cookie.split("; ").some((one) => one.startsWith(`${cookie}=`))) return;
-  const where = location.protocol === "https:" ? "SameSite=None; Secure; Partitioned" : "SameSite=Lax";
+  const where = secure ? "SameSite=None; Secure; Partitioned" : "SameSite=Lax";
   const name = crypto.getRandomValues(new Uint32Array(4)).join("-"); // randomUUID wants https
   document.cookie = `${cookie}=${name}; path=/; ${where}`;
 }
