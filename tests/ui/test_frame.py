@@ -142,7 +142,7 @@ def test_in_the_hubs_frame_all_that_is_opened_is_in_sight_and_works(framed):
 
 
 @BROWSERS
-def test_a_frame_that_is_lent_nothing_and_keeps_nothing_shows_the_link_and_presents(framed):
+def test_a_frame_that_is_lent_nothing_and_keeps_nothing_makes_a_run_and_shows_the_link(framed):
     say, frame = words("de"), framed(f"de{LINK}", allow="", script=KEEPS_NOTHING)
     expect(frame.locator(".sv-prompt textarea")).to_have_value("Once upon")
     frame.locator("#go").click()
@@ -150,10 +150,6 @@ def test_a_frame_that_is_lent_nothing_and_keeps_nothing_shows_the_link_and_prese
     frame.get_by_role("button", name=say("share.copy")).click()
     # Whatever has become of the clipboard.
     expect(frame.get_by_role("textbox", name=say("share.link"))).to_have_value(re.compile("prompt="))
-    frame.get_by_role("button", name=say("playback.present")).click()
-    wait_until(lambda: in_sight(frame, "dialog[part=presentation]"))
-    frame.locator("[part=present-close]").click()
-    expect(frame.locator("dialog[part=presentation]")).to_be_hidden()
 
 
 def test_where_a_space_asks_for_pages_of_nodes_they_are_still_ours(monkeypatch, serve):
