@@ -15,7 +15,7 @@ def main(options: argparse.Namespace) -> int:
     from specviz.passes.kernels.kernel_library import lasts
 
     if not lasts():
-        raise SpecvizError("Compiled passes could not be kept: set SPECVIZ_CACHE to a folder that can be written.")
+        raise SpecvizError("There is nowhere to keep compiled passes: set SPECVIZ_CACHE to a writable folder.")
     pair = pairs.load(options, "auto")
     info, ready = pair.info(), pair.passes.prepared.ready
     print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(map(str, ready)) or 'all'}")

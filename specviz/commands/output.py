@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specviz.bench.contest import INTERRUPTED
 from specviz.records.errors import SpecvizError
-from specviz.records.files import decoded
+from specviz.records.files import decoded, no_temporary_folder
 from specviz.views.terminal import harmless
 
 #: The options that name a file to write.
@@ -29,11 +29,7 @@ def check_files(options: argparse.Namespace) -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
-        raise SpecvizError(
-            "There is no temporary folder to write to ({reason}): set {name} to one.",
-            name="TMPDIR",
-            reason=error.strerror,
-        ) from error
+        raise no_temporary_folder("TMPDIR", error) from error
     for option in FILES:
         if path := getattr(options, option, None):
             existed = path.exists()

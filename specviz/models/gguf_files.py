@@ -5,7 +5,6 @@ transformers unpacks their weights; for that it needs the package `gguf`, which 
 
 import contextlib
 import copy
-import importlib.util
 import pathlib
 import re
 from collections.abc import Collection, Mapping
@@ -17,9 +16,8 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specviz.models.refusals import Named, explaining
+from specviz.parts.gguf_parts import is_gguf, reader_is_missing
 from specviz.records.errors import SpecvizError, first_line
-
-MAGIC = b"GGUF"
 
 #: By the name of each sampling setting in generation_config.json, its key in the header of a GGUF file.
 GGUF_SAMPLING = {
@@ -73,8 +71,7 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:6]) + (", …" if len(files) > 6 else "")
         raise SpecvizError("{folder} holds several GGUF files: name one of {names}.", field, folder=path, names=names)
-    with files[0].open("rb") as opened:
-        begins = opened.read(len(MAGIC)) == MAGIC
+    begins = is_gguf(files[0])
     if files[0].suffix == ".gguf" and not begins:
         raise model.complaint(
             "{name} does not begin like a GGUF file: download it again, or fetch it with git lfs pull."
@@ -90,7 +87,7 @@ def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedCon
     package that reads it is missing.
     """
     model = Named(field, file.name)
-    if importlib.util.find_spec("gguf") is None:
+    if reader_is_missing():
         raise model.complaint(
             "{name} is a GGUF file, but the package that reads GGUF files is missing: pip install gguf."
         )

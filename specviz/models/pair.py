@@ -211,8 +211,8 @@ class ModelPair:
         for opening in filter(None, openings):
             if prompt.lstrip().startswith(opening):
                 raise SpecvizError(
-                    "The prompt is in the chat template already: it begins with {opening}. Untick the template "
-                    "(--no-chat), and the prompt is continued as it is.",
+                    "The prompt has been through the chat template already: it begins with {opening}. Turn the "
+                    "template off (--no-chat) to continue the prompt as it is.",
                     "chat",
                     opening=quoted(opening),
                 )

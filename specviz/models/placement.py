@@ -75,7 +75,7 @@ def check_default_device() -> None:
     package's are."""
     if (device := torch.get_default_device()).type != "cpu":
         raise SpecvizError(
-            "torch.set_default_device({device}) is in force, and specviz itself puts tensors where they belong: call "
+            "torch.set_default_device({device}) is set, but specviz chooses devices itself: call "
             "torch.set_default_device(None) first.",
             "device",
             device=quoted(str(device)),

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +42,7 @@ from specviz.models.refusals import (
     why_not_fetched,
 )
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.files import packing_of
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 
@@ -258,7 +258,8 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
 def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Path]:
     """The folder of the model at `path`, in transformers' format and with its weights, and the model's own name; raises
     SpecvizError for anything else."""
-    if path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path) or _is_gzip(path)):
+    # What torch saves is a zip file, too.
+    if path.is_file() and path.suffix not in (".bin", ".pt", ".pth") and (packing_of(path) or tarfile.is_tarfile(path)):
         raise model.complaint("{name} is packed: unpack it, and name the folder or the GGUF file in it.")
     if path.is_file():
         raise model.complaint(
@@ -291,11 +292,6 @@ def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Pa
             file=foreign.name,
         )
     return model, path
-
-
-def _is_gzip(path: pathlib.Path) -> bool:
-    with path.open("rb") as opened:
-        return opened.read(2) == b"\x1f\x8b"
 
 
 def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:

@@ -75,21 +75,21 @@ class PartFiles:
         """What the GGUF file holds; nothing if that is a model."""
         if reader_is_missing():
             return self  # said of models and parts alike, where a model is looked for
+        flaw = None
         try:
             with self._explaining(self.folder):
                 packed = GgufPart(self.folder)
-                files = self
-                if packed.is_part:
-                    files = replace(self, settings=packed.settings, shapes=packed.shapes, packed=packed)
+                if not packed.is_part:
+                    return self
+                settings, shapes = packed.settings, packed.shapes
         except SpecvizError as error:
             return replace(self, flaw=error.at("draft"))
-        if files.packed is None or not packed.stretches:
-            return files
-        flaw = self.complaint(
-            "{folder} scales its positions in a way that is lost when a GGUF file is unpacked: name the part that it "
-            "was made from."
-        )
-        return replace(files, flaw=flaw)
+        if packed.stretches:
+            flaw = self.complaint(
+                "{folder} scales its positions in a way that is lost when a GGUF file is unpacked: name the part that "
+                "it was made from."
+            )
+        return replace(self, settings=settings, shapes=shapes, packed=packed, flaw=flaw)
 
     def setting(self, *names: str, default: Any = None) -> Any:
         """The first of these settings that is there: at the top, or in one of the blocks that formats have for them.

@@ -6,7 +6,7 @@ metrics: from rounds to the numbers people compare; two runs of one prompt side 
 stopwatch: what disturbs work that is timed
 tables: a run as pandas tables
 recordings: runs that come with the repository
-files: from a file's bytes to its text
+files: from a file's bytes to its text, and what is no text
 prompts: those that come with the program, and those of a file
 links: settings as the query of a link, and back
 errors: `SpecvizError`, the one exception written for users

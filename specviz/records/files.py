@@ -1,12 +1,16 @@
-"""From a file's bytes to its text, whatever wrote it."""
+"""Files: from bytes to text, whatever wrote them; what is packed; what to say where none can be written."""
 
 import json
+import pathlib
 import zlib
 
 from specviz.records.errors import SpecvizError
 
 #: More is not unpacked: a small gzip file may hold any amount of zeros.
 MOST_UNPACKED = 64_000_000
+
+#: How a gzip file begins.
+_GZIP = b"\x1f\x8b"
 
 #: What files that are no text begin with, and what they are called.
 _PACKED = {
@@ -20,6 +24,7 @@ _PACKED = {
     b"ARROW1": "Arrow",
     b"%PDF": "PDF",
 }
+_LONGEST = max(map(len, _PACKED))
 
 
 def decoded(data: bytes, errors: str = "replace") -> str:
@@ -28,18 +33,37 @@ def decoded(data: bytes, errors: str = "replace") -> str:
     errors: what becomes of bytes that are no text, as in `bytes.decode`. Raises SpecvizError for files of other
     programs, and for a gzip file that is cut off or too large.
     """
-    if data.startswith(b"\x1f\x8b"):
+    if data.startswith(_GZIP):
         data = _unpacked(data)
-    for beginning, name in _PACKED.items():
-        if data.startswith(beginning):
-            raise SpecvizError("This is a {kind} file, not a text: unpack or convert it first.", kind=name)
+    if kind := _kind(data):
+        raise SpecvizError("This is a {kind} file, not text: unpack or convert it first.", kind=kind)
     return data.decode(json.detect_encoding(data), errors=errors)
+
+
+def packing_of(file: pathlib.Path) -> str | None:
+    """What a file of this kind is called, which is no text; ``gzip`` included."""
+    with file.open("rb") as opened:
+        data = opened.read(_LONGEST)
+    return "gzip" if data.startswith(_GZIP) else _kind(data)
+
+
+def no_temporary_folder(variable: str, error: OSError) -> SpecvizError:
+    """What to say where no temporary file can be made. variable: of the environment, which would name the folder."""
+    return SpecvizError(
+        "There is no temporary folder to write to ({reason}): set {name} to one.",
+        name=variable,
+        reason=error.strerror,
+    )
+
+
+def _kind(data: bytes) -> str | None:
+    return next((name for beginning, name in _PACKED.items() if data.startswith(beginning)), None)
 
 
 def _unpacked(data: bytes) -> bytes:
     """What a gzip file holds, of all its parts where several were put together."""
     text = b""
-    while data.startswith(b"\x1f\x8b"):
+    while data.startswith(_GZIP):
         part = zlib.decompressobj(wbits=31)
         try:
             text += part.decompress(data, MOST_UNPACKED + 1 - len(text))

@@ -7,7 +7,7 @@ served a page first, and nobody else can write there. Gradio reads GRADIO_TEMP_D
 import os
 import tempfile
 
-from specviz.records.errors import SpecvizError
+from specviz.records.files import no_temporary_folder
 
 _VARIABLE = "GRADIO_TEMP_DIR"
 
@@ -23,8 +23,4 @@ try:
         _own = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
         os.environ[_VARIABLE] = _own.name
 except OSError as _error:
-    raise SpecvizError(
-        "There is no temporary folder to write to ({reason}): set {name} to one.",
-        name=_VARIABLE if _named else "TMPDIR",
-        reason=_error.strerror,
-    ) from _error
+    raise no_temporary_folder(_VARIABLE if _named else "TMPDIR", _error) from _error

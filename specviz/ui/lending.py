@@ -120,7 +120,7 @@ def _weight_bytes(model: PreTrainedModel) -> int:
 def time_is_up(seconds: float) -> SpecvizError:
     """What ends work that takes longer than it asked for."""
     return SpecvizError(
-        "The {seconds} seconds for which the platform lent a GPU are over: ask for fewer new tokens or runs.",
+        "The {seconds} seconds for which the platform lent a GPU are up: ask for fewer new tokens or runs.",
         seconds=round(seconds),
     )
 
@@ -130,20 +130,20 @@ def refusal(error: gr.Error) -> SpecvizError:
     reason = str(error.message).strip().rstrip(".") + "."
     if error.title in ("ZeroGPU quota exceeded", "ZeroGPU pending credits exceeded"):
         return SpecvizError(
-            "Your GPU time on this platform does not last for this: {reason} Sign in at huggingface.co and open the "
-            "Space's page there, ask for fewer new tokens, or run specviz on a computer of yours, which needs no GPU.",
+            "You do not have enough GPU time left on this platform: {reason} Sign in at huggingface.co and open the "
+            "Space's page there, ask for fewer new tokens, or run specviz on your own computer, even without a GPU.",
             reason=reason,
         )
     if error.title == "ZeroGPU illegal duration":
         return SpecvizError(
-            "This takes longer than the platform lends a GPU to you: {reason} Ask for fewer new tokens or runs, or "
-            "sign in at huggingface.co and open the Space's page there.",
+            "The platform does not lend you a GPU for this long: {reason} Ask for fewer new tokens or runs, or sign in "
+            "at huggingface.co and open the Space's page there.",
             reason=reason,
         )
     if "No GPU was available" in reason:
         return SpecvizError(
-            "All GPUs of the platform are taken: {reason} Try again in a minute, or run specviz on a computer of "
-            "yours, which needs no GPU.",
+            "All of the platform's GPUs are in use: {reason} Try again in a minute, or run specviz on your own "
+            "computer, even without a GPU.",
             reason=reason,
         )
-    return SpecvizError("No GPU available: {reason} Load the page again, and try once more.", reason=reason)
+    return SpecvizError("The platform lent no GPU: {reason} Reload the page and try again.", reason=reason)

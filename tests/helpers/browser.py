@@ -157,8 +157,6 @@ def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]])
         **options,
     ) -> Page:
         kept = None if script else kept_tabs[json.dumps([browser.browser_type.name, watches, options], sort_keys=True)]
-        while kept and kept[-1].is_closed():
-            kept.pop()
         page = kept.pop() if kept else _new_tab(browser, options, watches)
         if script:
             page.add_init_script(script)

@@ -1,13 +1,13 @@
 """The page's elements, as the tests reach them, and a page that holds nothing but one of them."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from playwright.sync_api import Locator, Page
+from running import serving
 
 from specviz.records.assets import WEB
 from specviz.records.runs import Run
@@ -75,11 +75,8 @@ def _bare(name: str, language: str, scheme: str) -> str:
 @contextmanager
 def bare_pages() -> Iterator[str]:
     """The address of a server of bare pages, on this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with serving(_Answer) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 def show_alone(page: Page, home: str, name: str, language: str = "en", dark: bool = False) -> None:

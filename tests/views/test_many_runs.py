@@ -31,7 +31,8 @@ def held(alone):
             give(page, "run", batches(f"{name}{number}", run))
             page.wait_for_function(f"() => {VIEW}.state === 'finished'")
             wait_until_drawn(page)
-        devtools.send("HeapProfiler.collectGarbage")
+        for _ in range(2):  # the first may leave what it has only just unlinked
+            devtools.send("HeapProfiler.collectGarbage")
         metrics = {one["name"]: one["value"] for one in devtools.send("Performance.getMetrics")["metrics"]}
         return {name: metrics[name] for name in ("Nodes", "JSEventListeners")}
 
@@ -40,6 +41,4 @@ def held(alone):
 
 
 def test_twice_as_many_runs_leave_no_more_nodes_and_listeners(held):
-    first, second = held("first"), held("second")
-    # Whatever a run leaves behind, each leaves.
-    assert all(second[name] - first[name] < RUNS for name in first), (first, second)
+    assert held("first") == held("second")

@@ -3,10 +3,9 @@ the same text. The folder is served by Python's own server, under a path."""
 
 import json
 import random
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from urllib.request import urlopen
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 from elements import VIEW, state
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
+from running import serving
 
 import specviz
 from specviz.decoding.engine import rounds as rounds_of
@@ -50,11 +50,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the page."""
     root = tmp_path_factory.mktemp("host")
     write_site(root / PATH)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/{PATH}/"
-    server.shutdown()
-    server.server_close()
+    with serving(partial(Quiet, directory=root)) as port:
+        yield f"http://127.0.0.1:{port}/{PATH}/"
 
 
 @pytest.fixture(scope="module")

@@ -111,10 +111,10 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
         folder = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
     except OSError as error:
         raise SpecvizError(
-            "There is no folder for compiled passes: set SPECVIZ_CACHE to one that can be written.", "passes"
+            "There is no folder for compiled passes: set SPECVIZ_CACHE to a writable folder.", "passes"
         ) from error
     logging.getLogger(__name__).warning(
-        "Compiled passes are not kept: there is no cache folder that can be written. Set SPECVIZ_CACHE to one."
+        "Compiled passes are not kept, because no cache folder is writable. Set SPECVIZ_CACHE to a writable folder."
     )
     return folder
 

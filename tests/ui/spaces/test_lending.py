@@ -106,7 +106,7 @@ def test_work_that_takes_longer_than_it_asked_for_ends_with_a_sentence_and_keeps
     lend(monkeypatch)
     monkeypatch.setattr(lending, "MOST_CHARGED", 6)  # four seconds of today's card, three of them for the process
     work, seen = Runner(store, deployment).batches(ORDER, endless), []
-    with pytest.raises(SpecvizError, match="The 4 seconds for which the platform lent a GPU are over"):
+    with pytest.raises(SpecvizError, match="The 4 seconds for which the platform lent a GPU are up"):
         for batch in work:
             seen += batch
     assert seen
@@ -124,8 +124,8 @@ def endless(request):
         ("ZeroGPU quota exceeded", "You have exceeded your ZeroGPU quota (30s requested vs. 2s left).", "Sign in"),
         ("ZeroGPU illegal duration", "The requested GPU duration (180s) is larger than the maximum allowed", "fewer"),
         ("ZeroGPU client error", "No GPU was available", "in a minute"),
-        ("ZeroGPU queue timeout", "No GPU was available after 60s", "which needs no GPU"),
-        ("ZeroGPU client error", "Expired ZeroGPU proxy token", "Load the page again"),
+        ("ZeroGPU queue timeout", "No GPU was available after 60s", "even without a GPU"),
+        ("ZeroGPU client error", "Expired ZeroGPU proxy token", "Reload the page"),
     ],
 )
 def test_a_refusal_of_the_platform_is_a_sentence_with_its_words_and_the_way_out(title, message, way_out):

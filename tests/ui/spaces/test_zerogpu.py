@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -17,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import torch
 from lent import lend
+from running import serving
 
 import specviz
 from specviz.models.loading import load_pair
@@ -64,10 +64,8 @@ def asked() -> list[tuple[str, int]]:
 def host(asked) -> Iterator[str]:
     """The address of the service."""
     Lending.asked = asked
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lending) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Lending) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
