@@ -5,13 +5,26 @@ import types
 from collections.abc import Callable, Iterator
 
 import pytest
+from running import PATIENCE
 from tiny import tiny_pair
 
 from specviz.models.pair import ModelPair
+from specviz.ui import device
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairStore, Preparer
 from specviz.ui.page import build, launch
 from specviz.ui.runner import Runner
+
+
+@pytest.fixture(autouse=True)
+def _engine_is_left_free() -> Iterator[None]:
+    """Behind work that a test leaves in the engine's thread the next one in this process would wait for ever."""
+    yield
+    try:
+        device.thread.submit(lambda: None).result(PATIENCE)
+    except TimeoutError:
+        device.begin_thread()
+        pytest.fail("The test has left work in the engine's thread.")
 
 
 @pytest.fixture

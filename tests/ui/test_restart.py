@@ -1,6 +1,7 @@
 """A server that ends and is started again: its visitors are told, and lose nothing that they had seen."""
 
 import itertools
+import threading
 import time
 import uuid
 
@@ -21,9 +22,11 @@ def status(page: Page):
 
 
 def test_a_restart_is_told_and_keeps_the_run_so_far_and_its_settings(pair, deployment, new_page, monkeypatch):
-    def without_end(request):
+    gone = threading.Event()
+
+    def until_gone(request):
         yield from itertools.islice(rounds(request), 3)
-        while True:
+        while not gone.is_set():
             time.sleep(0.01)
             yield None
 
@@ -36,7 +39,7 @@ def test_a_restart_is_told_and_keeps_the_run_so_far_and_its_settings(pair, deplo
         runner = Runner(PairStore(deployment, pair), deployment)
         return launch(build(runner), prevent_thread_lock=True, quiet=True, server_port=port)
 
-    monkeypatch.setattr("specviz.decoding.engine.rounds", without_end)
+    monkeypatch.setattr("specviz.decoding.engine.rounds", until_gone)
     server, german, say = serve(), words("de").texts("rounds"), words().texts("rounds")
     # What does not answer, the browser reports in the console.
     first, second = (new_page(heard={"console": lambda message: None}) for _ in range(2))
@@ -51,6 +54,7 @@ def test_a_restart_is_told_and_keeps_the_run_so_far_and_its_settings(pair, deplo
     text = state(first, "text")
 
     server.close()
+    gone.set()  # with a process, its work would end
     expect(status(first)).to_have_text(say["rounds.gone"])
     expect(status(second)).to_have_text(german["rounds.gone"])
     assert state(first, "text") == text
