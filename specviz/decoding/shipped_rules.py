@@ -13,6 +13,7 @@ from specviz.drafters.choosers import Draws
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.exact import verify_match, verify_token_by_token
 from specviz.rules.sampling import draw, draw_with_sums
+from specviz.theory.shared_noise import residual_under_shared_noise
 
 #: llama.cpp's `--spec-draft-p-min` and `--spec-draft-n-min`, both 0 by default, which is off.
 P_MIN, N_MIN = 0.5, 2
@@ -29,31 +30,10 @@ def recover_with_the_drafts_noise(draft: Draft, rows: TargetRows, uniforms: Unif
     if row == len(draft.parents):
         return right
     assert draft.probs is not None, "argmax drafts have no noise"
-    next_probs = residual_under_shared_noise(rows.drawn_from[row], draft.probs[row])
+    p, q = (probs[row].double().cpu().numpy() for probs in (rows.drawn_from, draft.probs))
+    next_probs = torch.from_numpy(residual_under_shared_noise(p, q)).to(rows.drawn_from)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return replace(right, next_token=next_token, next_probs=next_probs, next_sums=next_sums)
-
-
-def residual_under_shared_noise(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """[vocab] float32: what a recovered token really comes from if draft and residual share their noise.
-
-    A draw as a race: token x arrives at time E_x/q_x with independent exponential E_x, and the first one wins (the same
-    as the largest of log q + Gumbel noise). The draft's winner came at some time t, exponential with rate 1 whoever it
-    was, so E_x > q_x·t for all others, and the rest beyond that is exponential again. In the second race, for the
-    residual r = max(0, p − q), a token therefore runs only after q_x·t/r_x: the favourites of q start late. Between two
-    starts in order of a = q/r, with R and Q the sums of r and q of those that run, each wins by its share r/R with
-
-        P(the race ends there) = 1/(1 + R·a − Q) − 1/(1 + R·a' − Q),   t integrated out.
-    """
-    p, q = target_probs.double(), draft_probs.double()
-    rest = (p - q).clamp_min(0)
-    starts, order = torch.where(rest > 0, q / rest, torch.inf).sort()
-    running, drafted = rest[order].cumsum(0), q[order].cumsum(0)
-    following = torch.cat([starts[1:], starts.new_full((1,), torch.inf)])
-    ends = 1 / (1 + running * starts - drafted) - 1 / (1 + running * following - drafted)
-    from_here_on = (ends / running).flip(0).cumsum(0).flip(0)
-    shares = torch.zeros_like(p).scatter_(0, order, rest[order] * from_here_on)
-    return torch.where(rest.sum() > 0, shares, p).float()
 
 
 def judge_by_mixed_rows(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
