@@ -129,10 +129,10 @@ def _counts_at(
         return []
     before, drawn = tokens[:, : position if callable(target_probs) else 0], tokens[:, position]
     texts, text_of, often = numpy.unique(before, axis=0, return_inverse=True, return_counts=True)
-    rows, text_of, often = _rows(target_probs, position, texts), text_of.reshape(-1), often / len(drawn)
+    rows, weights = _rows(target_probs, position, texts), often / len(drawn)
     if drawn.max() >= rows.shape[1]:
         raise SpecvizError("The rows are {width} wide, but a token is {token}.", width=rows.shape[1], token=drawn.max())
-    chances, came = often @ rows, numpy.bincount(drawn, minlength=rows.shape[1])
+    chances, came = weights @ rows, numpy.bincount(drawn, minlength=rows.shape[1])
     likeliest = numpy.argsort(-chances, kind="stable")
     others = likeliest[MOST_CELLS:]
     found = [(f"token {token}", came[token], chances[token]) for token in likeliest[:MOST_CELLS]]
@@ -140,8 +140,8 @@ def _counts_at(
         found.append(("one of the unlikeliest tokens", came[others].sum(), chances[others].sum()))
     if draft_probs is not None:
         preferred = _rows(draft_probs, position, texts) > rows
-        chance = often @ (rows * preferred).sum(1)
-        found.append(("a token that the drafter prefers", preferred[text_of, drawn].sum(), chance))
+        chance = weights @ (rows * preferred).sum(1)
+        found.append(("a token that the drafter prefers", preferred[text_of.ravel(), drawn].sum(), chance))
     return [
         Count(position, what, count, len(drawn), chance, binomial_tail(int(count), len(drawn), float(chance)))
         for what, count, chance in found
