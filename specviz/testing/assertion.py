@@ -112,7 +112,7 @@ def _as_tokens(drawn: Any) -> NDArray[numpy.int64]:
     """[draws, positions]; counts as if they were draws."""
     by_position = [drawn] if isinstance(drawn, Mapping) else drawn
     if isinstance(by_position, Sequence) and by_position and isinstance(by_position[0], Mapping):
-        columns = [numpy.repeat(list(counts), list(counts.values())) for counts in by_position]
+        columns = [numpy.repeat(numpy.array([*counts], int), [*counts.values()]) for counts in by_position]
         most = max(map(len, columns))
         return numpy.stack([numpy.pad(column, (0, most - len(column)), constant_values=-1) for column in columns], 1)
     tokens = numpy.asarray(drawn)

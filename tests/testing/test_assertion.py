@@ -141,6 +141,8 @@ def test_counts_say_the_same_as_the_tokens_themselves():
     tokens = TOKEN_BY_TOKEN(TARGET, DRAFT, 5000, numpy.random.default_rng(0))
     counts = [Counter(column[column >= 0].tolist()) for column in tokens.T]
     assert assert_lossless(lambda draws: counts, TARGET) == assert_lossless(lambda draws: tokens, TARGET)
+    nowhere = assert_lossless(lambda draws: [*counts, Counter()], TARGET)  # a position that no draw reaches
+    assert nowhere == assert_lossless(lambda draws: counts, TARGET)
     first = assert_lossless(lambda draws: counts[0], TARGET[0])
     assert first == assert_lossless(lambda draws: tokens[:, 0], TARGET[0]) and first.counts == 6
 
