@@ -112,13 +112,13 @@ def probability_cut(draft: Draft) -> int:
     llama.cpp's p-min does that too, and is exact while its drafts are the likeliest tokens: then nothing depends on a
     draw.
     """
-    return _leading(_drawn_probs(draft) >= P_MIN)
+    return leading(_drawn_probs(draft) >= P_MIN)
 
 
 def product_cut(draft: Draft) -> int:
     """LOSSY: drops the first token at which the product of the drawn tokens' own q falls below `LEAST_PRODUCT`, and all
     after it: a draft's length chosen by its confidence, token included."""
-    return _leading(_drawn_probs(draft).cumprod(0) >= LEAST_PRODUCT)
+    return leading(_drawn_probs(draft).cumprod(0) >= LEAST_PRODUCT)
 
 
 def _drawn_probs(draft: Draft) -> Tensor:
@@ -128,7 +128,8 @@ def _drawn_probs(draft: Draft) -> Tensor:
     return draft.probs.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)
 
 
-def _leading(stays: Tensor) -> int:
+def leading(stays: Tensor) -> int:
+    """How many come before the first that does not stay."""
     return int(stays.cumprod(0).sum())
 
 

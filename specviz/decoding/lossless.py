@@ -26,6 +26,12 @@ from specviz.decoding.exact_distribution import (
     exact_distribution,
 )
 from specviz.decoding.request import Request
+from specviz.decoding.shipped_rules import (
+    RoughDraws,
+    all_or_nothing_cut,
+    judge_by_mixed_rows,
+    recover_with_the_drafts_noise,
+)
 from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.drafters.stepwise import Stepwise
@@ -51,7 +57,8 @@ class LabRule:
     lossless: bool = False  # True if it claims to follow the target
     wrong: Rule | None = None  # judges instead of the engine's rule
     argmax: bool = False  # drafts are the drafter's likeliest tokens, point masses
-    mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
+    drawn: bool = False  # drafts must be drawn, each token with its q
+    draws: type[Draws] | None = None  # how, if wrongly
     cut: Cut | None = None  # how many tokens of a chain are proposed
     stale_state: bool = False  # a running state keeps rejected tokens
 
@@ -114,13 +121,17 @@ _RULES = {
     "greedy_drafts": LabRule(lossless=True, argmax=True),
     "everything": LabRule(wrong=Rule("everything", accept_everything, lossless=False)),
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
-    "mislabelled": LabRule(mislabelled=True),
+    "mislabelled": LabRule(drawn=True, draws=Mislabelled),
     "stale_state": LabRule(stale_state=True),
     "sglang": LabRule(wrong=Rule("sglang", accept_by_thresholds, lossless=False), argmax=True),
     "trtllm": LabRule("token", wrong=Rule("trtllm", accept_relaxed, lossless=False), argmax=True),
     "fly": LabRule("token", wrong=Rule("fly", defer_rejections, lossless=False), argmax=True),
-    "p_min": LabRule("token", cut=probability_cut),
-    "confidence_cut": LabRule("token", cut=product_cut),
+    "p_min": LabRule("token", drawn=True, cut=probability_cut),
+    "confidence_cut": LabRule("token", drawn=True, cut=product_cut),
+    "shared_noise": LabRule("token", wrong=Rule("shared_noise", recover_with_the_drafts_noise, False), drawn=True),
+    "two_precisions": LabRule("token", drawn=True, draws=RoughDraws),
+    "mixed_rows": LabRule("token", wrong=Rule("mixed_rows", judge_by_mixed_rows, False), drawn=True),
+    "n_min": LabRule("token", drawn=True, cut=all_or_nothing_cut),
 }
 _RULES |= {name: LabRule(name, lossless=rules.RULES[name].lossless) for name in UNUSUAL}
 
@@ -151,7 +162,7 @@ def check_lossless(request: Request, rule: LabRule) -> None:
     """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing for a rule to judge: choose a drafter.", "drafter")
-    if (rule.mislabelled or rule.cut) and not issubclass(request.drafter, Stepwise):
+    if rule.drawn and not issubclass(request.drafter, Stepwise):
         raise SpecvizError(
             "This drafter draws no tokens, but this rule needs the q of drawn tokens: choose a drafter with a model.",
             "rule",
@@ -226,7 +237,7 @@ class Sampler:
     def _drafter(self, target: CachedModel, run: int) -> Drafter:
         rule, chooser = self.rule, None
         if not self.request.settings.sampling.greedy:
-            chooser = Mislabelled(self.request.warper) if rule.mislabelled else TopChoices() if rule.argmax else None
+            chooser = rule.draws(self.request.warper) if rule.draws else TopChoices() if rule.argmax else None
         context = context_of(self.request, target, chooser)
         drafter = self.request.drafter(replace(context, seed=context.seed + run))
         return drafter if rule.cut is None else CutShort(drafter, rule.cut)

@@ -69,11 +69,12 @@ def usual_rule(makes_trees: bool) -> str:
 UNUSUAL = tuple(name for name in RULES if name not in {usual_rule(makes_trees) for makes_trees in (False, True)})
 
 #: What the Lossless lab tests (`specviz.decoding.lossless`): the usual rule and the other right ones, then those that
-#: are wrong on purpose or lossy, then those that engines offer.
+#: are wrong on purpose or lossy, then those that engines offer, and those that engines shipped without knowing it.
 LAB_RULES = (
     *("auto", *(name for name in UNUSUAL if RULES[name].lossless), "greedy_drafts"),
     *("everything", "likeliest", *(name for name in UNUSUAL if not RULES[name].lossless), "mislabelled", "stale_state"),
     *("sglang", "trtllm", "fly", "p_min", "confidence_cut"),
+    *("shared_noise", "two_precisions", "mixed_rows", "n_min"),
 )
 
 #: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.

@@ -5,4 +5,7 @@ roofline: what a pass costs, over tokens of one request or of many: measured, an
 diagnosis: what limits a run, and which single change would help most
 draft_length: chooses how many tokens to draft next from what earlier rounds took
 statistics: how far counts lie from a distribution, and ratios of rates with their intervals
+sample_tests: whether tokens were drawn from a known distribution
+truncation: whether a filter was left on
+shared_noise: what a recovered token comes from if it shares the draft's noise
 """

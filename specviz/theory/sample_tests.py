@@ -234,6 +234,25 @@ def poisson_tail(count: int, expected: float) -> float:
     return min(1.0, 2 * total)
 
 
+def binomial_tail(count: int, draws: int, chance: float) -> float:
+    """How often a binomial count lies at least as far on its side of the mean, times two; 1 within one of the mean.
+
+    Also an upper bound for draws of different chances, whose mean is `chance` (Hoeffding 1956).
+    """
+    if abs(count - draws * chance) < 1:
+        return 1.0
+    if count < draws * chance:
+        return binomial_tail(draws - count, draws, 1 - chance)
+    if chance <= 0:
+        return 0.0
+    log_term = math.lgamma(draws + 1) - math.lgamma(count + 1) - math.lgamma(draws - count + 1)
+    log_term += count * math.log(chance) + (draws - count) * math.log1p(-chance)
+    # Beyond 12 standard deviations more nothing is left.
+    places = numpy.arange(count, min(draws, count + 20 + int(12 * math.sqrt(draws * chance))))
+    ratios = (draws - places) / (places + 1) * chance / (1 - chance)
+    return float(min(1.0, 2 * math.exp(log_term) * (1 + ratios.cumprod().sum())))
+
+
 def two_samples(counts: Floats, others: Floats) -> TestResult:
     """Whether two servers' answers come from one distribution: of the symbol whose mean count per answer differs most,
     Welch's statistic (1947), corrected for how many symbols were compared.

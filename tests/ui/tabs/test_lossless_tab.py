@@ -46,6 +46,8 @@ TRIAL = Trial("auto", 150, 4)
         ({"drafter": "medusa"}, {"rule": "block"}, "rule"),
         ({"drafter": "prompt_lookup"}, {"rule": "mislabelled"}, "rule"),
         ({"drafter": "prompt_lookup"}, {"rule": "p_min"}, "rule"),
+        ({"drafter": "prompt_lookup"}, {"rule": "shared_noise"}, "rule"),
+        ({"branches": 3}, {"rule": "mixed_rows"}, "rule"),
         ({}, {"rule": "stale_state"}, "rule"),
         ({}, {"runs": 10**9}, "runs"),
         ({}, {"support": None}, "support"),
