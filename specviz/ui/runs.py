@@ -18,14 +18,14 @@ from specviz.records.metrics import Tally, uneven
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.stopwatch import garbage_collector_off
-from specviz.records.words import Said, Words, joined, said
+from specviz.records.words import Said, Words, said
 from specviz.theory.roofline import PassTimes
 from specviz.ui.device import PairName
 from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.line import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import BATCHES_PER_CHART, Trail
-from specviz.views.remarks import remarks
+from specviz.views.remarks import remarked
 from specviz.views.run_messages import headline, notice, opening
 from specviz.views.server_messages import ShownWatch
 
@@ -83,9 +83,9 @@ class LiveRun:
         return messages.end_message(
             self.key,
             total=len(self.rounds),
-            reason=said(f"generate.end_{reason}"),
+            reason=remarked(said(f"generate.end_{reason}"), self.rounds, len(self.opened.prompt.ids)),
             figures=headline(self.trail, self.measured),
-            note=joined([*([note] if note else []), *remarks(self.rounds, len(self.opened.prompt.ids))], " "),
+            note=note,
             charts=self.trail.charts(),
             more=more,
         )
@@ -178,12 +178,12 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     figures, charts = headline(trail, run.measured), trail.charts()
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
-    end = said(f"traces.{recording.name}_about") if recording else messages.ending(run)
-    note = "" if recording else joined(remarks(run.rounds, len(run.prompt.ids)), " ")
+    about = recording and said(f"traces.{recording.name}_about")
+    end = about or remarked(messages.ending(run), run.rounds, len(run.prompt.ids))
     parts = [
         opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
-        messages.end_message(key, total=len(run.rounds), reason=end, figures=figures, note=note),
+        messages.end_message(key, total=len(run.rounds), reason=end, figures=figures),
     ]
     return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specviz.records.runs import Round
-from specviz.records.words import Said, said
+from specviz.records.words import Said, joined, said
 from specviz.theory.along_texts import find_fall, flatters, looped, passes_of
 
 
@@ -20,3 +20,8 @@ def remarks(rounds: Sequence[Round], prompt_tokens: int) -> list[Said]:
     if flatters(repeated, tokens):
         found.append(said("generate.loops", repeated=repeated, tokens=tokens))
     return found
+
+
+def remarked(ending: Said, rounds: Sequence[Round], prompt_tokens: int) -> Said:
+    """Why a run ended, after what there is to remark: a line on the screen may be cut."""
+    return joined([*remarks(rounds, prompt_tokens), ending], " ")
