@@ -69,7 +69,7 @@ def memory_need(
     would have to be fetched whole.
     """
     place, named_dtype, token = place_named(device), dtype_named(dtype), token or os.environ.get("HF_TOKEN") or None
-    for name, field in [(target, "target"), *((draft, "draft") for draft in drafts)]:
+    for field, name in [("target", target), *(("draft", draft) for draft in drafts)]:
         _refuse_unfetched(str(without_page(name, field)), field)
     with quietly():
         model, parts = sort_drafts(drafts, None, token, whole=False)

@@ -244,19 +244,21 @@ def _create_needs(desk: Desk, form: PairForm) -> None:
 
     def on_left(*texts: str) -> str:
         values = dict(zip(names, texts))
-        return needs(values, desk.runner.deployment.device, desk.say) if values["target"].strip() else ""
+        return needs(values, desk.runner, desk.say) if values["target"].strip() else ""
 
     left = [form.fields[name].blur for name in names]
     gr.on(left, on_left, fields, line, trigger_mode="always_last", **QUEUED)
 
 
-def needs(fields: dict[str, str], device: str, say: Words) -> str:
+def needs(fields: dict[str, str], runner: Runner, say: Words) -> str:
     """What the pair that the form's fields name needs, of which parts, and what is free; or why that is not known."""
     from specviz.bench.memory_need import ROWS, memory_need
 
     try:
-        pair = pair_named({"draft_vocabulary": ""} | fields)
-        need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
+        pair, device = pair_named({"draft_vocabulary": ""} | fields), runner.deployment.device
+        with runner.line.joined("needs") as turn:  # it would disturb what is being timed
+            runner.line.reached(turn)
+            need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
     except SpecvizError as error:
         return as_text(say.error(error))
     parts = [
