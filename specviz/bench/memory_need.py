@@ -125,7 +125,9 @@ def _refuse_unfetched(name: str, field: str) -> None:
 
 
 def _stored_on_hub(source: ModelSource) -> int:
-    """Bytes of quantised weights that are not here yet, by the heads of their files."""
+    """Bytes of quantised weights that are not here yet, by the heads of their files; 0 of a folder without any."""
+    if not is_hub_id(source.location):
+        return 0
     with source.explaining("weights"):
         heads = _heads(source.name, source.options.get("revision"), source.options.get("token"))
     tensors = (tensor for file in heads.files_metadata.values() for tensor in file.tensors.values())
