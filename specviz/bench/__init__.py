@@ -15,6 +15,7 @@ Measuring
     advising         every drafter in the time available, then the fastest again
     forced           speculation at any acceptance rate: an oracle in the draft model's place
     pass_times       T(K), the time of a pass over K tokens, and T(B, K), with B requests
+    memory_need      the memory of a pair, reckoned before it is loaded
     machine          this machine: its facts, its load, and the best that it can do
 
 Checking

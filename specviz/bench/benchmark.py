@@ -302,7 +302,7 @@ class Benchmark:
                     contest.hear(event)
             finally:
                 peak = peak_mb(self.pair.device)
-                rows = contest.rows() if members[-1].served is None else contest.rows()[1:]
+                rows = contest.rows(over=True)[0 if members[-1].served is None else 1 :]
                 self.rows += [replace(row, peak_mb=None if row.host else peak) for row in rows if row.repeats]
 
 

@@ -16,6 +16,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.settings import PLAIN
 from specviz.records.words import Said, Sentence
+from specviz.theory.along_texts import flatters, looped
 from specviz.theory.statistics import Ratio, over_prompts
 
 #: The name of all prompts together, where they belong to several domains.
@@ -62,12 +63,18 @@ class Row(Figures):
     busy: bool = False  # something else wanted the processor meanwhile, so the interval is wider
     round_microseconds: float | None = None  # of a round, mean
     outside_microseconds: float | None = None  # of its part outside the models' forward passes
-    tokens_a_pass: Ratio | None = None  # with its interval over prompts; this and the next once it is over
+    tokens_a_pass: Ratio | None = None  # with its interval over prompts; this and the next two once it is over
     kept_at: tuple[Ratio, ...] = ()  # by draft position: accepted given that it was reached
+    looped: int = 0  # of its tokens, those that only go round in a loop; 0 of a server that names no tokens
     reason: Said = ""  # why it was not measured, where it was not
     version: str | None = None  # these three of a server
     model: str | None = None
     host: str | None = None
+
+    @property
+    def loops(self) -> float | None:
+        """The share of its tokens in loops, where that flatters it."""
+        return self.looped / self.tokens if flatters(self.looped, self.tokens) else None
 
     def figures(self) -> dict[str, Any] | None:
         """The figures alone; None before the first repeat is finished."""
@@ -193,6 +200,7 @@ class Contest:
             tokens=sum(len(run.token_ids) for run in runs),
             busy=busy(runs),
             **(_rounds(runs, figures) if all(run.rounds for run in runs) else _passes(runs)),
+            looped=sum(looped(run.token_ids) for run in runs if over and -1 not in run.token_ids),
             **(_acceptance(runs, prompts_met) if over and all(run.rounds for run in runs) else {}),
             **asdict(figures),
         )

@@ -19,10 +19,11 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name, free_memory
 from specviz.passes.devices import devices_of
+from specviz.passes.experts import experts_of, noting_choices
 from specviz.passes.kernels.kernel_library import MARCH
 from specviz.passes.positions import position_limit
 from specviz.records.errors import SpecvizError
-from specviz.theory.roofline import ModelSize
+from specviz.theory.roofline import Experts, ModelSize
 
 Facts = dict[str, str | int | float | None]
 
@@ -160,7 +161,26 @@ def model_size(timer: PassTimer) -> ModelSize:
         position_bytes=cached / positions,
         positions=positions,
         attention_width=attending * heads * head_size,
+        experts=_experts(timer),
     )
+
+
+def _experts(timer: PassTimer) -> Experts | None:
+    """What passes of these widths read of a mixture of experts; None of a dense model, and where prepared passes run
+    past the model itself."""
+    layers, read, chosen = experts_of(timer.model), dict[int, float](), 0
+    for width in timer.widths if layers else ():
+        with noting_choices(timer.model) as choices:
+            timer.seconds(width)
+        if choices:
+            read[width] = statistics.mean(choice.unique().numel() for choice in choices)
+            chosen = choices[0].shape[-1]
+    if not read:
+        return None
+    weights = [weight for part in layers for weight in part.parameters(recurse=False)]
+    number = len(weights[0])
+    parameters, size = sum(weight.numel() for weight in weights), stored_bytes(weights)
+    return Experts(number, chosen, parameters // number, size // number, read)
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:

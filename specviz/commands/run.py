@@ -12,7 +12,9 @@ from specviz.commands.output import write
 from specviz.drafters import DRAFTERS
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
+from specviz.records.words import words
 from specviz.views import terminal
+from specviz.views.remarks import remarks
 
 ABOUT = "continue a prompt; each token's colour shows where it came from"
 
@@ -83,6 +85,8 @@ def main(options: argparse.Namespace) -> int:
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
+    for remark in remarks(done, len(request.prompt.ids)):
+        print(words().translated(remark), file=sys.stderr)
     if options.json or options.html:
         from specviz.views.pages import run_page
 

@@ -7,6 +7,7 @@ Figures in, findings out, no words. A finding is made only if the counts support
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specviz.theory.along_texts import Fall
 from specviz.theory.statistics import proportion
 
 #: How often the interval of a rate holds the true one.
@@ -44,6 +45,7 @@ class Signs:
     speedups: Sequence[tuple[float, float]] = ()
     cost: float | None = None  # c, if it is known
     load: tuple[float, float, float] | None = None  # requests at once as the server counts them: least, mean, most
+    fall: Fall | None = None  # of the rate along the answers
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -66,7 +68,7 @@ def examine(signs: Signs) -> list[ServerFinding]:
         return [ServerFinding("few" if known else "none", {"passes": signs.passes, "least": LEAST_PASSES})]
     broken = _broken(signs) if signs.passes >= LEAST_PASSES else None
     tail = None if broken else _tail(signs)
-    findings = list(filter(None, [broken, tail, _definitions(signs), *_speed(signs)]))
+    findings = list(filter(None, [broken, tail, _falling(signs.fall), _definitions(signs), *_speed(signs)]))
     tokens = signs.tokens_per_pass
     if not broken and tokens is not None and not signs.speedups:
         figures = {"tokens": tokens}
@@ -112,6 +114,14 @@ def _tail(signs: Signs) -> ServerFinding | None:
     gamma, wasted = places[0], signs.accepted_at[places[0] :]
     figures = {"gamma": gamma, "slots": len(wasted), "lost": sum(wasted) / signs.passes}
     return ServerFinding("tail", figures, ("shorten",))
+
+
+def _falling(fall: Fall | None) -> ServerFinding | None:
+    """A rate that does not hold along the answers."""
+    if fall is None:
+        return None
+    figures = {"position": fall.position, "before_fall": fall.before, "after_fall": fall.after}
+    return ServerFinding("falls", figures, ("length", "harder"))
 
 
 def _definitions(signs: Signs) -> ServerFinding | None:

@@ -15,6 +15,7 @@ from specviz.foreign.nothing import why_none
 from specviz.foreign.text import MOST_DEPTH, MOST_REASONS, Reported, finite, pieces, tokens_joined
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
+from specviz.theory.along_texts import Pass
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
 MOST_CHARACTERS = 10_000_000
@@ -55,6 +56,7 @@ class ServedRequest:
     running: float | None = None  # requests at once
     speed: float | None = None  # tokens a second of all requests together
     longest: int | None = None  # γ
+    steps: tuple[Pass, ...] = ()  # the passes in order, where the length of each draft is known
 
     @property
     def tokens_per_pass(self) -> float | None:
@@ -305,6 +307,7 @@ def request_of(
         running=_positive(fields.value("running")),
         speed=_positive(fields.value("speed")),
         longest=longest,
+        steps=_steps(fields, draft_length),
     )
 
 
@@ -492,6 +495,13 @@ def _outcomes(fields: _Fields, vouched: int | None) -> tuple[Outcomes | None, st
     count, most = next(((count, most) for count, most in zip(accepted, drafted) if count > most), (0, 0))
     fields.at_most("each_accepted", count, most, "each_drafted")
     return Counter(zip(accepted, drafted)), "each_accepted"
+
+
+def _steps(fields: _Fields, draft_length: int | None) -> tuple[Pass, ...]:
+    """The passes in order, if they are listed, of chains. draft_length: of all drafts, if it is known."""
+    accepted = fields.counts("each_accepted", MOST_DEPTH) or []
+    drafted = fields.counts("each_drafted", MOST_DEPTH) or ([draft_length] * len(accepted) if draft_length else [])
+    return tuple(Pass(kept, min(length, kept + 1), kept + 1) for kept, length in zip(accepted, drafted))
 
 
 def _from_positions(fields: _Fields, vouched: int | None) -> tuple[Outcomes | None, str]:

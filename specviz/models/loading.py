@@ -106,7 +106,7 @@ def load_pair(
             tell(0.0, Sentence("Looking for the models."))
             named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
             draft_model, part_folders = sort_drafts(named, draft_revision, token)
-            sources = _find_models(target, draft_model, (revision, draft_revision), token)
+            sources = find_models(target, draft_model, (revision, draft_revision), token)
             tokenizers, translation = _checked(sources, place, draft_vocabulary, tell)
             if device == "auto":
                 place = with_room(place, sources, named_dtype or half_precision(place.device, sources[0].config.dtype))
@@ -154,7 +154,7 @@ def load_pair(
     return pair
 
 
-def _find_models(
+def find_models(
     target: Name | None, draft: Name | None, revisions: tuple[str | None, str | None], token: str | None
 ) -> list[ModelSource]:
     """The target, and the draft model if one was named; without a target, the embedded models."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from specviz.parts.published import logit_width
 from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, home_of, synchronise
 from specviz.passes.positions import position_limit
@@ -27,6 +28,9 @@ _SMALL_BYTES = 512 << 20
 #: Of a small model's weights: with fewer to a thread, threads mostly wait for each other.
 _BYTES_PER_THREAD = 32 << 20
 
+
+#: Between the ids of neighbouring tokens: prime, and larger than most vocabularies' special tokens are many.
+_STRIDE = 7919
 
 #: The width of a pass that verifies a few draft tokens, and what counts as hardly longer.
 _VERIFIED, _HARDLY = 5, 1.1
@@ -71,9 +75,9 @@ def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int
 class PassTimer:
     """Times one model's forward passes after `context` cached tokens, having run each width once to warm up.
 
-    The tokens are arbitrary: a dense model takes the same time for any. A context that leaves no room for the widest
-    pass is shortened, and widths for which the model has no positions are left out. passes: those prepared for the
-    model, to time them instead of its own.
+    The tokens are arbitrary, and differ: of a mixture of experts a pass reads what any of them needs. A context that
+    leaves no room for the widest pass is shortened, and widths for which the model has no positions are left out.
+    passes: those prepared for the model, to time them instead of its own.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class PassTimer:
 
     @torch.inference_mode()
     def _pass(self, width: int, rows_wanted: int) -> float:
-        ids = torch.ones(width, dtype=torch.long, device=self.reader.device)
+        ids = _STRIDE * torch.arange(1, width + 1, device=self.reader.device) % logit_width(self.model)
         synchronise(self.reader.device)
         start = time.perf_counter()
         self.reader.forward(ids, rows_wanted)

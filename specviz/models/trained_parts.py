@@ -31,17 +31,17 @@ _MODEL = "draft_model"
 
 
 def sort_drafts(
-    named: Sequence[Name], revision: str | None, token: str | None
+    named: Sequence[Name], revision: str | None, token: str | None, whole: bool = True
 ) -> tuple[Name | None, dict[str, pathlib.Path]]:
     """The draft model among what was named, and the folders of trained parts by their drafters.
 
-    Parts on the Hub are fetched. Raises SpecvizError (field ``draft``) for two that draft in the same way, and for
-    parts in formats that are not read.
+    Parts on the Hub are fetched, or if `whole` is false only their configurations. Raises SpecvizError (field
+    ``draft``) for two that draft in the same way, and for parts in formats that are not read.
     """
     sorted_names: dict[str, Name] = {}
     folders: dict[str, pathlib.Path] = {}
     for name in named:
-        folder = _folder(name, revision, token)
+        folder = _folder(name, revision, token, whole)
         kind = _kind(PartFiles.at(folder)) or _MODEL
         if kind in sorted_names:
             raise SpecvizError(
@@ -57,7 +57,7 @@ def sort_drafts(
     return sorted_names.get(_MODEL), folders
 
 
-def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Path:
+def _folder(named: Name, revision: str | None, token: str | None, whole: bool = True) -> pathlib.Path:
     """The folder of that name; of one on the Hub, its place in the cache, once its configuration is there, and the
     weights too unless it is a model.
 
@@ -81,7 +81,9 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
         return PartFiles.at(pathlib.Path(folder))
 
     files = fetched("config.json")
-    if _kind(files) is not None or _is_headlike(files.settings):
+    if not whole and _kind(files) is None and _is_headlike(files.settings):
+        raise model.complaint("How much memory {name} needs is known once it has been downloaded.")
+    if whole and (_kind(files) is not None or _is_headlike(files.settings)):
         files = fetched("*.json", "*.safetensors")
         files = files if files.shapes else fetched("*.json", *PICKLES)
         if not files.shapes and "local_files_only" in options:

@@ -13,6 +13,7 @@ compiler: compiles passes to machine code, in processes of low priority, and kee
 cuda_graphs: records passes as CUDA graphs and replays them
 compiled_layers: decoder layers compiled one kind at a time, for passes that are recorded
 layer_calls: how a model calls its layers, taken down
+experts: which experts a pass reads, where a model is a mixture of them
 joined_weights: linear layers that read the same as one product, their weights side by side
 devices: one model on one device or several; time measured around finished work
 zero_gpu: whether a GPU is lent for one call at a time

@@ -4,6 +4,7 @@ formulas: expected tokens and speedup by acceptance rate, draft length and cost 
 roofline: what a pass costs, over tokens of one request or of many: measured, and the least it can take
 diagnosis: what limits a run, and which single change would help most
 draft_length: chooses how many tokens to draft next from what earlier rounds took
+along_texts: a rate that falls along a text, and a text that loops
 statistics: how far counts lie from a distribution, and ratios of rates with their intervals
 sample_tests: whether tokens were drawn from a known distribution
 truncation: whether a filter was left on

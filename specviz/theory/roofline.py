@@ -29,24 +29,46 @@ def pass_seconds(measured: Mapping[int, float], widths: Sequence[int]) -> list[f
     return numpy.interp(widths, timed, seconds).tolist()
 
 
+def expected_experts(number: int, chosen: int, tokens: int) -> float:
+    """The different experts of a layer that a pass over so many tokens reads if each token's `chosen` of the `number`
+    are any, alike and independent: E (1 − (1 − k/E)^K)."""
+    return number * (1 - (1 - chosen / number) ** tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Of a mixture of experts. Of several layers with experts, weights are those of one expert in each."""
+
+    number: int  # in a layer
+    chosen: int  # by a token
+    parameters: int
+    weight_bytes: int
+    read: Mapping[int, float]  # tokens in a pass -> different experts that it read, counted, the mean over layers
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What a pass of a dense model moves and computes."""
+    """What a pass moves and computes."""
 
     parameters: int  # multiplied with every token; an untied input embedding is only looked up and does not count
     weight_bytes: int  # of these parameters
     position_bytes: float  # keys and values of one cached position, all layers
     positions: float  # cached positions, averaged over the layers
     attention_width: int  # layers × query heads × head size
+    experts: Experts | None = None  # of a mixture; its passes are bounded only over as many tokens as were counted
 
     def bytes_moved(self, width: int) -> float:
-        """Weights once, keys and values of all positions once, however many tokens are read."""
-        return self.weight_bytes + self.position_bytes * (self.positions + width)
+        """Weights once, of experts those that were read; keys and values of all positions once."""
+        weights = float(self.weight_bytes)
+        if self.experts is not None:
+            weights -= (self.experts.number - self.experts.read[width]) * self.experts.weight_bytes
+        return weights + self.position_bytes * (self.positions + width)
 
     def operations(self, width: int) -> float:
         """2 · parameters · K, plus 4 · attention width for each pair of a new token and a token it attends to."""
         attended = width * self.positions + width * (width + 1) / 2
-        return 2 * self.parameters * width + 4 * self.attention_width * attended
+        idle = 0 if self.experts is None else (self.experts.number - self.experts.chosen) * self.experts.parameters
+        return 2 * (self.parameters - idle) * width + 4 * self.attention_width * attended
 
 
 @dataclass(frozen=True, slots=True)

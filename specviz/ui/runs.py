@@ -25,6 +25,7 @@ from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.line import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import BATCHES_PER_CHART, Trail
+from specviz.views.remarks import remarked
 from specviz.views.run_messages import headline, notice, opening
 from specviz.views.server_messages import ShownWatch
 
@@ -82,7 +83,7 @@ class LiveRun:
         return messages.end_message(
             self.key,
             total=len(self.rounds),
-            reason=said(f"generate.end_{reason}"),
+            reason=remarked(said(f"generate.end_{reason}"), self.rounds, len(self.opened.prompt.ids)),
             figures=headline(self.trail, self.measured),
             note=note,
             charts=self.trail.charts(),
@@ -177,7 +178,8 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     figures, charts = headline(trail, run.measured), trail.charts()
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
-    end = said(f"traces.{recording.name}_about") if recording else messages.ending(run)
+    about = recording and said(f"traces.{recording.name}_about")
+    end = about or remarked(messages.ending(run), run.rounds, len(run.prompt.ids))
     parts = [
         opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),

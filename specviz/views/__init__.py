@@ -2,6 +2,7 @@
 
 run_messages       a run: what is new, and nothing twice; also what the tabs share: `message`, `pair_line`, `title`
 charts             the values of the four live charts
+remarks            what to know of a run's text: it loops, or acceptance falls along it
 lossless_messages  the Lossless tab
 tab_messages       the tabs Compare and Why it works
 server_messages    a server that runs elsewhere; server_text: the same for a terminal

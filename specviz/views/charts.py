@@ -12,12 +12,16 @@ from typing import Any
 
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
+from specviz.theory.along_texts import Pass, passes_of
 
 #: At most this many points or bars per chart; beyond that, neighbouring rounds share one.
 MAX_POINTS = 240
 
 #: During a run a chart is drawn with every third batch, three or four a second; the four of them take turns.
 BATCHES_PER_CHART = 3
+
+#: Parts of the text whose own rate of acceptance is drawn, once there are as many rounds.
+PARTS = 16
 
 
 @dataclass(slots=True)
@@ -26,7 +30,7 @@ class Trail:
 
     counts: Tally = field(default_factory=Tally)
     rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token is judged
-    tokens: list[int] = field(default_factory=list)  # emitted by each round
+    passes: list[Pass] = field(default_factory=list)
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
@@ -38,7 +42,7 @@ class Trail:
     def add(self, round_: Round) -> None:
         self.counts.add(round_)
         self.rates.append(self.counts.acceptance_rate)
-        self.tokens.append(len(round_.emitted))
+        self.passes += passes_of([round_])
 
     def charts(self, turn: int | None = None) -> dict[int, dict[str, Any]]:
         """All four charts by position on the page, ready for JSON; given a turn, only the one whose turn it is.
@@ -50,16 +54,28 @@ class Trail:
 
 
 def acceptance_chart(trail: Trail) -> dict[str, Any]:
-    """Running acceptance rate α: accepted / judged draft tokens, from the first round to each round shown."""
+    """Running acceptance rate α: accepted / judged draft tokens, from the first round to each round shown.
+
+    parts: neighbouring rounds by themselves, as the last round, the last token of the text, accepted, judged.
+    """
     rates, step = trail.rates, _step(trail.rates)
     # Every step-th round, and always the newest.
     shown = sorted({*range(step - 1, len(rates), step), len(rates) - 1}) if rates else []
-    return {"rounds": [i + 1 for i in shown], "rates": [rates[i] for i in shown]}
+    return {"rounds": [i + 1 for i in shown], "rates": [rates[i] for i in shown], "parts": _parts(trail.passes)}
+
+
+def _parts(passes: list[Pass]) -> list[list[int]]:
+    size, parts, tokens = max(1, math.ceil(len(passes) / PARTS)), [], 0
+    for first in range(0, len(passes), size):
+        accepted, judged, emitted = map(sum, zip(*passes[first : first + size]))
+        tokens += emitted
+        parts.append([min(first + size, len(passes)), tokens, accepted, judged])
+    return parts
 
 
 def tokens_per_pass_chart(trail: Trail) -> dict[str, Any]:
     """Tokens per target pass, with their mean. In long runs, `step` rounds share a bar that shows their mean."""
-    counts, step = trail.tokens, _step(trail.tokens)
+    counts, step = [one.tokens for one in trail.passes], _step(trail.passes)
     groups = [counts[i : i + step] for i in range(0, len(counts), step)]
     means = [sum(group) / len(group) for group in groups]
     return {"rounds": len(counts), "step": step, "means": means, "mean": sum(counts) / len(counts) if counts else None}

@@ -17,6 +17,7 @@ from specviz.records.assets import WEB
 from specviz.records.runs import Run
 from specviz.records.words import LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
+from specviz.views.remarks import remarked
 from specviz.views.run_messages import (
     end_message,
     ending,
@@ -59,7 +60,7 @@ def preview_tags(title: str, about: str, picture: str | None = None) -> str:
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: the one it opens in."""
-    trail, reason = Trail.of(run.rounds), ending(run)
+    trail, reason = Trail.of(run.rounds), remarked(ending(run), run.rounds, len(run.prompt.ids))
     recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
     content: dict[str, Any] = {
         "start": opening(_RUN, run, recorded=recorded, machine=machine),

@@ -13,12 +13,13 @@ from specviz.foreign.metrics import ServedRequest
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Words
+from specviz.theory.along_texts import find_fall
 
 #: How far a mean of two decimals may lie from its true value.
 HALF_A_HUNDREDTH = 0.005
 
 #: Figures of a finding that are shares, written as percentages.
-_SHARES = "rate", "first", "share", "alpha"
+_SHARES = "rate", "first", "share", "alpha", "before_fall", "after_fall"
 
 _SPEEDUP = re.compile(r"(?:(\d{1,6}):)?(\d{1,4}(?:\.\d+)?)x?", re.ASCII)
 
@@ -62,6 +63,7 @@ def signs_of(
         speedups=_speedups(speedups, load[1] if load else 1.0) or _measured(requests, plain),
         cost=cost,
         load=load,
+        fall=find_fall([request.steps for request in requests]),
     )
 
 

@@ -22,6 +22,7 @@ from specviz.servers.engines import About
 from specviz.servers.lossless import ANSWERS, LENGTH, SECONDS, Lossless
 from specviz.servers.server import Watch
 from specviz.servers.speed import ALL, Pace, Speed, most_of
+from specviz.theory.along_texts import find_fall
 from specviz.theory.statistics import Ratio
 from specviz.views import server_text
 from specviz.views.charts import BATCHES_PER_CHART, Trail
@@ -156,7 +157,10 @@ class ShownWatch:
 
     def charts(self, turn: int | None = None) -> Charts:
         """See `Trail.charts`; of those with α nothing where it is not known."""
-        unknown: Charts = {0: {"rounds": [], "rates": []}, 2: {"accepted": [], "judged": [], "trees": False}}
+        unknown: Charts = {
+            0: {"rounds": [], "rates": [], "parts": []},
+            2: {"accepted": [], "judged": [], "trees": False},
+        }
         known = self.watch.together.lengths_known
         return {
             place: chart if known else unknown.get(place, chart) for place, chart in self.trail.charts(turn).items()
@@ -173,6 +177,7 @@ class ShownWatch:
             lengths_known=known,
             accepted=counts.accepted,
             drafted=counts.drafted if known else None,
+            fall=find_fall([self.trail.passes]) if known else None,
         )
 
     def _rounds_message(self, rounds: Sequence[Round]) -> str:

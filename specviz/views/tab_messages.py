@@ -11,7 +11,7 @@ from specviz.records.runs import DraftedToken, Round, Speedup
 from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
-from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
+from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, Experts, PassTimes, expected_experts
 from specviz.views.run_messages import drafting, label, message
 
 # --- Compare ----------------------------------------------------------------------------------------------------------
@@ -116,6 +116,9 @@ def _differing(by_token: Round, by_block: Round) -> dict[str, Any]:
 
 # --- Why it works -----------------------------------------------------------------------------------------------------
 
+#: Tokens of the pass whose experts are told: a round of four draft tokens.
+VERIFIED = 5
+
 
 @dataclass(frozen=True, slots=True)
 class LabRun:
@@ -182,10 +185,19 @@ def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:
         "peak": limits and limits.peak,
         "weight_bytes": curve.size.weight_bytes,
         "parameters": curve.size.parameters,
+        "experts": curve.size.experts and _experts(curve.size.experts),
         "points": [
             asdict(point) | {"least": limits and limits.seconds(curve.size, point.width)} for point in curve.points
         ],
     }
+
+
+def _experts(experts: Experts) -> dict[str, Any]:
+    """What one token reads, and what a pass over several: counted, and if all experts were alike."""
+    width = min(experts.read, key=lambda width: abs(width - VERIFIED))
+    expected = expected_experts(experts.number, experts.chosen, width)
+    counts = {"number": experts.number, "chosen": experts.chosen, "k": width}
+    return counts | {"read": experts.read[width], "expected": expected}
 
 
 def _run(run: LabRun) -> dict[str, Any]:

@@ -198,7 +198,9 @@ def _values(offer: Offer) -> dict[str, Any]:
 
 
 def _more(offers: Sequence[Offer], best: Offer, open_ones: Sequence[Offer]) -> Iterator[Said]:
-    """Other lengths that are as good, and other drafters that may be better."""
+    """That texts loop, other lengths that are as good, and other drafters that may be better."""
+    if best.row.loops is not None:
+        yield said("advice.loops", percent=100 * best.row.loops)
     gammas = good_lengths(offers, best)
     if best.outcome != "plain" and len(gammas) > 1:
         yield said("advice.range", least=gammas[0], most=gammas[-1])
@@ -243,7 +245,7 @@ def work_table(rows: Sequence[Row]) -> tuple[tuple[Said, ...], ...]:
 def _work_row(row: Row) -> tuple[Said, ...]:
     length = row.acceptance_length if row.tokens_a_pass is None else row.tokens_a_pass.value
     return (
-        said("advice.all_domains") if row.domain == ALL else row.domain or said("advice.no_domain"),
+        _domain(row),
         title(row, with_gamma=False),
         "–" if row.num_draft_tokens is None else str(row.num_draft_tokens),
         str(row.prompts),
@@ -253,6 +255,12 @@ def _work_row(row: Row) -> tuple[Said, ...]:
         _interval(row.tokens_a_pass),
         " ".join(f"{100 * rate.value:.0f}" for rate in row.kept_at),
     )
+
+
+def _domain(row: Row) -> Said:
+    """Its name, and how much of its texts loops."""
+    name = said("advice.all_domains") if row.domain == ALL else row.domain or said("advice.no_domain")
+    return name if row.loops is None else said("advice.domain_loops", domain=name, percent=100 * row.loops)
 
 
 def _interval(ratio: Ratio | None) -> Said:

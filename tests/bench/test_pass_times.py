@@ -2,6 +2,8 @@
 
 import itertools
 import pickle
+import random
+import statistics
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.theory.roofline import expected_experts
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox"])
@@ -187,3 +190,50 @@ def test_the_largest_passes_of_a_slow_pair_are_left_out():
     assert [(point.requests, point.width, point.repeats) for point in last.points] == [(1, 1, 1)]
     [*_, last] = measure_batches(alone, batches=(1, 2), repeats=1)
     assert {point.width for point in last.points} == {1, 2, 3, 5} and last.context == 11
+
+
+# Mixtures of experts
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe", "gpt_oss"])
+def test_of_a_mixture_those_experts_are_read_that_its_routers_choose(architecture):
+    model = tiny_model(architecture, layers=3)
+    routers = [part for part in model.modules() if type(part).__name__.endswith("Router")]
+    chosen: list[torch.Tensor] = []
+    for router in routers:
+        router.register_forward_hook(lambda part, given, made: chosen.append(made[2]))
+    timer = PassTimer(model, [1, 5])
+    experts = model_size(timer).experts
+    for width in (1, 5):
+        chosen.clear()
+        timer.seconds(width)
+        assert len(chosen) == len(routers) == 3 and experts.read[width] == statistics.mean(
+            len(set(choice.flatten().tolist())) for choice in chosen
+        )
+    assert (experts.number, experts.chosen, experts.read[1]) == (4, 2, 2)
+    assert 2 < experts.read[5] <= 4, "tokens of a pass differ, and so do their experts"
+
+
+def test_a_pass_moves_the_experts_that_it_reads_and_computes_with_those_of_each_token():
+    mixture = tiny_model("mixtral", layers=3)
+    size = model_size(PassTimer(mixture, [1, 5]))
+    one = 3 * (192 * 48 + 48 * 96)  # gate and up, and down, of one expert in each layer
+    assert (size.experts.parameters, size.experts.weight_bytes) == (one, 4 * one)
+    grown = size.bytes_moved(5) - size.bytes_moved(1) - 4 * size.position_bytes
+    assert grown == pytest.approx((size.experts.read[5] - 2) * 4 * one)
+    mixture.set_attn_implementation("eager")
+    mixture.set_experts_implementation("eager")  # torch does not count grouped products
+    timer = PassTimer(mixture, [4], context=96)
+    with FlopCounterMode(display=False) as counter:
+        timer.seconds(4)
+    assert model_size(timer).operations(4) == pytest.approx(counter.get_total_flops(), rel=0.05)
+
+
+def test_equally_likely_experts_are_expected_as_often_as_they_come_up():
+    generator = random.Random(0)
+    for number, chosen, tokens in [(8, 2, 1), (8, 2, 5), (128, 8, 5), (4, 4, 3)]:
+        drawn = [
+            len({expert for _ in range(tokens) for expert in generator.sample(range(number), chosen)})
+            for _ in range(2000)
+        ]
+        assert expected_experts(number, chosen, tokens) == pytest.approx(statistics.mean(drawn), rel=0.02)

@@ -6,7 +6,7 @@ import pytest
 from handmade import a_round, a_run, a_tree, rounds_of
 
 from specviz.records.metrics import tally
-from specviz.views.charts import MAX_POINTS, Trail
+from specviz.views.charts import MAX_POINTS, PARTS, Trail
 from specviz.views.run_messages import rounds_message
 
 RUN = a_run(rounds_of("", "aaa", "ard", "rdd", "aar"))
@@ -21,6 +21,7 @@ def test_the_charts_values_are_the_tallys():
     running, tokens, positions, times = charts(RUN.rounds)
     assert running["rounds"] == [1, 2, 3, 4, 5]
     assert running["rates"] == [tally(RUN.rounds[:count]).acceptance_rate for count in range(1, len(RUN.rounds) + 1)]
+    assert running["parts"] == [[1, 1, 0, 0], [2, 5, 3, 3], [3, 7, 1, 2], [4, 8, 0, 1], [5, 11, 2, 3]]
     assert tokens == {"rounds": 5, "step": 1, "means": [1, 4, 2, 1, 3], "mean": 11 / 5}
     assert positions == {"accepted": [3, 2, 1], "judged": [4, 3, 2], "trees": False}
     assert charts([a_tree((-1, -1))])[2]["trees"]
@@ -36,6 +37,9 @@ def test_five_thousand_rounds_are_no_more_than_a_bounded_number_of_values():
     counts = tally(rounds)
     assert len(rates["rounds"]) <= MAX_POINTS + 1 and rates["rounds"][-1] == 5000
     assert rates["rates"][-1] == counts.acceptance_rate
+    lasts, ends, accepted, judged = zip(*rates["parts"])
+    assert (lasts[-1], ends[-1], sum(accepted), sum(judged)) == (5000, counts.tokens, counts.accepted, counts.judged)
+    assert len(lasts) <= PARTS and [*lasts] == sorted({*lasts})
     assert tokens["mean"] == counts.tokens / 5000
     # Bars are means of equally many neighbours, but for the last one.
     widths = [min(tokens["step"], 5000 - i * tokens["step"]) for i in range(len(tokens["means"]))]
@@ -87,6 +91,12 @@ def test_positions_show_the_conditional_rate_with_its_counts(drawn):
     assert bars["customdata"] == [[3, 4], [2, 3], [1, 2]]
     assert "of judged" in positions["layout"]["title"]["text"], "the screen says which of the two rates it shows"
     assert drawn(rounds_of("rdd"))[2]["data"][0]["x"] == [1], "a position that was never judged has no bar"
+
+
+def test_behind_the_rate_so_far_stands_that_of_each_part_of_the_text(drawn):
+    bars, line = drawn(RUN.rounds)[0]["data"]
+    assert bars["y"] == [None, 1, 1 / 2, 0, 2 / 3] and line["y"][-1] == tally(RUN.rounds).acceptance_rate
+    assert bars["customdata"][2] == [6, 7, 1, 2], "tokens 6 to 7 of the text: 1 accepted of 2"
 
 
 @pytest.mark.parametrize("language", ["en", "de"])

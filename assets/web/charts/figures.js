@@ -8,7 +8,7 @@ import { fixed, formatted, written } from "../shared/numbers.js";
 /** @typedef {{ data: Record<string, any>[], layout: Record<string, any> }} Figure */
 
 const HEIGHT = 220; // px
-const [GREEN, BLUE, AMBER, GREY] = ["#1a9c78", "#2f86c9", "#b97a1a", "#868b95"];
+const [GREEN, BLUE, AMBER, GREY, PALE] = ["#1a9c78", "#2f86c9", "#b97a1a", "#868b95", "rgba(134,139,149,.4)"];
 const OUTSIDE = { textposition: "outside", textfont: { size: 11 }, cliponaxis: false }; // where bars carry their values
 
 /** The keys of their names, in page order, for visitors who cannot see them. */
@@ -17,11 +17,20 @@ export const LABELS = ["charts.acceptance", "charts.tokens", "charts.position_la
 /** @type {((values: any, say: Say) => Figure)[]} in page order */
 export const FIGURES = [acceptance, tokensPerPass, positions, times];
 
-/** The running acceptance rate. @param {{ rounds: number[], rates: (number | null)[] }} values @param {Say} say */
-function acceptance({ rounds: x, rates: y }, say) {
+/**
+ * The running acceptance rate, and behind it the rate of each part of the text by itself.
+ *
+ * @param {{ rounds: number[], rates: (number | null)[], parts?: number[][] }} values
+ * @param {Say} say
+ */
+function acceptance({ rounds: x, rates: y, parts = [] }, say) {
   const trace = { type: "scatter", mode: x.length > 1 ? "lines" : "markers", x, y, line: { color: GREEN, width: 2 },
     customdata: y.map((rate) => (rate === null ? "" : formatted(rate, ".1%"))), hovertemplate: hover(say("charts.acceptance_hover")) };
-  return figure([trace], say("charts.acceptance"),
+  const [firsts, tokens] = [0, 1].map((column) => parts.map((_, i) => (parts[i - 1]?.[column] ?? 0) + 1));
+  const bars = { type: "bar", x: parts.map(([last], i) => (firsts[i] + last) / 2), width: parts.map(([last], i) => last - firsts[i] + 0.8),
+    y: parts.map(([, , accepted, judged]) => (judged ? accepted / judged : null)), marker: { color: PALE },
+    customdata: parts.map(([, last, accepted, judged], i) => [tokens[i], last, accepted, judged]), hovertemplate: hover(say("charts.part_hover")) };
+  return figure([bars, trace], say("charts.acceptance"),
     { title: say("charts.round") }, { title: say("charts.acceptance_axis"), range: [0, 1.02], ...percents(0, 0.25, 0.5, 0.75, 1) });
 }
 

@@ -5,7 +5,7 @@ import { depthOf } from "./record/trees.js";
 
 /** @param {Record<string, any>} whole by their place @param {(import("./types.js").Round | null)[]} rounds those that are over */
 export function chartsAfter(whole, rounds) {
-  const [{ rounds: numbers = [], rates = [] } = {}, { step = 1 } = {}] = [whole[0], whole[1]];
+  const [{ rounds: numbers = [], rates = [], parts = [] } = {}, { step = 1 } = {}] = [whole[0], whole[1]];
   const points = numbers.filter((/** @type {number} */ number) => number <= rounds.length).length;
   const lengths = rounds.map((round) => round?.emitted.length ?? 0);
   const mean = (/** @type {number[]} */ values) => values.reduce((sum, each) => sum + each, 0) / values.length;
@@ -16,7 +16,8 @@ export function chartsAfter(whole, rounds) {
     judged[place] = (judged[place] ?? 0) + Number(outcome !== "discarded");
     accepted[place] = (accepted[place] ?? 0) + Number(outcome === "accepted");
   });
-  return { ...whole, 0: { rounds: numbers.slice(0, points), rates: rates.slice(0, points) },
+  return { ...whole, 0: { rounds: numbers.slice(0, points), rates: rates.slice(0, points),
+    parts: parts.filter((/** @type {number[]} */ [last]) => last <= rounds.length) },
     1: { rounds: rounds.length, step, means, mean: lengths.length ? mean(lengths) : null },
     // Of an engine that does not say how many it drafted, nobody knows it here either.
     2: whole[2]?.judged.length ? { ...whole[2], accepted, judged } : whole[2] };

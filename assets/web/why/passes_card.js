@@ -139,7 +139,8 @@ function renderFinding(lab, target) {
   if (k === 1 && beyond) setText(lab.ui.finding, lab.say("why.finding_none", { k: beyond.width, ratio: ratio(beyond) }));
   else if (beyond) setText(lab.ui.finding, lab.say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(lab.ui.finding, lab.say("why.finding_all", { k, ratio: ratio(last) }));
-  setText(lab.ui.meaning, k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { n: k - 1, limit }));
+  const meaning = k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { n: k - 1, limit });
+  setText(lab.ui.meaning, target.experts ? `${meaning} ${lab.say("why.experts", target.experts)}` : meaning);
 }
 
 /**

@@ -16,7 +16,7 @@ from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words, joined, said
-from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
+from specviz.ui.components import INTERNAL, QUEUED, UNQUEUED, as_text, fold_switch
 from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
 from specviz.ui.device import PairName, Stage
@@ -189,6 +189,7 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
     say, form = desk.say, PairForm()
     _create_form(form, say)
+    _create_needs(desk, form)
     with gr.Row(elem_classes=["sv-actions"]):
         load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
         starting = gr.Button(say("models.home"), elem_id="load-home")
@@ -233,6 +234,41 @@ def _create_form(form: PairForm, say: Words) -> None:
         add("dtype", gr.Dropdown, choices=DTYPES, value="auto", filterable=False)
         # Not a gr.Number: an empty one is shown, and sent, as 0 once its tab is opened.
         add("draft_vocabulary")
+
+
+def _create_needs(desk: Desk, form: PairForm) -> None:
+    """Lays out the line that says what the pair in the form would need, once a field has been left."""
+    line = gr.Markdown(elem_classes=["sv-note"], elem_id="load-needs")
+    names = [name for name in form.fields if name != "draft_vocabulary"]
+    fields = [form.fields[name] for name in names]
+
+    def on_left(*texts: str) -> str:
+        values = dict(zip(names, texts))
+        return needs(values, desk.runner, desk.say) if values["target"].strip() else ""
+
+    left = [form.fields[name].blur for name in names]
+    gr.on(left, on_left, fields, line, trigger_mode="always_last", **QUEUED)
+
+
+def needs(fields: dict[str, str], runner: Runner, say: Words) -> str:
+    """What the pair that the form's fields name needs, of which parts, and what is free; or why that is not known."""
+    from specviz.bench.memory_need import ROWS, memory_need
+
+    try:
+        pair, device = pair_named({"draft_vocabulary": ""} | fields), runner.deployment.device
+        with runner.line.joined("needs") as turn:  # it would disturb what is being timed
+            runner.line.reached(turn)
+            need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
+    except SpecvizError as error:
+        return as_text(say.error(error))
+    parts = [
+        *(f"{_roles([Role(name)], say)} {Bytes(size)}" for name, size in need.weights.items()),
+        say("models.needs_caches", tokens=need.tokens, size=Bytes(need.caches)),
+        say("models.needs_logits", rows=ROWS, size=Bytes(need.logits)),
+    ]
+    key = "models.needs" if need.total <= need.free else "models.needs_more"
+    values = {"dtype": need.dtype, "device": need.device, "parts": ", ".join(parts)}
+    return as_text(say(key, total=Bytes(need.total), free=Bytes(need.free), **values))
 
 
 def pair_named(fields: dict[str, str]) -> PairName:
