@@ -10,10 +10,10 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 
 #: Each folder imports only from itself and from those before it.
-FOLDERS = ["records", "theory", "foreign", "rules", "passes", "parts", "models", "servers"]
+FOLDERS = ["records", "theory", "grading", "foreign", "rules", "passes", "parts", "models", "servers"]
 FOLDERS += ["drafters", "training", "decoding", "bench", "views", "ui", "commands"]
 #: Importing these never loads torch; only `ui` loads gradio.
-PLAIN = ["records", "theory", "foreign", "servers", "views", "commands"]
+PLAIN = ["records", "theory", "grading", "foreign", "servers", "views", "commands"]
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

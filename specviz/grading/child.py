@@ -1,18 +1,18 @@
 """The process in which one student's file runs: a script of its own, which imports nothing of the program.
 
-It knows no expected value: it reads a call from its input, makes it, and writes what came back. The target, the draft
-model and the verdicts live in the grader's process. Before the file is loaded, the process shuts itself in.
+It knows no expected value: it reads a call from its input, makes it, and writes what came back. The models and the
+verdicts live in the grader's process. Before the file is loaded, the process shuts itself in.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import struct
 import sys
 import types
 from collections.abc import Sequence
+from json import dumps, loads
+from struct import pack, unpack
 from typing import Any
 
 import numpy
@@ -20,24 +20,31 @@ import numpy
 #: What a file may define.
 FUNCTIONS = ("accept", "residual", "verify", "speculate")
 
-#: Seconds of processor time, bytes of memory, and open files.
-MOST_SECONDS, MOST_BYTES, MOST_FILES = 90, 2 << 30, 64
+#: Seconds of processor time, bytes of memory, open files, and numbers in an answer.
+MOST_SECONDS, MOST_BYTES, MOST_FILES, MOST_NUMBERS = 90, 1 << 30, 64, 1000
 
-#: What Python reports of itself (its audit events, by their beginnings), and what a refusal calls it.
+#: By what a refusal calls it, what Python says of itself beforehand: the beginnings of its audit events.
 REFUSED = {
-    **dict.fromkeys(("socket.", "urllib.", "http.", "ftplib.", "smtplib."), "use the network"),
-    **dict.fromkeys(("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn"), "start a program"),
-    **dict.fromkeys(("os.fork", "pty.", "os.startfile", "_winapi."), "start a process"),
-    **dict.fromkeys(("os.kill", "signal.pthread_kill"), "end a process"),
-    **dict.fromkeys(("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink"), "change files"),
-    **dict.fromkeys(("os.truncate", "os.ch", "os.utime", "os.setxattr", "shutil.", "tempfile."), "change files"),
-    **dict.fromkeys(("ctypes.", "mmap.", "_thread.start_new_thread", "sys.addaudithook"), "leave Python"),
+    "use the network": ("socket.", "urllib.", "http.", "ftplib.", "smtplib."),
+    "start a program": (
+        "subprocess.",
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.startfile",
+        "_winapi.",
+    ),
+    "start a process": ("os.fork", "pty.", "_thread.start_new_thread"),
+    "end a process": ("os.kill", "signal.pthread_kill"),
+    "change files": ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.ch"),
+    "leave Python": ("ctypes.", "mmap.", "sys.addaudithook"),
 }
 
 #: Rights to files that Landlock knows, by its version; to read files and folders.
 FILE_RIGHTS, READING = {1: 13, 2: 14, 3: 15, 4: 15}, 0b1100
 
-refused: list[str] = []
+tried: list[str] = []
 
 
 def limit() -> bool:
@@ -70,33 +77,32 @@ def shut_in() -> bool:
     version = system.syscall(444, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return False
-    handled = struct.pack("QQQ", (1 << FILE_RIGHTS.get(version, 16)) - 1, 3, 3)
+    handled = pack("QQQ", (1 << FILE_RIGHTS.get(version, 16)) - 1, 3, 3)
     handled = handled[: 8 if version < 4 else 16 if version < 6 else 24]
     rules = system.syscall(444, handled, ctypes.c_size_t(len(handled)), 0)
-    for folder in {*sys.path, sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64"}:
-        if os.path.isdir(folder):
-            opened = os.open(folder, os.O_PATH)
-            system.syscall(445, rules, 1, struct.pack("=Qi", READING, opened), 0)
-            os.close(opened)
+    for folder in filter(os.path.isdir, {*sys.path, sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64"}):
+        opened = os.open(folder, os.O_PATH)
+        system.syscall(445, rules, 1, pack("=Qi", READING, opened), 0)
+        os.close(opened)
     system.prctl(38, 1, 0, 0, 0)
     return bool(system.syscall(446, rules, 0) == 0)
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: raises PermissionError for what homework has no use for, and remembers that it was tried."""
-    what = next((what for beginning, what in REFUSED.items() if event.startswith(beginning)), None)
+    what = next((what for what, beginnings in REFUSED.items() if event.startswith(beginnings)), None)
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         what = "change files"
-    if event == "import" and arguments[0] in ("specviz", "_posixsubprocess"):
-        what = f"import {arguments[0]}"
+    if event == "import" and arguments[0] == "specviz":
+        what = "import specviz"
     if what:
-        if what not in refused:
-            refused.append(what)
+        if what not in tried:
+            tried.append(what)
         raise PermissionError(f"homework may not {what}")
 
 
 class Channel:
-    """Messages to and from the grader: JSON, behind its length in four bytes."""
+    """Messages to and from the grader: JSON, behind its length in four bytes. What the file prints goes nowhere."""
 
     def __init__(self) -> None:
         self.requests, self.answers = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "rb"), (1, "wb")))
@@ -105,15 +111,20 @@ class Channel:
             os.dup2(nothing, number)
 
     def receive(self) -> Any:
-        head = self.requests.read(4)
-        if len(head) < 4:
-            raise EOFError
-        return json.loads(self.requests.read(struct.unpack("<I", head)[0]))
+        return loads(self.requests.read(unpack("<I", self.requests.read(4))[0]))
 
     def send(self, **message: Any) -> None:
-        data = json.dumps(message).encode()
-        self.answers.write(struct.pack("<I", len(data)) + data)
+        data = dumps(message | {"tried": tried}).encode()
+        self.answers.write(pack("<I", len(data)) + data)
         self.answers.flush()
+
+    def model(self, name: str, ids: Sequence[int]) -> Any:
+        """What `target` or `draft` gives: the grader is asked, and counts."""
+        self.send(model=name, ids=[int(id) for id in ids])
+        answer = self.receive()
+        if "rows" in answer:
+            return numpy.array(answer["rows"], numpy.float64)
+        raise ValueError(answer["refused"])
 
 
 class Coins:
@@ -130,80 +141,58 @@ class Coins:
         return self.coins[self.used - 1]
 
 
-class Model:
-    """`target` or `draft`: the grader is asked, and counts."""
-
-    def __init__(self, name: str, channel: Channel) -> None:
-        self.name, self.channel = name, channel
-
-    def __call__(self, ids: Sequence[int]) -> Any:
-        self.channel.send(model=self.name, ids=[int(id) for id in ids])
-        answer = self.channel.receive()
-        if "rows" in answer:
-            return numpy.array(answer["rows"], numpy.float64)
-        raise ValueError(answer["refused"])
-
-
 def called(function: Any, name: str, given: list[Any], channel: Channel) -> dict[str, Any]:
-    """What a function gives back, for JSON: its value, or what kind of thing it is if that is the wrong kind."""
+    """What a function gives back: as JSON has it, and in a few words."""
     coins = Coins([])
     if name == "speculate":
-        *given, numbers = given
-        coins = Coins(numbers)
-        given = [Model("target", channel), Model("draft", channel), *given, coins]
+        coins = Coins(given.pop())
+        models = [lambda ids, name=name: channel.model(name, ids) for name in ("target", "draft")]
+        given = [*models, *given, coins]
     else:
-        # Lists of numbers are arrays, but for the tokens, which are ids.
-        given = [
-            numpy.array(value, numpy.float64) if isinstance(value, list) and not (name == "verify" and place == 2) else value
-            for place, value in enumerate(given)
-        ]
+        # Lists of floats are arrays; the tokens of `verify` are a list of ids.
+        lists = [isinstance(value, list) and (name, place) != ("verify", 2) for place, value in enumerate(given)]
+        given = [numpy.array(value, numpy.float64) if is_list else value for value, is_list in zip(given, lists)]
     value = function(*given)
-    plain = plain_value(name, value)
-    return {"odd": kind(value)} if plain is None else {"value": plain, "used": coins.used}
+    try:
+        return {"value": plain(value), "kind": kind(value), "used": coins.used}
+    except TypeError:
+        return {"kind": kind(value)}
 
 
-def plain_value(name: str, value: Any) -> Any:
-    """A value as JSON has it; None if it is not what the function should give back."""
-    if name == "accept":
-        return bool(value) if isinstance(value, (bool, numpy.bool_)) else None
-    if name == "residual":
-        array = isinstance(value, numpy.ndarray) and value.dtype == numpy.float64 and value.ndim == 1
-        return value.tolist() if array else None
-    if name == "verify":
-        return [*map(whole, value)] if isinstance(value, tuple) and len(value) == 2 and whole(value[0]) is not None else None
-    ids = [*map(whole, value)] if isinstance(value, list) else [None]
-    return None if None in ids else ids
-
-
-def whole(value: Any) -> int | None:
-    """A whole number of Python or numpy; None for all else, such as a missing next token."""
-    return int(value) if isinstance(value, (int, numpy.integer)) and not isinstance(value, bool) else None
+def plain(value: Any) -> Any:
+    """Truth, whole numbers, arrays of float64, None, and lists and tuples of these; TypeError for all else."""
+    if value is None or isinstance(value, (bool, numpy.bool_)):
+        return value if value is None else bool(value)
+    if isinstance(value, (int, numpy.integer)):
+        return int(value)
+    if isinstance(value, numpy.ndarray) and value.dtype == numpy.float64 and value.size <= MOST_NUMBERS:
+        return value.tolist()
+    if isinstance(value, (list, tuple)) and len(value) <= MOST_NUMBERS:
+        return [plain(part) for part in value]
+    raise TypeError
 
 
 def kind(value: Any) -> str:
-    """What a value is, in a few words."""
     if isinstance(value, numpy.ndarray):
-        return f"array of {value.dtype} and shape {value.shape}"
+        return f"an array of {value.dtype} with the shape {value.shape}"
     if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__} of {', '.join(sorted({type(part).__name__ for part in value})) or 'nothing'}"
-    return type(value).__name__
+        return (
+            f"a {type(value).__name__} of {len(value)} ({', '.join(sorted({type(part).__name__ for part in value}))})"
+        )
+    return f"a value of type {type(value).__name__}"
 
 
 def described(error: BaseException, file: str) -> str:
     """An exception in one line, with the file's line that raised it."""
-    place, line = error.__traceback__, None
+    place, line = error.__traceback__, getattr(error, "lineno", None)
     while place:
-        if place.tb_frame.f_code.co_filename == file:
-            line = place.tb_lineno
+        line = place.tb_lineno if place.tb_frame.f_code.co_filename == file else line
         place = place.tb_next
-    if isinstance(error, SyntaxError):
-        line = error.lineno
     try:
-        message = str(error)[:200]
+        message = "" if isinstance(error, SystemExit) else f": {str(error)[:200]}"
     except BaseException:
-        message = "its message cannot be read"
-    where = f" in line {line}" if line else ""
-    return f"{type(error).__name__}{where}" + (f": {message}" if message else "")
+        message = ", whose message cannot be read"
+    return f"{type(error).__name__}{f' in line {line}' if line else ''}{message.rstrip('.: ')}"
 
 
 def main() -> None:
@@ -215,17 +204,17 @@ def main() -> None:
     try:
         exec(compile(source, file, "exec"), vars(homework))
     except BaseException as error:
-        channel.send(fault=described(error, file), refused=refused)
+        channel.send(fault=described(error, file))
         return
     defined = {name: vars(homework)[name] for name in FUNCTIONS if callable(vars(homework).get(name))}
-    channel.send(defined=list(defined), walls=walls, refused=refused)
+    channel.send(defined=list(defined), walls=walls)
     while True:
         name, given = channel.receive()
         try:
             answer = called(defined[name], name, given, channel)
         except BaseException as error:
             answer = {"fault": described(error, file)}
-        channel.send(**answer, refused=refused)
+        channel.send(**answer)
 
 
 if __name__ == "__main__":

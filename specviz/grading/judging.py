@@ -14,9 +14,9 @@ from typing import Any
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.laws import Setup, Speculated
 from specviz.grading.mistakes import wrong_solutions
-from specviz.grading.questions import PARTS, Answered, answers
+from specviz.grading.questions import PARTS, Answered, answers, answers_of_student
 from specviz.grading.solutions import RIGHT
-from specviz.grading.student import Fault, Student
+from specviz.grading.student import Fault, Student, loaded
 
 #: For each function that is right.
 POINTS = 10
@@ -24,32 +24,28 @@ POINTS = 10
 #: How much nearer than the right solution a wrong one must be that names the mistake.
 MUCH_NEARER = 4
 
-#: How far apart two numbers are that only rounding tells apart.
-ROUNDING = 1e-6
+#: How far apart numbers may be that only rounding tells apart.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Verdict:
     """On one function. parts: which of its parts are right. sentence: the mistake, or what it did instead of answering;
-    empty if it is right. counterexample: the smallest numbers that show it."""
+    empty if it is right. counterexample: the smallest numbers that show it, in sentences."""
 
     function: str
     parts: dict[str, bool]
     sentence: str = ""
-    counterexample: str = ""
+    counterexample: list[str] = field(default_factory=list)
 
     @property
     def points(self) -> float:
         return POINTS * sum(self.parts.values()) / len(self.parts)
 
-    @property
-    def right(self) -> bool:
-        return all(self.parts.values())
-
 
 @dataclass(frozen=True)
 class Grade:
-    """Of one file. fault: why it could not be loaded, or is not homework. tried: what it is not allowed to do."""
+    """Of one file. fault: why nothing could be graded. tried: what it is not allowed to do. walls: as of `Student`."""
 
     file: str
     verdicts: list[Verdict] = field(default_factory=list)
@@ -62,67 +58,62 @@ class Grade:
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
-    def right(self) -> bool:
-        return not self.fault and all(verdict.right for verdict in self.verdicts)
-
-    @property
     def sentence(self) -> str:
-        """What to say first."""
-        return self.fault or next((verdict.sentence for verdict in self.verdicts if not verdict.right), "")
+        """What is wrong, in the first sentence; empty if nothing is."""
+        return next(filter(None, [self.fault, *(verdict.sentence for verdict in self.verdicts)]), "")
 
 
-def grade(path: pathlib.Path) -> Grade:
-    """Runs a file's functions in processes of their own; whatever the file does, there is a grade."""
-    tried: list[str] = []
-    try:
-        with Student(path) as student:
-            defined, walls, tried = student.defined, student.walls, student.refused
-        verdicts = []
-        for name in defined:
-            with Student(path) as student:
-                verdicts.append(_verdict(name, answers(student, name)))
-                tried += [what for what in student.refused if what not in tried]
-    except Fault as fault:
-        return Grade(path.name, fault=fault.sentence, tried=tried)
-    fault = "" if defined else f"It defines none of {', '.join(FUNCTIONS)}."
-    return Grade(path.name, verdicts, fault, tried, walls)
-
-
-def grade_all(paths: Sequence[pathlib.Path]) -> Iterator[Grade]:
-    """Grades files side by side, in their order."""
+def grade_all(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> Iterator[Grade]:
+    """Grades files side by side, in their order. folder: which holds them all, or the one file."""
+    names = [path.name if path == folder else path.relative_to(folder).as_posix() for path in paths]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(grade, paths)
+        yield from pool.map(grade, paths, names)
 
 
-def _verdict(name: str, given: list[Answered]) -> Verdict:
+def grade(path: pathlib.Path, name: str) -> Grade:
+    """Runs a file's functions, each in a process of its own; whatever the file does, there is a grade of this name."""
+    try:
+        with loaded(path) as student:
+            defined, walls, tried = student.defined, student.walls, student.tried
+        verdicts = []
+        for function in defined:
+            with loaded(path) as student:
+                verdicts.append(_verdict(student, function))
+                tried = [*tried, *(what for what in student.tried if what not in tried)]
+    except Fault as fault:
+        return Grade(name, fault=fault.sentence)
+    return Grade(name, verdicts, "" if defined else f"It defines none of {', '.join(FUNCTIONS)}.", tried, walls)
+
+
+def _verdict(student: Student, name: str) -> Verdict:
+    return verdict_on(name, answers_of_student(student, name))
+
+
+def verdict_on(name: str, given: list[Answered]) -> Verdict:
+    """The verdict on a function by its answers."""
     right = right_answers(name)
     wrong = [(mine, ours) for mine, ours in zip(given, right) if _apart(mine, ours) > ROUNDING]
     wrong += [(mine, mine) for mine in given[len(right) :] if isinstance(mine.answer, Fault)]
-    parts = dict.fromkeys(PARTS[name], True) | {mine.part: False for mine, _ in wrong}
-    if len(given) < len(right) + (name == "speculate"):
-        parts |= dict.fromkeys({answered.part for answered in right[len(given) :]}, False)
-    if all(parts.values()):
-        return Verdict(name, parts)
+    lost = {ours.part for ours in right[len(given) :]} | (set(PARTS[name]) - {mine.part for mine in given})
+    lost |= {mine.part for mine, _ in wrong}
+    parts = {part: part not in lost for part in PARTS[name]}
     faults = [mine.answer.sentence for mine, _ in wrong if isinstance(mine.answer, Fault)]
-    shown = [(mine, ours) for mine, ours in wrong if not isinstance(mine.answer, Fault)]
-    sentence = (shown and _mistake(name, given)) or next(iter(faults), f"{name} is wrong, in a way that has no name here.")
-    return Verdict(name, parts, sentence, " ".join(counterexample(name, *pair) for pair in _smallest(shown)))
-
-
-def _smallest(shown: list[tuple[Answered, Answered]]) -> list[tuple[Answered, Answered]]:
-    """The first question that was answered wrongly, and the first about a law if that is another one."""
-    firsts = shown[:1] + [pair for pair in shown[1:] if pair[0].part == "law"][:1]
-    return firsts[: 1 + (bool(firsts) and firsts[0][0].part == "coins")]
+    shown = [pair for pair in wrong if not isinstance(pair[0].answer, Fault)]
+    if not lost:
+        return Verdict(name, parts)
+    named = _mistake(name, given) if shown else ""
+    sentence = named or next(iter(faults), f"{name} is wrong in a way that has no name here.")
+    return Verdict(name, parts, sentence, [counterexample(name, *pair) for pair in shown[:1]])
 
 
 @functools.cache
 def right_answers(name: str) -> list[Answered]:
-    return answers(RIGHT, name, own=True)
+    return answers(RIGHT, name)
 
 
 @functools.cache
 def _wrong_answers(name: str) -> list[tuple[str, list[Answered]]]:
-    return [(sentence, answers(wrong, name, own=True)) for sentence, wrong in wrong_solutions(name)]
+    return [(sentence, answers(wrong, name)) for sentence, wrong in wrong_solutions(name)]
 
 
 def _mistake(name: str, given: list[Answered]) -> str:
@@ -147,15 +138,17 @@ def _far(given: list[Answered], others: list[Answered], most: float) -> float:
 def _apart(one: Answered, other: Answered) -> float:
     """How far two answers to a question are from each other: 0 if they agree, at most 1."""
     mine, ours = one.answer, other.answer
-    if not isinstance(mine, Speculated) or not isinstance(ours, Speculated):
+    if not isinstance(ours, Speculated) or isinstance(mine, Fault):
         return _distance(mine, ours)
+    if mine is None:
+        # There were too many ways for the coins to fall: longer texts decide.
+        return 0.0
     if one.part == "law":
-        return mine.distance(ours)
+        return float(mine.distance(ours))
     if one.part == "length":
         return float(mine.lengths != ours.lengths)
     # Who reads the prompt in a pass of its own asks once more.
-    apart = min(abs(mine.passes - ours.passes), abs(mine.passes - ours.passes - 1))
-    return 0.0 if apart < 0.1 and not mine.exact else min(1.0, apart)
+    return min(1.0, abs(mine.passes - ours.passes), abs(mine.passes - ours.passes - 1))
 
 
 def _distance(one: Any, other: Any) -> float:
@@ -171,8 +164,6 @@ def counterexample(name: str, mine: Answered, ours: Answered) -> str:
     if "setup" in mine.given:
         return _of_texts(mine.part, mine.given["setup"], mine.answer, ours.answer)
     given = ", ".join(f"{what} = {written(value)}" for what, value in mine.given.items())
-    if mine.part == "law" and name == "verify":
-        return f"Over all drafts and coins with p = {written(mine.given['p'][0])}, the first token follows {written(mine.answer)}."
     if name == "accept" and "u" not in mine.given:
         return f"With {given}: it must pass {_coins(ours.answer)}, and passes {_coins(mine.answer)}."
     return f"With {given}: it must give {written(ours.answer)}, and gives {written(mine.answer)}."
@@ -185,25 +176,22 @@ def _coins(passing: float | list[bool]) -> str:
 
 
 def _of_texts(part: str, setup: Setup, mine: Speculated, ours: Speculated) -> str:
-    given = f"prompt = {list(setup.prompt)}, num_draft_tokens = {setup.gamma}, max_new_tokens = {setup.length}"
+    given = f"With prompt = {list(setup.prompt)}, num_draft_tokens = {setup.gamma}, max_new_tokens = {setup.length}: "
     if part == "length":
-        return f"With {given}: it gives {' or '.join(map(str, sorted(mine.lengths)))} new ids."
+        return given + f"it gives {' or '.join(map(str, sorted(mine.lengths)))} new ids."
     if part == "passes":
         times = f"{written(ours.passes)} times on average, and is asked {written(mine.passes)} times"
-        return f"With {given}: the target must be asked {times}."
+        return given + f"the target must be asked {times}."
     text = max(mine.law.keys() | ours.law.keys(), key=lambda text: abs(mine.law.get(text, 0) - ours.law.get(text, 0)))
-    rows = setup.target([*setup.prompt, *text])[len(setup.prompt) - 1 :]
-    steps = ", then ".join(written(row) for row, _ in zip(rows, text))
+    rows = [setup.pairs[place][0] for place, _ in setup.steps(text)]
     chance = " × ".join(written(row[id]) for row, id in zip(rows, text))
-    return (
-        f"With {given}: on the way to {list(text)} the target gives {steps}, so this text must come with probability "
-        f"{chance} = {written(setup.probability(text))}; over all coins it comes with {written(mine.law.get(text, 0))}."
-    )
+    must, does = (written(found.law.get(text, 0.0)) for found in (ours, mine))
+    steps = f"on the way to {list(text)} the target gives {', then '.join(map(written, rows))}"
+    return f"{given}{steps}, so this text must come with probability {chance} = {must}; it comes with {does}."
 
 
 def written(value: Any) -> str:
     """Numbers, short enough to compute with."""
     if isinstance(value, (list, tuple)):
-        parts = ", ".join(map(written, value))
-        return f"({parts})" if isinstance(value, tuple) else f"[{parts}]"
+        return f"[{', '.join(map(written, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

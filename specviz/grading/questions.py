@@ -5,55 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from specviz.grading.laws import (
-    CHANCE,
-    MOST_COINS,
-    Functions,
-    Setup,
-    coins_of,
-    long_text,
-    run,
-    same_twice,
-    speculated,
-    threshold,
-)
+from specviz.grading.laws import CHANCE, MOST_COINS, Functions, Setup, long_texts, same_twice, speculated, threshold
 from specviz.grading.mistakes import STRICT
 from specviz.grading.solutions import Coins, Row
 from specviz.grading.student import Fault
 
-#: p and q. The thresholds of all but the last two are multiples of 1/4.
-PAIRS: tuple[tuple[Row, Row], ...] = (
-    ([0.25, 0.75], [0.5, 0.5]),
-    ([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]),
-    ([0.25, 0.25, 0.5], [0.5, 0.25, 0.25]),
-    ([0.0, 0.5, 0.5], [0.5, 0.25, 0.25]),
-    ([0.25, 0.5, 0.25], [0.0, 1.0, 0.0]),
-    ([0.5, 0.25, 0.25], [0.5, 0.25, 0.25]),
-    ([0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]),
-    ([0.05, 0.45, 0.3, 0.2], [0.3, 0.1, 0.35, 0.25]),
-)
+Pair = tuple[Row, Row]
 
-#: For `speculate`: multiples of 1/4 and of 1/2; and any, for a longer text.
-QUARTERS: tuple[tuple[Row, Row], ...] = (
-    ([0.25, 0.0, 0.5, 0.25], [0.5, 0.25, 0.25, 0.0]),
-    ([0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]),
-    ([0.5, 0.25, 0.25, 0.0], [0.25, 0.0, 0.25, 0.5]),
-    ([0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
-)
-HALVES: tuple[tuple[Row, Row], ...] = (
-    ([0.5, 0.0, 0.5], [0.5, 0.5, 0.0]),
-    ([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]),
-    ([0.0, 0.5, 0.5], [0.0, 1.0, 0.0]),
-    ([0.5, 0.5, 0.0], [0.5, 0.5, 0.0]),
-)
-OTHERS: tuple[tuple[Row, Row], ...] = (
-    ([0.0, 0.5, 0.5], [0.0, 1.0, 0.0]),
-    ([0.0, 0.5, 0.5], [0.0, 0.5, 0.5]),
-    ([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]),
-    ([0.5, 0.0, 0.5], [1.0, 0.0, 0.0]),
-)
+
+def _pairs(whole: int, *digits: str) -> tuple[Pair, ...]:
+    """p and q as parts of a whole: "13 22" of 4 is (1/4, 3/4) and (1/2, 1/2)."""
+    pairs = [[[int(digit) / whole for digit in row] for row in pair.split()] for pair in digits]
+    return tuple((p, q) for p, q in pairs)
+
+
+#: Of two and of three ids, where every threshold is a multiple of 1/4; of four ids.
+SMALL = _pairs(4, "13 22")
+MIDDLE = _pairs(4, "211 121", "112 211", "022 211", "121 040", "211 211")
+LARGE = _pairs(20, "2468 8642", "1964 6275")
+
+#: Models for `speculate`.
+QUARTERS = _pairs(4, "1021 2110", "1111 2200", "2110 1012", "2200 4000")
+HALVES = _pairs(2, "101 110", "110 200", "011 020", "110 110")
+OTHERS = _pairs(2, "011 020", "011 011", "110 200", "101 200")
 SETUPS = (
     Setup(HALVES, 1, 3, cells=2),
     Setup(QUARTERS, 1, 2, cells=4, within=(0.01, 0.99), prompt=(3,)),
@@ -61,9 +38,13 @@ SETUPS = (
     Setup(OTHERS, 2, 3, cells=2),
     Setup(HALVES, 2, 1, cells=2),
 )
-LONG = Setup(
-    (([0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]), ([0.55, 0.15, 0.2, 0.1], [0.25] * 4), *(PAIRS[-1:] * 2)), 3, 8
-)
+LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)
+
+#: Coins from the middle of each cell.
+MIDDLES = (0.125, 0.375, 0.625, 0.875)
+
+#: After so many faults no more is asked.
+MOST_FAULTS = 4
 
 
 @dataclass(frozen=True)
@@ -75,9 +56,9 @@ class Answered:
     answer: Any
 
 
-def _attempt(ask: Callable[[], Any]) -> Any:
+def _attempt(ask: Callable[..., Any], *given: Any) -> Any:
     try:
-        return ask()
+        return ask(*given)
     except Fault as fault:
         return fault
 
@@ -88,83 +69,65 @@ def _drafted(q: Row) -> list[int]:
 
 
 def _accept(functions: Functions) -> Iterator[Answered]:
-    for p, q in PAIRS:
+    for p, q in SMALL + MIDDLE + LARGE:
         for token in _drafted(q):
-            edge = not p[token] or p == q or 1 in q
-            given = {"p": p, "q": q, "token": token}
 
             def passed(u: float, given: tuple[Any, ...] = (p, q, token)) -> bool:
                 return bool(functions.call("accept", *given, u))
 
-            yield Answered("edges" if edge else "law", given, _attempt(lambda: threshold(passed)))
+            given = {"p": p, "q": q, "token": token}
+            part = "edges" if not p[token] or p == q or 1 in q else "law"
+            yield Answered(part, given, _attempt(threshold, passed))
             if not p[token]:
-                yield Answered("edges", given | {"u": 0.0}, _attempt(lambda: passed(0.0)))
+                yield Answered("edges", given | {"u": 0.0}, _attempt(passed, 0.0))
 
 
 def _residual(functions: Functions) -> Iterator[Answered]:
-    for p, q in PAIRS:
+    for p, q in SMALL + MIDDLE + LARGE:
         part = "edges" if p == q or 1 in q else "law"
-        yield Answered(part, {"p": p, "q": q}, _attempt(lambda: functions.call("residual", p, q)))
+        yield Answered(part, {"p": p, "q": q}, _attempt(functions.call, "residual", p, q))
 
 
 def _verify(functions: Functions) -> Iterator[Answered]:
     chance = random.Random(0)
 
-    def answered(part: str, *given: Any) -> Answered:
-        names = dict(zip(("p", "q", "tokens", "us", "u_next"), given))
-        return Answered(part, names, _attempt(lambda: tuple(functions.call("verify", *given))))
+    def asked(part: str, pairs: Sequence[Pair], tokens: list[int], us: Sequence[float], u_next: float) -> Answered:
+        p, q = [p for p, _ in pairs], [q for _, q in pairs[:-1]]
+        given = {"p": p, "q": q, "tokens": tokens, "us": list(us), "u_next": u_next}
+        return Answered(part, given, _attempt(functions.call, "verify", *given.values()))
 
-    def drawn(size: int, width: int = 3) -> list[tuple[Row, Row]]:
-        return chance.choices([pair for pair in PAIRS if len(pair[0]) == width], k=size)
-
-    for first, bonus in (*((pair, PAIRS[0]) for pair in PAIRS[:1]), *(drawn(2) for _ in range(8))):
-        p, q = [first[0], bonus[0]], [first[1]]
-        law = [0.0] * len(p[0])
-        for token in _drafted(q[0]):
-            for pattern in range(16):
-                u, u_next = coins_of(pattern, 2, 4)
-                asked = answered("coins", p, q, [token], [u], u_next)
-                yield asked
-                if not isinstance(asked.answer, Fault):
-                    accepted, next_token = asked.answer
-                    emitted = token if accepted else next_token
-                    if emitted in range(len(law)):
-                        law[emitted] += q[0][token] / 16
-        yield Answered("law", {"p": p, "q": q}, law)
-    yield answered("edges", [PAIRS[3][0], PAIRS[1][0]], [PAIRS[3][1]], [0], [0.0], 0.6)
-    yield answered("edges", [PAIRS[1][0], PAIRS[3][0]], [PAIRS[1][1]], [0], [0.1], 0.0)
-    yield answered("edges", [PAIRS[1][0], PAIRS[2][0]], [PAIRS[1][1]], [0], [0.1], 1 - 2.0**-53)
-    for gamma, width, times in ((1, 4, 300), (2, 3, 100), (3, 3, 100)):
+    # Every draft, and every way in which its coins can fall.
+    for pairs in (SMALL * 2, *(chance.choices(MIDDLE, k=2) for _ in range(8)), chance.choices(MIDDLE, k=3)):
+        for tokens in product(*(_drafted(q) for _, q in pairs[:-1])):
+            for *us, u_next in product(MIDDLES, repeat=len(pairs)):
+                yield asked("law", pairs, list(tokens), us, u_next)
+    plain, _, without, *_ = MIDDLE
+    yield asked("edges", [without, plain], [0], [0.0], 0.6)
+    yield asked("edges", [plain, without], [0], [0.1], 0.0)
+    yield asked("edges", [plain, plain], [0], [0.1], 1 - 2.0**-53)
+    for gamma, pool, times in ((1, LARGE, 300), (3, MIDDLE, 100)):
         for _ in range(times):
-            pairs = drawn(gamma + 1, width)
-            tokens = [chance.choice(_drafted(q)) for _, q in pairs[:gamma]]
-            us = [chance.random() if width == 4 else (chance.randrange(4) + 0.5) / 4 for _ in pairs]
-            yield answered("coins", [p for p, _ in pairs], [q for _, q in pairs[:gamma]], tokens, us[:gamma], us[gamma])
+            pairs = chance.choices(pool, k=gamma + 1)
+            drafted = [chance.choice(_drafted(q)) for _, q in pairs[:-1]]
+            *us, u_next = (chance.random() if pool is LARGE else chance.choice(MIDDLES) for _ in pairs)
+            yield asked("coins", pairs, drafted, us, u_next)
 
 
 def _speculate(functions: Functions) -> Iterator[Answered]:
     for setup in SETUPS:
-        given = {"setup": setup}
-        found = _attempt(lambda: speculated(functions, setup))
-        if isinstance(found, Fault):
-            yield Answered("law", given, found)
-            return
-        yield from (Answered(part, given, found) for part in ("length", "law", "passes"))
+        found = _attempt(speculated, functions, setup)
+        yield from (Answered(part, {"setup": setup}, found) for part in ("length", "law", "passes"))
 
 
-def _beyond(functions: Functions) -> Iterator[Answered]:
-    """What only a student's own `speculate` is asked."""
-
-    def fault() -> Fault | None:
-        if not same_twice(functions, LONG):
-            return Fault("The same coins gave two texts: rng is not its only source of chance, or it remembers a call.")
-        text, _ = run(functions, SETUPS[0], Coins([0.0] * MOST_COINS))
-        if not SETUPS[0].probability(text):
-            return Fault(f"{STRICT} Where all coins are 0 it gives {list(text)}, which has no probability.")
-        p_value, worst = long_text(functions, LONG)
-        return Fault(f"In longer texts {worst}.") if p_value < CHANCE else None
-
-    yield Answered("longer text", {}, _attempt(fault))
+def _long(functions: Functions) -> Fault | None:
+    """What is wrong with longer texts, and with coins of 0."""
+    if not same_twice(functions, LONG):
+        return Fault("The same coins gave two texts: rng is not its only source of chance, or it remembers a call.")
+    text, _ = SETUPS[0].run(functions, Coins([0.0] * MOST_COINS))
+    if not all(SETUPS[0].pairs[place][0][id] for place, id in SETUPS[0].steps(text)):
+        return Fault(f"{STRICT} Where all coins are 0 it gives {list(text)}.")
+    p_value, worst = long_texts(functions, LONG)
+    return Fault(f"In longer texts {worst}.") if p_value < CHANCE else None
 
 
 #: By function, its questions; and the parts of its points.
@@ -173,17 +136,26 @@ PARTS: dict[str, Sequence[str]] = {
     "accept": ("law", "edges"),
     "residual": ("law", "edges"),
     "verify": ("law", "coins", "edges"),
-    "speculate": ("law", "length", "passes", "longer text"),
+    "speculate": ("law", "length", "passes", "longer texts"),
 }
 
 
-def answers(functions: Functions, name: str, own: bool = False) -> list[Answered]:
-    """The answers to all questions; to those so far, if the process has ended. own: of one of our own solutions."""
+def answers(functions: Functions, name: str) -> list[Answered]:
+    """The answers to all questions; to those so far, if the process has ended, or after many faults."""
     found: list[Answered] = []
+    faults = 0
     for answered in QUESTIONS[name](functions):
         found.append(answered)
-        if isinstance(answered.answer, Fault) and answered.answer.over:
-            return found
-    if name == "speculate" and not own:
-        found += _beyond(functions)
+        if isinstance(answered.answer, Fault):
+            faults += 1
+            if answered.answer.over or faults == MOST_FAULTS:
+                break
+    return found
+
+
+def answers_of_student(functions: Functions, name: str) -> list[Answered]:
+    """The same, and of `speculate` longer texts."""
+    found = answers(functions, name)
+    if name == "speculate" and not any(isinstance(one.answer, Fault) for one in found):
+        found.append(Answered("longer texts", {}, _attempt(_long, functions)))
     return found

@@ -1,6 +1,6 @@
-"""The homework's right solution, and the wrong ones that have a name: each is the right one with something replaced.
+"""The homework's right solution, made of parts that a mistake replaces. Rows are lists of float64, over few ids.
 
-Rows are lists of float64, over small vocabularies. Leviathan et al. 2023, arXiv 2211.17192, Alg. 1.
+Leviathan et al. 2023, arXiv 2211.17192, Alg. 1.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 Row = Sequence[float]
+Rows = Sequence[Row]
 
 #: The distribution after each prefix of some ids.
-Model = Callable[[Sequence[int]], Sequence[Row]]
+Model = Callable[[Sequence[int]], Rows]
 
 
 @dataclass
@@ -30,18 +32,24 @@ class Coins:
 
 def passes(p: Row, q: Row, token: int, u: float) -> bool:
     """Accepts with probability min(1, p/q); strictly, as u can be 0 where p is."""
-    return u < _ratio(p[token], q[token])
+    return u < (p[token] / q[token] if q[token] else math.inf)
 
 
-def uncovered(p: Row, q: Row) -> Row:
+def residual(p: Row, q: Row) -> Row:
     """norm(max(0, p − q)); p itself where nothing is left."""
     return scaled([max(0.0, a - b) for a, b in zip(p, q)], p)
 
 
 def draw(probs: Row, u: float) -> int:
     """The first id whose cumulative probability exceeds u."""
-    sums = _sums(probs)
+    sums = list(accumulate(probs))
     return next((id for id, total in enumerate(sums) if total > u * sums[-1]), len(probs) - 1)
+
+
+def scaled(row: Row, otherwise: Row) -> Row:
+    """A row that sums to one; another one where it sums to 0."""
+    total = sum(row)
+    return [part / total for part in row] if total > 0 else otherwise
 
 
 def same(row: Row) -> Row:
@@ -53,126 +61,88 @@ class Solution:
     """One way to solve the homework; as it stands, the right one.
 
     after: the distribution after a rejection. bonus: after a draft that was wholly accepted, from all rows of p and q;
-    None for no token. next_coin: from the judging coins, u_next and how many passed. judged_row, after_row: how many
-    rows too late. going_on: what is judged after a rejection, and from which row the next token then comes.
-    target_row, draft_row: what becomes of a model's distribution before it is used. drawn_row: what drafts are drawn
-    from. judging_coin: from the coins of the draft and of the judgement. extra: more draft tokens than asked for; least: where only one
-    token is left.
+    None for no token, and `missing` in its place. coin: the next token's, from the judging coins, u_next and how many
+    passed. judged, replaced: how many rows too late a token is judged, and replaced. going_on: from which row the next
+    token comes if what follows a rejection is judged too, or "in place". warped_p, warped_q: what becomes of a model's
+    distribution before it is used. drawn: what drafts are drawn from. judging_coin: from the coins that drew and judge
+    a draft token. extra: more draft tokens than asked for; least: where one token is left. cuts: at the length.
     """
 
     passing: Callable[[Row, Row, int, float], bool] = passes
-    after: Callable[[Row, Row], Row] = uncovered
-    bonus: Callable[[Sequence[Row], Sequence[Row]], Row | None] = lambda p, q: p[-1]
+    after: Callable[[Row, Row], Row] = residual
+    bonus: Callable[[Rows, Rows], Row | None] = lambda p, q: p[-1]
+    missing: int | None = None
     drawing: Callable[[Row, float], int] = draw
-    next_coin: Callable[[Sequence[float], float, int], float] = lambda us, u_next, accepted: u_next
-    judged_row: int = 0
-    after_row: int = 0
+    coin: Callable[[Sequence[float], float, int], float] = lambda us, u_next, accepted: u_next
+    judged: int = 0
+    replaced: int = 0
     going_on: str = ""
     counted: int = 0
-    missing: int | None = None
-    target_row: Callable[[Row], Row] = same
-    draft_row: Callable[[Row], Row] = same
-    drawn_row: Callable[[Row], Row] = same
+    warped_p: Callable[[Row], Row] = same
+    warped_q: Callable[[Row], Row] = same
+    drawn: Callable[[Row], Row] = same
     judging_coin: Callable[[float, float], float] = lambda drawn, judged: judged
     rewinds: bool = True
     one_by_one: bool = False
     extra: int = 0
     least: int = 0
     cuts: bool = True
-    repeats_prompt: bool = False
 
     def call(self, name: str, *given: Any) -> Any:
         """As `Student.call`."""
         return getattr(self, name)(*given)
 
     def accept(self, p: Row, q: Row, token: int, u: float) -> bool:
-        return self.passing(self.target_row(p), self.draft_row(q), token, u)
+        return self.passing(self.warped_p(p), self.warped_q(q), token, u)
 
     def residual(self, p: Row, q: Row) -> Row:
-        return self.after(self.target_row(p), self.draft_row(q))
+        return self.after(self.warped_p(p), self.warped_q(q))
 
     def verify(
-        self, p: Sequence[Row], q: Sequence[Row], tokens: Sequence[int], us: Sequence[float], u_next: float
+        self, p: Rows, q: Rows, tokens: Sequence[int], us: Sequence[float], u_next: float
     ) -> tuple[int, int | None]:
-        n = len(tokens)
-        p, q = [*map(self.target_row, p)], [*map(self.draft_row, q)]
-        passed = [
-            self.passing(p[max(0, place + self.judged_row)], q[place], token, us[place]) for place, token in enumerate(tokens)
-        ]
-        first = passed.index(False) if False in passed else n
+        p, q = [*map(self.warped_p, p)], [*map(self.warped_q, q)]
+        judging = [p[max(0, place + self.judged)] for place in range(len(tokens))]
+        passed = [self.passing(*one) for one in zip(judging, q, tokens, us)]
+        first = [*passed, False].index(False)
         accepted = sum(passed) if self.going_on else first
-        row = accepted if self.going_on in ("", "count") else first
-        u = self.next_coin(us, u_next, accepted)
-        if row < n:
-            source: Row | None = self.after(p[row + self.after_row], q[row])
-        else:
-            source = self.bonus(p, q)
-        return accepted + self.counted, self.missing if source is None else self.drawing(source, u)
+        row = accepted if self.going_on == "count" else first
+        source = self.after(p[row + self.replaced], q[row]) if row < len(tokens) else self.bonus(p, q)
+        next_token = self.missing if source is None else self.drawing(source, self.coin(us, u_next, accepted))
+        return accepted + self.counted, next_token
 
     def speculate(
         self, target: Model, draft: Model, prompt: Sequence[int], gamma: int, length: int, rng: Coins
     ) -> list[int]:
-        text, new = list(prompt), []
+        text: list[int] = list(prompt)
+        new: list[int] = []
         while len(new) < length:
             tokens: list[int] = []
-            q, drawn = [], []
+            coins, q = [], []
             left = max(self.least, length - len(new) - 1) if self.cuts else gamma
             for _ in range(min(gamma + self.extra, left)):
                 q.append(draft(text + tokens)[-1])
-                drawn.append(rng.random())
-                tokens.append(self.drawing(self.drawn_row(q[-1]), drawn[-1]))
+                coins.append(rng.random())
+                tokens.append(self.drawing(self.drawn(q[-1]), coins[-1]))
             p = target(text + tokens)[len(text) - 1 :]
-            if self.one_by_one:
-                for end in range(len(tokens)):
-                    target(text + tokens[:end])
-            us = [self.judging_coin(u, rng.random()) for u in drawn]
-            if self.going_on.startswith("in place"):
-                kept = self._in_place(p, q, tokens, us, rng)
-            else:
-                accepted, token = self.verify(p, q, tokens, us, rng.random())
-                kept = [*tokens[:accepted], *([] if token is None else [token])]
+            for end in range(len(tokens) if self.one_by_one else 0):
+                target(text + tokens[:end])
+            us = [self.judging_coin(u, rng.random()) for u in coins]
+            kept = self._kept(p, q, tokens, us, rng)
             new += kept
             text += kept if self.rewinds else [*tokens, kept[-1]]
-        new = new[:length] if self.cuts else new
-        return [*prompt, *new] if self.repeats_prompt else new
+        return new[:length] if self.cuts else new
 
-    def _in_place(
-        self, p: Sequence[Row], q: Sequence[Row], tokens: Sequence[int], us: Sequence[float], rng: Coins
-    ) -> list[int]:
-        """Every rejected token replaced where it stands, and what was drafted after it judged too."""
-        passed = [passes(*rows, token, u) for *rows, token, u in zip(p, q, tokens, us)]
+    def _kept(self, p: Rows, q: Rows, tokens: list[int], us: list[float], rng: Coins) -> list[int]:
+        """The new tokens of a round."""
+        if not self.going_on.startswith("in place"):
+            accepted, token = self.verify(p, q, tokens, us, rng.random())
+            return tokens[:accepted] + ([] if token is None else [token])
+        passed = [passes(*one) for one in zip(p, q, tokens, us)]
         kept = [
-            token if good else draw(uncovered(*rows), rng.random()) for *rows, token, good in zip(p, q, tokens, passed)
+            token if good else draw(residual(*rows), rng.random()) for *rows, token, good in zip(p, q, tokens, passed)
         ]
         return kept if "no bonus" in self.going_on and not all(passed) else [*kept, draw(p[-1], rng.random())]
 
 
 RIGHT = Solution()
-
-
-def scaled(row: Row, otherwise: Row) -> Row:
-    """A row that sums to one; another one where it sums to 0."""
-    total = sum(row)
-    return [part / total for part in row] if total > 0 else otherwise
-
-
-def sharper(power: float) -> Callable[[Row], Row]:
-    """A distribution at temperature 1 / power."""
-    return lambda row: scaled([part**power for part in row], row)
-
-
-def one_hot(row: Row) -> Row:
-    best = row.index(max(row)) if isinstance(row, list) else list(row).index(max(row))
-    return [float(id == best) for id in range(len(row))]
-
-
-def _sums(row: Row) -> list[float]:
-    total, sums = 0.0, []
-    for part in row:
-        total += part
-        sums.append(total)
-    return sums
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else math.inf

@@ -1,8 +1,8 @@
-"""A student's file in a process of its own: calls of its functions, and a sentence for each way in which one can fail."""
+"""A student's file in a process of its own: calls of its functions, and a sentence for each way in which one fails."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 import os
 import pathlib
@@ -13,29 +13,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specviz.grading.child import MOST_SECONDS
-from specviz.grading.solutions import Model
-
-CHILD = pathlib.Path(__file__).with_name("child.py")
+from specviz.grading.solutions import Coins, Model
 
 #: Seconds for one call, for loading a file, and for all calls of one process.
-CALL_SECONDS, LOAD_SECONDS, ALL_SECONDS = 5.0, 20.0, 80.0
+CALL_SECONDS, LOAD_SECONDS, ALL_SECONDS = 5, 20, 80
 
-#: The most bytes that an answer may have.
-MOST_ANSWERED = 100_000
+#: The most bytes of an answer and of a file.
+MOST_ANSWERED, MOST_SOURCE = 100_000, 1_000_000
 
 #: What a function must give back.
 WANTED = {
     "accept": "a bool",
     "residual": "an array of float64, as long as p",
-    "verify": "a tuple of two whole numbers",
-    "speculate": "a list of whole numbers",
+    "verify": "two whole numbers",
+    "speculate": "a list of ids",
 }
 
-#: Variables without which Python does not start.
+#: The variables of the process: those without which Python does not start, and one thread.
 _KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -49,53 +47,69 @@ class Fault(Exception):
 
 
 class Student:
-    """A process that has loaded the file; as a context manager it ends the process.
+    """A process with a file's functions. defined: which of them it has. walls: what the system holds the process to
+    (`child.py`). tried: what it tried to do and may not."""
 
-    Raises Fault if the file cannot be loaded. defined: which of the functions it has. walls: what the system holds the
-    process to (`child.py`). refused: what it tried to do and may not.
-    """
-
-    def __init__(self, file: pathlib.Path) -> None:
-        self.refused: list[str] = []
-        self._until = self._all_until = time.monotonic() + LOAD_SECONDS
+    def __init__(self, folder: str) -> None:
+        self.defined: list[str] = []
+        self.walls: dict[str, bool] = {}
+        self.tried: list[str] = []
+        self._seconds, self._until, self._all_until = 0, float("inf"), float("inf")
         self._overdue, self._done = False, threading.Event()
-        self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(CHILD)],
-            bufsize=0,
+            [sys.executable, "-I", "-B", str(pathlib.Path(__file__).with_name("child.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=self._folder.name,
+            cwd=folder,
             env=_ONE_THREAD | {name: os.environ[name] for name in _KEPT if name in os.environ},
             start_new_session=True,
         )
-        assert isinstance(self._process.stdin, io.RawIOBase) and isinstance(self._process.stdout, io.RawIOBase)
-        self._requests, self._answers = self._process.stdin, io.BufferedReader(self._process.stdout)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._watch = threading.Thread(target=self._end_in_time, daemon=True)
         self._watch.start()
-        try:
-            self._send([file.read_bytes().decode("utf-8-sig", "replace"), file.name])
-            loaded = self._receive("Loading the file")
-            if "fault" in loaded:
-                raise Fault(f"Loading the file raised {loaded['fault']}.", over=True)
-        except BaseException:
-            self.__exit__()
-            raise
-        self.defined, self.walls = list(loaded["defined"]), dict(loaded["walls"])
+
+    def load(self, source: str, name: str) -> None:
+        """Raises Fault if the file cannot be loaded."""
+        self._allow(LOAD_SECONDS)
+        self._send([source, name])
+        loaded = self._receive("Loading the file")
+        if "fault" in loaded:
+            raise Fault(f"Loading the file raised {loaded['fault']}.")
+        self.defined = [name for name in WANTED if name in loaded.get("defined", ())]
+        self.walls = {str(name): bool(held) for name, held in dict(loaded.get("walls", {})).items()}
         self._all_until = time.monotonic() + ALL_SECONDS
 
-    def __enter__(self) -> Student:
-        return self
+    def call(self, name: str, *given: Any) -> Any:
+        """What a function gives back; the models and coins of `speculate` stay here. Raises Fault."""
+        self._allow(CALL_SECONDS)
+        models: dict[str, Model] = {}
+        coins = Coins([])
+        if name == "speculate":
+            target, draft, *others, coins = given
+            models, given = {"target": target, "draft": draft}, (*others, coins.values)
+        self._send([name, given])
+        while "model" in (answer := self._receive(name)):
+            self._send(_rows(models, answer))
+        if "fault" in answer:
+            raise Fault(f"{name} raised {answer['fault']}.")
+        value, coins.used = answer.get("value"), answer.get("used", 0)
+        if not _fits(name, value, len(given[0])) or coins.used not in range(len(coins.values) + 1):
+            raise Fault(f"{name} gave back {answer.get('kind')}: it must be {WANTED[name]}.")
+        return value
 
-    def __exit__(self, *error: object) -> None:
+    def end(self) -> None:
         self._done.set()
         self._kill()
         self._process.wait()
         self._watch.join()
-        self._requests.close()
         self._answers.close()
-        self._folder.cleanup()
+        with contextlib.suppress(BrokenPipeError):  # what was still to be sent is not wanted any more
+            self._requests.close()
+
+    def _allow(self, seconds: int) -> None:
+        self._seconds, self._until = seconds, time.monotonic() + seconds
 
     def _end_in_time(self) -> None:
         while not self._done.wait(0.1):
@@ -112,32 +126,12 @@ class Student:
             else:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def call(self, name: str, *given: Any) -> Any:
-        """What a function gives back; the models and coins of `speculate` stay here. Raises Fault."""
-        self._until = time.monotonic() + CALL_SECONDS
-        models: dict[str, Model] = {}
-        coins = None
-        if name == "speculate":
-            target, draft, *others, coins = given
-            models, given = {"target": target, "draft": draft}, (*others, coins.values)
-        self._send([name, given])
-        while "model" in (answer := self._receive(name)):
-            self._send(_rows(models, answer))
-        if "fault" in answer:
-            raise Fault(f"{name} raised {answer['fault']}.")
-        if "odd" in answer:
-            raise Fault(f"{name} gave back {answer['odd']}: it must be {WANTED[name]}.")
-        if coins is not None:
-            coins.used = min(int(answer["used"]), len(coins.values))
-        return answer["value"]
-
     def _send(self, message: object) -> None:
         data = json.dumps(message).encode()
-        try:
+        # Of a process that is gone, the next read says what became of it.
+        with contextlib.suppress(BrokenPipeError):
             self._requests.write(struct.pack("<I", len(data)) + data)
-        except BrokenPipeError:
-            # The next read says what became of the process.
-            return
+            self._requests.flush()
 
     def _receive(self, doing: str) -> dict[str, Any]:
         """The next message. Raises Fault where there is none, or one that no honest process sends."""
@@ -150,19 +144,17 @@ class Student:
             raise Fault(f"{doing} {self._ending()}.", over=True)
         try:
             message: dict[str, Any] = json.loads(data)
-            self.refused = [str(what)[:80] for what in message.get("refused", self.refused)]
-        except (ValueError, AttributeError, RecursionError) as error:
+            self.tried = [str(what)[:80] for what in message["tried"]]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise Fault(f"{doing} wrote to the grader instead of answering.", over=True) from error
         return message
 
     def _ending(self) -> str:
-        """How the process ended."""
-        if not self._overdue and time.monotonic() < self._until:
-            self._until = min(self._until, time.monotonic() + 1)  # its pipe is closed: the rest may hang
+        """How the process ended, which has closed its pipe."""
+        self._until = min(self._until, time.monotonic() + 1)
         status = self._process.wait()
         if self._overdue:
-            seconds = CALL_SECONDS if self._until < self._all_until else ALL_SECONDS
-            return f"did not end within {seconds:.0f} seconds"
+            return f"did not end within {self._seconds if self._until <= self._all_until else ALL_SECONDS} seconds"
         if status >= 0:
             return f"ended the process, with exit status {status}"
         if -status == getattr(signal, "SIGXCPU", None):
@@ -170,9 +162,35 @@ class Student:
         return f"crashed ({signal.Signals(-status).name}), as endless recursion or too much memory can make it"
 
 
+@contextlib.contextmanager
+def loaded(file: pathlib.Path) -> Iterator[Student]:
+    """A process that has loaded the file, until the context ends. Raises Fault if it cannot be loaded."""
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise Fault(f"The file cannot be read: {error.strerror}.") from error
+    if len(source) > MOST_SOURCE:
+        raise Fault(f"The file has more than {MOST_SOURCE} bytes.")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
+        student = Student(folder)
+        ending.callback(student.end)
+        student.load(source.decode("utf-8-sig", "replace"), file.name)
+        yield student
+
+
 def _rows(models: Mapping[str, Model], asked: Mapping[str, Any]) -> dict[str, Any]:
     """A model's answer to a call from within `speculate`."""
     try:
         return {"rows": models[asked["model"]](asked["ids"])}
-    except (LookupError, TypeError, ValueError):
-        return {"refused": f"the model was asked for {str(asked['ids'])[:80]}, which are not all ids of its vocabulary"}
+    except (LookupError, TypeError):
+        return {"refused": f"the model was asked about {str(asked.get('ids'))[:80]}, but knows fewer ids"}
+
+
+def _fits(name: str, value: object, size: int) -> bool:
+    """Whether a value is what the function should give back, whatever its process says."""
+    if not isinstance(value, list):
+        return name == "accept" and isinstance(value, bool)
+    if name == "verify":
+        return len(value) == 2 and type(value[0]) is int and (value[1] is None or type(value[1]) is int)
+    kind = {"residual": float, "speculate": int}.get(name)
+    return all(type(part) is kind for part in value) and (name == "speculate" or len(value) == size)
