@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.laws import Setup, Speculated
 from specviz.grading.mistakes import wrong_solutions
-from specviz.grading.questions import PARTS, Answered, answers, answers_of_student
+from specviz.grading.questions import PARTS, QUESTIONS, Answered, answers, answers_of_student
 from specviz.grading.solutions import RIGHT
 from specviz.grading.student import Fault, Student, loaded
 
@@ -93,16 +93,17 @@ def verdict_on(name: str, given: list[Answered]) -> Verdict:
     """The verdict on a function by its answers."""
     right = right_answers(name)
     wrong = [(mine, ours) for mine, ours in zip(given, right) if _apart(mine, ours) > ROUNDING]
-    wrong += [(mine, mine) for mine in given[len(right) :] if isinstance(mine.answer, Fault)]
     lost = {ours.part for ours in right[len(given) :]} | (set(PARTS[name]) - {mine.part for mine in given})
-    lost |= {mine.part for mine, _ in wrong}
+    faults = [mine for mine in given if isinstance(mine.answer, Fault)]
+    lost |= {mine.part for mine in [*faults, *(mine for mine, _ in wrong)]}
     parts = {part: part not in lost for part in PARTS[name]}
-    faults = [mine.answer.sentence for mine, _ in wrong if isinstance(mine.answer, Fault)]
-    shown = [pair for pair in wrong if not isinstance(pair[0].answer, Fault)]
     if not lost:
         return Verdict(name, parts)
-    named = _mistake(name, given) if shown else ""
-    sentence = named or next(iter(faults), f"{name} is wrong in a way that has no name here.")
+    shown = [pair for pair in wrong if not isinstance(pair[0].answer, Fault)]
+    sentence = _mistake(name, given) if shown else ""
+    if not sentence and faults and not (shown and faults[0].part == "longer texts"):
+        sentence = faults[0].answer.sentence
+    sentence = sentence or f"{name} is wrong in a way that has no name here."
     return Verdict(name, parts, sentence, [counterexample(name, *pair) for pair in shown[:1]])
 
 
@@ -111,21 +112,16 @@ def right_answers(name: str) -> list[Answered]:
     return answers(RIGHT, name)
 
 
-@functools.cache
-def _wrong_answers(name: str) -> list[tuple[str, list[Answered]]]:
-    return [(sentence, answers(wrong, name)) for sentence, wrong in wrong_solutions(name)]
-
-
 def _mistake(name: str, given: list[Answered]) -> str:
     """The sentence of the mistake whose answers are the student's, or much nearer to them than the right ones."""
     nearest, sentence = _far(given, right_answers(name), math.inf) / MUCH_NEARER, ""
-    for mistake, others in _wrong_answers(name):
-        if (far := _far(given, others, nearest)) < nearest:
+    for mistake, wrong in wrong_solutions(name):
+        if (far := _far(given, QUESTIONS[name](wrong), nearest)) < nearest:
             nearest, sentence = far, mistake
     return sentence
 
 
-def _far(given: list[Answered], others: list[Answered], most: float) -> float:
+def _far(given: list[Answered], others: Iterable[Answered], most: float) -> float:
     """How far those questions that were answered at all are from others, added up; as soon as it is `most`, that."""
     far = 0.0
     for mine, other in zip(given, others):

@@ -11,7 +11,10 @@ from specviz.grading.solutions import RIGHT, Row, Solution, draw, passes, residu
 #: The temperatures that are tried on one side, as powers of its probabilities.
 POWERS = (2.0, 1 / 0.6, 1 / 0.7, 1.25, 1 / 0.9, 0.5, 1 / 1.5, 1 / 1.2)
 
-#: Which parts matter to one function alone; all but `missing` to `speculate`.
+#: More tokens than are drafted.
+MANY = 100
+
+#: Which parts matter to one function alone; to `speculate` all ways that say nothing of `missing`.
 _BOTH = {"warped_p", "warped_q"}
 _PARTS = {
     "accept": {"passing"} | _BOTH,
@@ -35,8 +38,8 @@ def _by_size(p: Row, q: Row) -> Row:
     return [part / total for part in _difference(p, q)] if total else p
 
 
-def _unscaled(last: bool, strict: bool = True) -> Callable[[Row, float], int]:
-    """A draw that takes a row for one that sums to 1; where no sum exceeds u, the last id or the first."""
+def _unscaled(beyond: Callable[[int], int], strict: bool = True) -> Callable[[Row, float], int]:
+    """A draw that takes a row for one that sums to 1. beyond: the id where no sum exceeds u, of how many there are."""
 
     def drawn(probs: Row, u: float) -> int:
         total = 0.0
@@ -44,9 +47,13 @@ def _unscaled(last: bool, strict: bool = True) -> Callable[[Row, float], int]:
             total += part
             if total > u or (total == u and not strict):
                 return id
-        return len(probs) - 1 if last else 0
+        return beyond(len(probs))
 
     return drawn
+
+
+def _last(ids: int) -> int:
+    return ids - 1
 
 
 def _best(row: Row) -> int:
@@ -64,7 +71,12 @@ def _warped(part: str) -> tuple[dict[str, Any], ...]:
     return tuple({part: by(power)} for power in POWERS)
 
 
-_DRAWS: tuple[dict[str, Any], ...] = ({}, {"drawing": _unscaled(True)}, {"drawing": _unscaled(False)})
+_DRAWS: tuple[dict[str, Any], ...] = (
+    {},
+    {"drawing": _unscaled(_last)},
+    {"drawing": _unscaled(lambda ids: 0)},
+    {"drawing": _unscaled(lambda ids: ids), "missing": None},
+)
 _LIKELIEST = {"passing": lambda p, q, token, u: token == _best(p)}
 _SWAPPED = {"passing": lambda p, q, token, u: passes(q, p, token, u)}
 _NOT_STRICT = {"passing": lambda p, q, token, u: u <= p[token] / q[token]}
@@ -110,13 +122,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     STRICT: (
         _NOT_STRICT,
-        {"drawing": _unscaled(True, strict=False)},
-        _NOT_STRICT | {"drawing": _unscaled(True, strict=False)},
+        {"drawing": _unscaled(_last, strict=False)},
+        _NOT_STRICT | {"drawing": _unscaled(_last, strict=False)},
     ),
     "The bonus token is missing: a draft that was wholly accepted is followed by one more token.": (
         _NO_BONUS | {"missing": None},
         _NO_BONUS | {"missing": -1},
-        _NO_BONUS | {"least": 1},
+        _NO_BONUS,
     ),
     "The bonus token is drawn from q: it must come from p's last row.": ({"bonus": lambda p, q: (q or p)[-1]},),
     "The bonus token is drawn from the wrong row of p: it must come from the last one.": (
@@ -143,13 +155,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "The next token is counted as accepted.": ({"counted": 1},),
     "The drafts are greedy, but judged by a soft q: their q is 1 at one token.": ({"drawn": _one_hot},),
-    "A temperature is on one side only: p was sharpened or flattened, and q was not.": _warped("warped_p"),
-    "A temperature is on one side only: q was sharpened or flattened, and p was not.": _warped("warped_q"),
+    "A temperature is on one side only: p or q was sharpened or flattened, and the other was not.": (
+        *_warped("warped_p"),
+        *_warped("warped_q"),
+    ),
     "Drafts are drawn at another temperature than the one at which q judges them.": _warped("drawn"),
     "The cache is not rewound: the text after a rejection follows a prefix that still has the rejected tokens.": (
         {"rewinds": False},
     ),
-    "The target is asked once for each token: one pass must judge the whole draft.": ({"one_by_one": True},),
+    "The target is asked once for each token: one pass must judge the whole draft.": (
+        {"one_by_one": True},
+        {"one_by_one": True, "spared": -MANY},
+    ),
     "One token more is drafted than asked for.": ({"extra": 1},),
     "One token less is drafted than asked for.": ({"extra": -1},),
     "It gives more than max_new_tokens: a length that is reached within a draft cuts it.": ({"cuts": False},),
@@ -157,8 +174,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def wrong_solutions(name: str) -> Iterator[tuple[str, Solution]]:
-    """The mistakes that one of the functions can have, each with a solution that makes it."""
+    """The mistakes that one of the functions can have, each with a solution that makes it.
+
+    With a mistake it does make a difference whether `speculate` spares the last draft token.
+    """
     for sentence, ways in MISTAKES.items():
         for way in ways:
-            if way.keys() <= _PARTS[name] if name in _PARTS else "missing" not in way:
+            if name != "speculate" and way.keys() <= _PARTS[name]:
                 yield sentence, replace(RIGHT, **way)
+            if name == "speculate" and "missing" not in way:
+                yield sentence, replace(RIGHT, **way)
+                if way != _NO_BONUS:
+                    yield sentence, replace(RIGHT, **{"spared": 1} | way)

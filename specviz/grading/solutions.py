@@ -65,7 +65,8 @@ class Solution:
     passed. judged, replaced: how many rows too late a token is judged, and replaced. going_on: from which row the next
     token comes if what follows a rejection is judged too, or "in place". warped_p, warped_q: what becomes of a model's
     distribution before it is used. drawn: what drafts are drawn from. judging_coin: from the coins that drew and judge
-    a draft token. extra: more draft tokens than asked for; least: where one token is left. cuts: at the length.
+    a draft token. extra: more draft tokens than asked for. spared: how many fewer than are left to
+    write; for a right solution that makes no difference. cuts: at the length.
     """
 
     passing: Callable[[Row, Row, int, float], bool] = passes
@@ -85,7 +86,7 @@ class Solution:
     rewinds: bool = True
     one_by_one: bool = False
     extra: int = 0
-    least: int = 0
+    spared: int = 0
     cuts: bool = True
 
     def call(self, name: str, *given: Any) -> Any:
@@ -119,7 +120,7 @@ class Solution:
         while len(new) < length:
             tokens: list[int] = []
             coins, q = [], []
-            left = max(self.least, length - len(new) - 1) if self.cuts else gamma
+            left = length - len(new) - self.spared if self.cuts else gamma
             for _ in range(min(gamma + self.extra, left)):
                 q.append(draft(text + tokens)[-1])
                 coins.append(rng.random())

@@ -83,7 +83,7 @@ def as_junit(grades: Sequence[Grade]) -> str:
                 _case(suite, verdict.function, part, told, harmless("\n".join(verdict.counterexample)))
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("*/failure"))))
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+    return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True).decode()
 
 
 def _case(suite: ElementTree.Element, function: str, part: str, failure: str, text: str) -> None:
