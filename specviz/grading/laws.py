@@ -51,15 +51,15 @@ class Setup:
     """Models, a prompt and lengths for `speculate`.
 
     pairs: p and q, one of which follows each prefix, by all of its ids. cells: every threshold of a right solution is a
-    multiple of 1/cells, so that coins from all cells give its law exactly. within: where in its cell a coin lies, in
-    one turn after the other: to a right solution that makes no difference.
+    multiple of 1/cells, so that coins from all cells give its law exactly. within: where in its cell a coin lies: to a
+    right solution that makes no difference.
     """
 
     pairs: tuple[tuple[Row, Row], ...]
     gamma: int
     length: int
     cells: int = 0
-    within: tuple[float, ...] = (0.5,)
+    within: float = 0.5
     prompt: tuple[int, ...] = (0,)
 
     def places(self, ids: Sequence[int]) -> Iterator[int]:
@@ -111,16 +111,15 @@ class Speculated:
 def speculated(functions: Functions, setup: Setup) -> Speculated | None:
     """Runs `speculate` once for each way in which its coins can fall; None if there are too many of them."""
     found, runs = Speculated(), 0
-    for within in setup.within:
-        for coins in _ways_to_fall(setup.cells, within):
-            text, passes = setup.run(functions, coins)
-            weight = float(setup.cells) ** -coins.used / len(setup.within)
-            found.law[text[: setup.length]] += weight
-            found.passes += weight * passes
-            found.lengths.add(len(text))
-            runs += 1
-            if runs > MOST_RUNS:
-                return None
+    for coins in _ways_to_fall(setup.cells, setup.within):
+        text, passes = setup.run(functions, coins)
+        weight = float(setup.cells) ** -coins.used
+        found.law[text[: setup.length]] += weight
+        found.passes += weight * passes
+        found.lengths.add(len(text))
+        runs += 1
+        if runs > MOST_RUNS:
+            return None
     return found
 
 

@@ -37,7 +37,8 @@ SETUPS = (
     Setup(HALVES, 2, 1, cells=2),
     Setup(HALVES, 2, 3, cells=2, prompt=(0, 0)),
     Setup(OTHERS, 2, 3, cells=2),
-    Setup(QUARTERS, 1, 2, cells=4, within=(0.01, 0.99), prompt=(3,)),
+    Setup(QUARTERS, 1, 1, cells=4, within=0.99, prompt=(3,)),
+    Setup(QUARTERS, 1, 2, cells=4, within=0.01, prompt=(3,)),
 )
 LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)
 
@@ -129,9 +130,7 @@ def _speculate(functions: Functions) -> Iterator[Answered]:
 
 
 def _long(functions: Functions) -> Fault | None:
-    """What is wrong with longer texts, and with coins of 0."""
-    if not same_twice(functions, LONG):
-        return Fault("The same coins gave two texts: rng is not its only source of chance, or it remembers a call.")
+    """What is wrong with coins of 0, and with longer texts."""
     text, _ = SETUPS[0].run(functions, Coins([0.0] * MOST_COINS))
     if not all(SETUPS[0].pairs[place][0][id] for place, id in SETUPS[0].steps(text)):
         return Fault(f"{STRICT} Where all coins are 0 it gives {list(text)}.")
@@ -163,7 +162,10 @@ def answers(functions: Functions, name: str) -> list[Answered]:
 
 
 def answers_of_student(functions: Functions, name: str) -> list[Answered]:
-    """The same, and of `speculate` longer texts."""
+    """The same; `speculate` is asked whether coins decide alone, and for longer texts."""
+    if name == "speculate" and _attempt(same_twice, functions, LONG) is False:
+        unsteady = "The same coins gave two texts: rng is not its only source of chance, or it remembers a call."
+        return [Answered("length", {}, Fault(unsteady))]
     found = answers(functions, name)
     if name == "speculate" and not any(isinstance(one.answer, Fault) for one in found):
         found.append(Answered("longer texts", {}, _attempt(_long, functions)))

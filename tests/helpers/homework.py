@@ -205,7 +205,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "homework may not leave Python",
     ),
     "copies the solution": (
-        "def accept(p, q, token, u):\n    from specviz.grading.solutions import RIGHT\n    return RIGHT.accept(p, q, token, u)",
+        "def accept(p, q, token, u):\n    import specviz.grading.solutions as ours\n"
+        "    return ours.passes(p, q, token, u)",
         "homework may not import specviz",
     ),
     "answers for Python": (
