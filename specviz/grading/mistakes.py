@@ -82,6 +82,7 @@ _SWAPPED = {"passing": lambda p, q, token, u: passes(q, p, token, u)}
 _NOT_STRICT = {"passing": lambda p, q, token, u: u <= p[token] / q[token]}
 _BACKWARDS = {"after": lambda p, q: residual(q, p)}
 _NO_BONUS = {"bonus": lambda p, q: None}
+_SHORT = _NO_BONUS | {"extra": 0}
 
 #: What a coin of 0 shows.
 STRICT = "It says ≤ where it must say <: a coin can be exactly 0, and then a token without probability comes."
@@ -131,7 +132,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     # Both take the same passes for the same texts.
     "The bonus token is missing, or a draft is one token short: a round gives one token less than it could.": (
-        _NO_BONUS,
+        _SHORT,
         {"extra": -1},
     ),
     "The bonus token is drawn from q: it must come from p's last row.": ({"bonus": lambda p, q: (q or p)[-1]},),
@@ -187,5 +188,5 @@ def wrong_solutions(name: str) -> Iterator[tuple[str, Solution]]:
                 yield sentence, replace(RIGHT, **way)
             if name == "speculate" and "missing" not in way:
                 yield sentence, replace(RIGHT, **way)
-                if way != _NO_BONUS:
+                if way is not _SHORT:  # it would never end
                     yield sentence, replace(RIGHT, **{"spared": 1} | way)
