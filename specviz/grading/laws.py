@@ -110,16 +110,15 @@ class Speculated:
 
 def speculated(functions: Functions, setup: Setup) -> Speculated | None:
     """Runs `speculate` once for each way in which its coins can fall; None if there are too many of them."""
-    found, runs = Speculated(), 0
-    for coins in _ways_to_fall(setup.cells, setup.within):
+    found = Speculated()
+    for runs, coins in enumerate(_ways_to_fall(setup.cells, setup.within)):
+        if runs == MOST_RUNS:
+            return None
         text, passes = setup.run(functions, coins)
         weight = float(setup.cells) ** -coins.used
         found.law[text[: setup.length]] += weight
         found.passes += weight * passes
         found.lengths.add(len(text))
-        runs += 1
-        if runs > MOST_RUNS:
-            return None
     return found
 
 

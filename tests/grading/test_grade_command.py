@@ -5,7 +5,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from homework import ACCEPTS
+from homework.written import ACCEPTS
 
 from specviz.__main__ import main
 

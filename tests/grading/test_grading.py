@@ -3,7 +3,8 @@
 import pathlib
 
 import pytest
-from homework import HOSTILE, WRONG, right_files, wrong_files
+from homework.hostile import HOSTILE
+from homework.written import WRONG, right_files, wrong_files
 
 from specviz.grading import student
 from specviz.grading.child import FUNCTIONS
