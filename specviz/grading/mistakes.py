@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from specviz.grading.solutions import RIGHT, Row, Solution, draw, passes, residual, scaled
+from specviz.grading.solutions import RIGHT, Row, Solution, draw, passes, residual, same, scaled
 
 #: The temperatures that are tried on one side, as powers of its probabilities.
 POWERS = (2.0, 1 / 0.6, 1 / 0.7, 1.25, 1 / 0.9, 0.5, 1 / 1.5, 1 / 1.2)
@@ -69,6 +69,10 @@ def _warped(part: str) -> tuple[dict[str, Any], ...]:
         return lambda row: scaled([share**power for share in row], row)
 
     return tuple({part: by(power)} for power in POWERS)
+
+
+def _passing_after(warped_p: Callable[[Row], Row] = same, warped_q: Callable[[Row], Row] = same) -> Any:
+    return lambda p, q, token, u: passes(warped_p(p), warped_q(q), token, u)
 
 
 _DRAWS: tuple[dict[str, Any], ...] = (
@@ -141,7 +145,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
         {"bonus": lambda p, q: p[0]},
     ),
     "It goes on after a rejection: what was drafted after a rejected token must be thrown away.": tuple(
-        {"going_on": way} for way in ("count", "first", "in place", "in place, no bonus")
+        {"going_on": way} for way in ("count", "first", "last", "in place", "in place, no bonus")
     ),
     "It is off by one row: row i of p judges token i.": ({"judged": 1}, {"judged": 1, "replaced": 1}, {"judged": -1}),
     "After a rejection the residual is off by one row: it must be that of the rejected token.": ({"replaced": 1},),
@@ -163,6 +167,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     "A temperature is on one side only: p or q was sharpened or flattened, and the other was not.": (
         *_warped("warped_p"),
         *_warped("warped_q"),
+        *({"passing": _passing_after(**way)} for way in _warped("warped_p") + _warped("warped_q")),
     ),
     "Drafts are drawn at another temperature than the one at which q judges them.": _warped("drawn"),
     "The cache is not rewound: the text after a rejection follows a prefix that still has the rejected tokens.": (

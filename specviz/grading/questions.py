@@ -29,7 +29,7 @@ MIDDLE = _pairs(4, "211 121", "112 211", "022 211", "121 040", "211 211")
 LARGE = _pairs(20, "2468 8642", "1964 6275")
 
 #: Models for `speculate`.
-QUARTERS = _pairs(4, "1021 2110", "1111 2200", "2110 1012", "2200 4000")
+QUARTERS = _pairs(4, "1021 2110", "2101 1111", "2110 1012", "2200 4000")
 HALVES = _pairs(2, "101 110", "110 200", "011 020", "110 110")
 OTHERS = _pairs(2, "011 020", "011 011", "110 200", "101 200")
 SETUPS = (
@@ -37,7 +37,7 @@ SETUPS = (
     Setup(HALVES, 2, 1, cells=2),
     Setup(HALVES, 2, 3, cells=2, prompt=(0, 0)),
     Setup(OTHERS, 2, 3, cells=2),
-    Setup(QUARTERS, 1, 1, cells=4, within=0.99, prompt=(3,)),
+    Setup(QUARTERS, 1, 2, cells=4, within=0.99),
     Setup(QUARTERS, 1, 2, cells=4, within=0.01, prompt=(3,)),
 )
 LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)

@@ -105,9 +105,9 @@ class Solution:
         p, q = [*map(self.warped_p, p)], [*map(self.warped_q, q)]
         judging = [p[max(0, place + self.judged)] for place in range(len(tokens))]
         passed = [self.passing(*one) for one in zip(judging, q, tokens, us)]
-        first = [*passed, False].index(False)
-        accepted = sum(passed) if self.going_on else first
-        row = accepted if self.going_on == "count" else first
+        refused = [place for place, good in enumerate(passed) if not good] or [len(tokens)]
+        row = {"count": sum(passed), "last": refused[-1]}.get(self.going_on, refused[0])
+        accepted = sum(passed) if self.going_on == "first" else row
         source = self.after(p[row + self.replaced], q[row]) if row < len(tokens) else self.bonus(p, q)
         next_token = self.missing if source is None else self.drawing(source, self.coin(us, u_next, accepted))
         return accepted + self.counted, next_token
