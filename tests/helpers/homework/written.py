@@ -128,8 +128,6 @@ WRONG: tuple[tuple[str, str, str, str], ...] = (
     ("verify", "return i, ", "return i + 1, ", "verify is wrong in a way that has no name here"),
     ("verify", 'side="right"', 'side="left"', "It says ≤"),
     ("speculate", "residual(p[i], q[i])", "p[i]", "After a rejection the next token is drawn from p"),
-    ("speculate", "u < p[token] / q[token]", "u < q[token] / max(p[token], 1e-9)", "p and q are swapped"),
-    ("speculate", "draw(p[-1], u_next)", "draw(p[0], u_next)", "The bonus token is drawn from the wrong row"),
     ("speculate", "draw(q[-1], rng.random())", "int(q[-1].argmax())", "The drafts are greedy, but judged by a soft q"),
     ("speculate", "draw(q[-1], ", "draw(q[-1]**2 / (q[-1]**2).sum(), ", "Drafts are drawn at another temperature"),
     (
