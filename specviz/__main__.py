@@ -1,5 +1,6 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
-server, `compare-texts` of other engines, `serve` the page, write it as a `static` folder, `compile` a pair beforehand.
+server, `compare-texts` of other engines, `grade` homework, `serve` the page, write it as a `static` folder, `compile`
+a pair beforehand.
 """
 
 from __future__ import annotations
@@ -14,16 +15,29 @@ INTERRUPTION = signal.getsignal(signal.SIGINT)
 if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from specviz.commands import advise, bench, check, compare_texts, compile, metrics, output, run, serve, server, static
+from specviz.commands import (
+    advise,
+    bench,
+    check,
+    compare_texts,
+    compile,
+    grade,
+    metrics,
+    output,
+    run,
+    serve,
+    server,
+    static,
+)
 from specviz.records.errors import SpecvizError
 from specviz.views import terminal
 
 #: In the order of --help; a module's name is the command's.
-COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, serve, static, compile)
+COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, grade, serve, static, compile)
 
 #: By command, its arguments without a name.
 ARGUMENTS = {run: ("prompt",), metrics: ("metrics",), compare_texts: ("one", "other"), static: ("folder",)}
-ARGUMENTS |= {server: ("server",)}
+ARGUMENTS |= {server: ("server",), grade: ("homework",)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,10 +10,10 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 
 #: Each folder imports only from itself and from those before it.
-FOLDERS = ["records", "theory", "testing", "foreign", "rules", "passes", "parts", "models", "servers"]
+FOLDERS = ["records", "theory", "testing", "grading", "foreign", "rules", "passes", "parts", "models", "servers"]
 FOLDERS += ["drafters", "training", "decoding", "bench", "views", "ui", "commands"]
 #: Importing these never loads torch; only `ui` loads gradio.
-PLAIN = ["records", "theory", "testing", "foreign", "servers", "views", "commands"]
+PLAIN = ["records", "theory", "testing", "grading", "foreign", "servers", "views", "commands"]
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -15,7 +15,7 @@ from specviz.records.files import decoded, no_temporary_folder
 from specviz.views.terminal import harmless
 
 #: The options that name a file to write.
-FILES = ("json", "html")
+FILES = ("json", "html", "csv", "junit")
 
 
 def progress(line: str) -> None:
