@@ -1,7 +1,7 @@
 """Trained parts in GGUF: they draft what the published files draft that llama.cpp's own converter made them from.
 
 The files in data/gguf_parts were written by its convert_hf_to_gguf.py (build b11434, --outtype f32) from what `WRITTEN`
-writes for the target of these tests.
+writes for the target of these tests; that of the assistant with the tokenizer of `sentencepiece_tokenizer`.
 """
 
 import pathlib
@@ -11,10 +11,11 @@ from functools import partial
 import gguf
 import pytest
 import torch
+from assistant_files import FULL, SLIDING, assistant_config, assistant_weights, saved
 from block_checkpoints import LAYOUTS, write_block
 from eagle3_heads import write_eagle3
 from refusal import refused
-from tiny import save_pair
+from tiny import save_model, save_pair, tiny_model
 from transformers import PreTrainedModel
 
 import specviz
@@ -24,6 +25,21 @@ from specviz.records.settings import SamplingParams
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
 
+#: As Gemma 4's larger models have them: fewer keys and values in layers with full attention, for wider heads of which
+#: half turns with the positions.
+GEMMA = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "vocab_size": 296, "hidden_size_per_layer_input": 0}
+GEMMA["rope_parameters"] = {
+    SLIDING: {"rope_type": "default", "rope_theta": 5e3},
+    FULL: {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+}
+
+
+def write_assistant(folder: pathlib.Path, _: PreTrainedModel) -> pathlib.Path:
+    config = assistant_config(vocab=GEMMA["vocab_size"], ordered=False)
+    config["text_config"] |= GEMMA
+    return saved(folder, config, assistant_weights(config))
+
+
 #: By a file's name, what writes the published one.
 WRITTEN: dict[str, Callable[[pathlib.Path, PreTrainedModel], object]] = {
     "eagle3": partial(
@@ -32,6 +48,7 @@ WRITTEN: dict[str, Callable[[pathlib.Path, PreTrainedModel], object]] = {
     "dflash": partial(write_block, layout=LAYOUTS["DFlash z-lab, sliding both ways"]),
     "dflash2": partial(write_block, layout=LAYOUTS["DFlash2"]),
     "dspark": partial(write_block, layout=LAYOUTS["DSpark DeepSpec"]),
+    "gemma4-assistant": write_assistant,
 }
 
 
@@ -40,12 +57,20 @@ def target(tmp_path_factory) -> pathlib.Path:
     return save_pair(tmp_path_factory.mktemp("pair"), "llama", noise=0.15)[0]
 
 
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory) -> pathlib.Path:
+    settings = {"layers": 4, "layer_types": [SLIDING, FULL] * 2, "vocab": GEMMA["vocab_size"], "eos_token_id": None}
+    model = tiny_model("gemma4", **settings | {name: GEMMA[name] for name in GEMMA.keys() - {"vocab_size"}})
+    return save_model(tmp_path_factory.mktemp("gemma"), model)
+
+
 def loaded(target: pathlib.Path, *drafts: pathlib.Path) -> ModelPair:
     return specviz.load_pair(target, drafts, device="cpu", dtype="float32", passes="plain")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, tmp_path):
+def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, gemma, tmp_path):
+    target = gemma if name.startswith("gemma") else target
     WRITTEN[name](tmp_path, loaded(target).target)
     published, converted = loaded(target, tmp_path), loaded(target, DATA / f"{name}.gguf")
     ((drafter, part),) = converted.parts.items()
