@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from assistant_files import FULL, SLIDING, assistant_config, assistant_weights, saved
@@ -83,10 +84,13 @@ def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, gemma
         assert here.token_ids == there.token_ids and any(round_.drafted for round_ in here.rounds)
 
 
-def repacked(name: str, file: pathlib.Path, kind: str = "F32", **header: object) -> pathlib.Path:
+def repacked(
+    name: str, file: pathlib.Path, kind: str = "F32", others: dict[str, np.ndarray] | None = None, **header: object
+) -> pathlib.Path:
     """A copy of one of the files with its matrices in codes of this kind, where their rows allow it, and other values
-    in its header; None leaves one out."""
+    in its header; None leaves one out. others: tensors in the places of those there, codes if they are bytes."""
     reader, code = gguf.GGUFReader(DATA / f"{name}.gguf"), gguf.GGMLQuantizationType[kind]
+    block = gguf.GGML_QUANT_SIZES[code][0]
     writer = gguf.GGUFWriter(file, str(reader.get_field("general.architecture").contents()))
     changes = {key.replace("__", "."): value for key, value in header.items()}
     for key, field in reader.fields.items():
@@ -97,7 +101,10 @@ def repacked(name: str, file: pathlib.Path, kind: str = "F32", **header: object)
         if value is not None:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for tensor in reader.tensors:
-        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % 32 == 0 and kind != "F32"
+        if (other := (others or {}).get(tensor.name)) is not None:
+            writer.add_tensor(tensor.name, other, raw_dtype=code if other.dtype == np.uint8 else None)
+            continue
+        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % max(32, block) == 0 and kind != "F32"
         data = gguf.quants.quantize(tensor.data, code) if whole else tensor.data
         writer.add_tensor(tensor.name, data, raw_dtype=code if whole else tensor.tensor_type)
     writer.write_header_to_file()
@@ -122,9 +129,33 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
 
 
+#: By the kinds of codes that come in blocks of 256, how many bytes a block has, and where in it half-precision factors
+#: of all its weights are.
+BLOCKS = {"Q2_K": (84, 80), "Q3_K": (110, 108), "Q4_K": (144, 0), "Q5_K": (176, 0), "Q6_K": (210, 208)}
+BLOCKS |= {"IQ4_XS": (136, 0)}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path):
+    width, wide, (size, factors) = GgufPart(DATA / "eagle3.gguf").settings["hidden_size"], 512, BLOCKS[kind]
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (width, wide // 256, size), np.uint8)
+    two = 4 if kind in ("Q2_K", "Q4_K", "Q5_K") else 2
+    blocks[..., factors : factors + two] = np.full(two // 2, 2e-4, np.float16).view(np.uint8)
+    codes, plain = blocks.reshape(width, -1), generator.normal(size=(wide, width)).astype(np.float32)
+    others = {"blk.0.ffn_down.weight": codes} | {f"blk.0.ffn_{name}.weight": plain for name in ("gate", "up")}
+    file = repacked("eagle3", tmp_path / "part.gguf", kind, others, eagle3__feed_forward_length=wide)
+    weight = loaded(target, file).parts["eagle"].layers[0].mlp.down_proj.weight
+    unpacked = gguf.quants.dequantize(codes, gguf.GGMLQuantizationType[kind])
+    torch.testing.assert_close(weight, torch.from_numpy(unpacked), rtol=0, atol=0)
+    assert unpacked.shape == (width, wide) and 0.001 < unpacked.std() < 1
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"gemma4-assistant__rope__dimension_count_swa": 6}, "scales its positions"),
+        ({"gemma4-assistant__rope__scaling__type": "linear"}, "scales its positions"),
         ({"eagle3__rope__scaling__type": "yarn"}, "scales its positions"),
         ({"eagle3__target_layers": None}, "made for another target"),
         ({"eagle3__target_hidden_size": 64}, "made for another target"),
@@ -132,8 +163,9 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
     ],
 )
 def test_a_part_that_does_not_fit_or_would_draft_otherwise_is_refused(changes, sentence, target, tmp_path):
+    name = next(iter(changes)).partition("__")[0]
     with refused("draft", sentence):
-        loaded(target, repacked("eagle3", tmp_path / "part.gguf", **changes))
+        loaded(target, repacked(name, tmp_path / "part.gguf", **changes))
 
 
 def test_codes_that_cannot_be_unpacked_are_not_called_damaged(target, monkeypatch):
