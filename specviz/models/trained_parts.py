@@ -119,11 +119,6 @@ def _kind(files: PartFiles) -> str | None:
             "this target, or a draft model.",
             method=form.name,
         )
-    if files.settings.get("quantization_config"):
-        raise files.complaint(
-            "The {method} part in {folder} is quantised, which is not supported: name the part that it was made from.",
-            method=form.name,
-        )
     return form.drafter
 
 
