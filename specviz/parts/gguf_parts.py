@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers.integrations.gguf import read_gguf_metadata
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
@@ -107,15 +108,32 @@ class GgufPart:
     """A GGUF file with a trained part. Raises whatever the package `gguf` does for a damaged one."""
 
     def __init__(self, file: pathlib.Path):
+        self.file = file
+        self.header, self.names = read_gguf_metadata(str(file))  # of lists of strings, how many there are
+        self.kind = str(self._of_header("general.architecture"))
+
+    @functools.cached_property
+    def reader(self) -> GGUFReader:
+        """Of its tensors. It takes a second for every 20,000 tokens in the header, which models need not wait for."""
         import gguf
 
-        self.reader: GGUFReader = gguf.GGUFReader(file)
-        self.kind = str(self._of_header("general.architecture"))
+        return gguf.GGUFReader(self.file)
 
     @property
     def is_part(self) -> bool:
         """False for a model."""
         return self.kind in _ONLY_IN
+
+    @property
+    def modules(self) -> int:
+        """How many multi-token-prediction modules it holds, as the layers after a model's own."""
+        return 0 if self.is_part else self._setting("nextn_predict_layers") or 0
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it holds more than such modules."""
+        layers = filter(None, (re.match(r"blk\.(\d+)\.", name) for name in self.names))
+        return not self.modules or any(int(layer[1]) < self._setting("block_count") - self.modules for layer in layers)
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
@@ -242,15 +260,13 @@ class GgufPart:
 
     def _vocab_size(self) -> int | None:
         """The target's: of the embeddings, or of the tokens that the file lists."""
-        tokens = self.reader.get_field("tokenizer.ggml.tokens")
-        return self._rows("token_embd") or self._setting("vocab_size") or (len(tokens.data) if tokens else None)
+        return self._rows("token_embd") or self._setting("vocab_size") or self._of_header("tokenizer.ggml.tokens")
 
     def _setting(self, key: str) -> Any:
         return self._of_header(f"{self.kind}.{key}")
 
     def _of_header(self, key: str) -> Any:
-        field = self.reader.get_field(key)
-        return None if field is None else field.contents()
+        return self.header.get(key)
 
 
 def _kinds(slides: list[bool]) -> list[str]:

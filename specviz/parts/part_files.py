@@ -93,6 +93,8 @@ class PartFiles:
         try:
             with self._explaining(self.folder):
                 packed = GgufPart(self.folder)
+                if not packed.has_model:
+                    return replace(self, settings={"model_type": "nextn"})
                 if not packed.is_part:
                     return self
                 settings, shapes = packed.settings, packed.shapes

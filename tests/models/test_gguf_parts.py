@@ -17,6 +17,7 @@ from block_checkpoints import LAYOUTS, write_block
 from eagle3_heads import write_eagle3
 from refusal import refused
 from tiny import save_model, save_pair, tiny_model
+from tiny_gguf import write_modules
 from transformers import PreTrainedModel
 
 import specviz
@@ -166,6 +167,12 @@ def test_a_part_that_does_not_fit_or_would_draft_otherwise_is_refused(changes, s
     name = next(iter(changes)).partition("__")[0]
     with refused("draft", sentence):
         loaded(target, repacked(name, tmp_path / "part.gguf", **changes))
+
+
+def test_modules_without_their_target_are_refused_by_what_they_are(target, tmp_path):
+    file = write_modules(tmp_path / "mtp.gguf")
+    with refused("draft", "modules that were taken out of a checkpoint: name that checkpoint as the target"):
+        loaded(target, file)
 
 
 def test_codes_that_cannot_be_unpacked_are_not_called_damaged(target, monkeypatch):
