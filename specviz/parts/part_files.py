@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specviz.parts.coded_weights import CodedWeights
+from specviz.parts.coded_weights import CodedWeights, UnknownCodes
 from specviz.parts.gguf_parts import GgufPart, is_gguf, reader_is_missing
 from specviz.records.errors import SpecvizError, first_line, quoted
 
@@ -75,15 +75,13 @@ class PartFiles:
 
     def _decoded(self) -> PartFiles:
         """The same files; if some of their weights are codes, unpacked when they are read."""
-        coded = CodedWeights(self)
-        if (flaw := coded.unknown) is not None:
-            return replace(self, flaw=flaw)
-        if not coded.stored:
-            return self
+        coded = CodedWeights(self.shapes, self.settings, self.tensor)
         try:
-            return replace(self, shapes=coded.shapes, packed=coded)
+            with self._explaining(self.folder):
+                shapes = coded.shapes
         except SpecvizError as error:
             return replace(self, flaw=error.at("draft"))
+        return replace(self, shapes=shapes, packed=coded) if coded.stored else self
 
     def _unpacked(self) -> PartFiles:
         """What the GGUF file holds; nothing if that is a model."""
@@ -214,6 +212,12 @@ class PartFiles:
         except Exception as error:
             # Damaged pickles fail in any way; of torch's message only the reason is wanted.
             facts = {"file": file.name, "reason": first_line(error.__context__ or error)}
+            if isinstance(error, UnknownCodes):
+                raise self.complaint(
+                    "The part in {folder} is quantised in a way that is not unpacked here ({tensor}): name the part "
+                    "that it was made from.",
+                    tensor=str(error),
+                ) from error
             if isinstance(error, NotImplementedError):
                 raise self.complaint(
                     "{file} has weights in codes that the package gguf cannot unpack: name the file in another "

@@ -98,6 +98,10 @@ REFUSED = {
     "bitsandbytes": ({"weight": CODED["int-quantized"]["weight"], "SCB": torch.ones(48)}, "not unpacked here .*SCB"),
     "no scales": ({"weight": FP8["weight"]}, "numbers of the type float8_e4m3fn"),
     "scales alone": ({"weight_scale": FP8["weight_scale"]}, "has the shape"),
+    "a global scale alone": (
+        {name: _NVFP4[name] for name in ("weight_packed", "weight_global_scale")},
+        "not unpacked here",
+    ),
     "scales of plain weights": ({"weight": FP8["unpacked"], "weight_scale": FP8["weight_scale"]}, "not unpacked here"),
     "blocks of unknown size": (
         {"weight": FP8["weight"], "weight_scale": CODED["float-quantized, blocks"]["weight_scale"]},
