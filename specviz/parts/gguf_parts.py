@@ -105,12 +105,12 @@ def is_gguf(file: pathlib.Path) -> bool:
 
 
 class GgufPart:
-    """A GGUF file with a trained part. Raises whatever the package `gguf` does for a damaged one."""
+    """A GGUF file, perhaps with a trained part. Raises whatever its readers do for a damaged one."""
 
     def __init__(self, file: pathlib.Path):
         self.file = file
         self.header, self.names = read_gguf_metadata(str(file))  # of lists of strings, how many there are
-        self.kind = str(self._of_header("general.architecture"))
+        self.kind = str(self.header.get("general.architecture"))
 
     @functools.cached_property
     def reader(self) -> GGUFReader:
@@ -172,7 +172,7 @@ class GgufPart:
         """Of a block drafter, what is not called otherwise alone."""
         layers = self._setting("target_layers") or []
         settings: dict[str, Any] = {"target_layer_ids": [layer - 1 for layer in layers]}
-        settings["mask_token_id"] = self._of_header("tokenizer.ggml.mask_token_id")
+        settings["mask_token_id"] = self.header.get("tokenizer.ggml.mask_token_id")
         settings["is_causal"] = bool(self._setting("attention.causal"))
         if window := self._setting("attention.sliding_window"):
             slides = self._setting("attention.sliding_window_pattern")
@@ -260,13 +260,10 @@ class GgufPart:
 
     def _vocab_size(self) -> int | None:
         """The target's: of the embeddings, or of the tokens that the file lists."""
-        return self._rows("token_embd") or self._setting("vocab_size") or self._of_header("tokenizer.ggml.tokens")
+        return self._rows("token_embd") or self._setting("vocab_size") or self.header.get("tokenizer.ggml.tokens")
 
     def _setting(self, key: str) -> Any:
-        return self._of_header(f"{self.kind}.{key}")
-
-    def _of_header(self, key: str) -> Any:
-        return self.header.get(key)
+        return self.header.get(f"{self.kind}.{key}")
 
 
 def _kinds(slides: list[bool]) -> list[str]:
