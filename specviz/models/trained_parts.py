@@ -16,6 +16,7 @@ from specviz.models.refusals import Named, explaining, quantisation_of, refusing
 from specviz.models.sources import fetched_file, in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import FORMATS, recognise
+from specviz.parts.gguf_parts import GgufPart, is_gguf
 from specviz.parts.mtp import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.reading import TrainedPart
@@ -121,11 +122,6 @@ def _kind(files: PartFiles) -> str | None:
             "this target, or a draft model.",
             method=form.name,
         )
-    if files.settings.get("quantization_config"):
-        raise files.complaint(
-            "The {method} part in {folder} is quantised, which is not supported: name the part that it was made from.",
-            method=form.name,
-        )
     return form.drafter
 
 
@@ -215,9 +211,16 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     folder = files_of(target) if count or undescribed else None
     if folder is None:
         return None
+    if is_gguf(folder) and GgufPart(folder).modules:
+        raise SpecvizError(
+            "The MTP modules of {name} are not read from a GGUF file: name the model in transformers' format.",
+            "drafter",
+            name=folder.name,
+        )
     names = stored_dtypes(target).keys()
     if undescribed and (missing := sorted(_ONE_MODULE - names)):
-        if len(missing) < len(_ONE_MODULE):
+        # Qwen3.8-Flash-Next's module has two projections in the place of one.
+        if len(missing) < len(_ONE_MODULE) and not any(name.startswith("mtp.fc_") for name in names):
             raise SpecvizError(
                 "The MTP modules of {name} lack {tensor}: a shard of the checkpoint is damaged or missing. Copy it "
                 "again.",

@@ -1,6 +1,6 @@
 """Trained parts that draft from the target's hidden states, in the formats in which they are published.
 
-part_files: the files in a folder, gguf_parts: those in GGUF
+part_files: the files in a folder; gguf_parts: those in GGUF; coded_weights: weights in codes of few bits
 formats: what they are, by the names and shapes of their tensors
 reading: how parts draft: rows from passes that the host makes, or a GPU; servers: what servers call them
 published: what parts in files share; head_passes: a head as a model that passes serve

@@ -1,8 +1,8 @@
 """Trained parts in GGUF files, as llama.cpp's converter writes them, read as the published files they were made from.
 
 A table gives each tensor and each setting the name that it has there; from then on they are read like any other part
-of that format. Codes of few bits are unpacked by the package `gguf`. Sources: conversion/llama.py and qwen.py of
-llama.cpp (build b11434) write them, src/models/eagle3.cpp and dflash.cpp read them.
+of that format. Codes of few bits are unpacked by the package `gguf`. Sources: conversion/llama.py, qwen.py and
+gemma.py of llama.cpp (build b11434) write them, src/models/eagle3.cpp, dflash.cpp and gemma4-assistant.cpp read them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers.integrations.gguf import read_gguf_metadata
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
@@ -45,10 +46,25 @@ _ONLY_IN = {
         "selector_successor": "candidate_selector.successor_codebook",
         "selector_hidden": "candidate_selector.hidden_projection",
     },
+    "gemma4-assistant": {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+        "attn_q_norm": "self_attn.q_norm",
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+        "layer_output_scale": "layer_scalar",
+        "nextn.pre_projection": "pre_projection",
+        "nextn.post_projection": "post_projection",
+    },
 }
 
 #: What is no layer's weight in a published file has no ``.weight`` there.
-_BARE = ("base_kernel", "_codebook")
+_BARE = ("base_kernel", "_codebook", "layer_scalar")
+
+#: In a Gemma 4 assistant's file, what is a setting in the published one, and what llama.cpp does not draft with: the
+#: groups of tokens, which its converter leaves out.
+_NO_WEIGHTS = ("rope_freqs.weight", "masked_embd_centroids.weight", "masked_embd_ordering")
 
 #: Settings of the layers, by what a header calls them after its architecture.
 _SIZES = {
@@ -76,6 +92,7 @@ _FURTHER = {
         "final_logit_softcapping": "final_logit_softcapping",
         **{name: name for name in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")},
     },
+    "gemma4-assistant": {"attention.sliding_window": "sliding_window"},
 }
 
 
@@ -88,23 +105,42 @@ def is_gguf(file: pathlib.Path) -> bool:
 
 
 class GgufPart:
-    """A GGUF file with a trained part. Raises whatever the package `gguf` does for a damaged one."""
+    """A GGUF file, perhaps with a trained part. Raises whatever its readers do for a damaged one."""
 
     def __init__(self, file: pathlib.Path):
+        self.file = file
+        self.header, self.names = read_gguf_metadata(str(file))  # of lists of strings, how many there are
+        self.kind = str(self.header.get("general.architecture"))
+
+    @functools.cached_property
+    def reader(self) -> GGUFReader:
+        """Of its tensors. It takes a second for every 20,000 tokens in the header, which models need not wait for."""
         import gguf
 
-        self.reader: GGUFReader = gguf.GGUFReader(file)
-        self.kind = str(self._of_header("general.architecture"))
+        return gguf.GGUFReader(self.file)
 
     @property
     def is_part(self) -> bool:
         """False for a model."""
         return self.kind in _ONLY_IN
 
+    @property
+    def modules(self) -> int:
+        """How many multi-token-prediction modules it holds, as the layers after a model's own."""
+        return 0 if self.is_part else self._setting("nextn_predict_layers") or 0
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it holds more than such modules."""
+        layers = filter(None, (re.match(r"blk\.(\d+)\.", name) for name in self.names))
+        return not self.modules or any(int(layer[1]) < self._setting("block_count") - self.modules for layer in layers)
+
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """As in the config.json that it was made from."""
         settings = {name: self._setting(key) for key, name in (_SIZES | _FURTHER[self.kind]).items()}
+        if self.kind == "gemma4-assistant":
+            return self._assistant_settings(settings)
         settings |= {"architectures": [self._class()], "vocab_size": self._vocab_size(), "attention_bias": False}
         settings["rope_parameters"] = {"rope_type": "default", "rope_theta": settings.pop("rope_theta")}
         if self.kind == "eagle3":
@@ -127,24 +163,63 @@ class GgufPart:
         scaled = self._setting("rope.scaling.type") not in (None, "none") or any(
             "rope_f" in name for name in self.tensors
         )
+        if self.kind == "gemma4-assistant":
+            sliding = (self._setting(f"{name}_swa") for name in ("rope.dimension_count", "attention.key_length"))
+            scaled = scaled or len(set(sliding)) > 1 or self._turning_share is None
         return scaled or (turned or size) != size
 
     def _block_settings(self) -> dict[str, Any]:
         """Of a block drafter, what is not called otherwise alone."""
         layers = self._setting("target_layers") or []
         settings: dict[str, Any] = {"target_layer_ids": [layer - 1 for layer in layers]}
-        settings["mask_token_id"] = self._of_header("tokenizer.ggml.mask_token_id")
+        settings["mask_token_id"] = self.header.get("tokenizer.ggml.mask_token_id")
         settings["is_causal"] = bool(self._setting("attention.causal"))
         if window := self._setting("attention.sliding_window"):
             slides = self._setting("attention.sliding_window_pattern")
             settings["sliding_window"] = window
-            settings["layer_types"] = [f"{'sliding' if slide else 'full'}_attention" for slide in slides]
+            settings["layer_types"] = _kinds(slides)
         return settings
+
+    def _assistant_settings(self, text: dict[str, Any]) -> dict[str, Any]:
+        """Of a Gemma 4 assistant, from those of its layers."""
+        slides, every = self._setting("attention.sliding_window_pattern"), range(text["num_hidden_layers"])
+        kv_heads = text.pop("num_key_value_heads")
+        of_layer = kv_heads if isinstance(kv_heads, list) else [kv_heads for _ in every]
+        # Layers with full attention have wider heads, of which a share turns with the positions.
+        wide, sliding_theta = text["head_dim"], self._setting("rope.freq_base_swa")
+        text["per_layer_config"] = {
+            layer: {"num_key_value_heads": of_layer[layer]} | ({} if slides[layer] else {"head_dim": wide})
+            for layer in every
+        }
+        text["head_dim"] = self._setting("attention.key_length_swa")
+        text["rope_parameters"] = {
+            "sliding_attention": {"rope_type": "default", "rope_theta": sliding_theta},
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": text.pop("rope_theta"),
+                "partial_rotary_factor": self._turning_share,
+            },
+        }
+        text |= {"model_type": "gemma4_text", "layer_types": _kinds(slides), "vocab_size": self._vocab_size()}
+        text |= dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0)
+        labels = {"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant"}
+        return labels | {"backbone_hidden_size": self._setting("embedding_length_out"), "text_config": text}
+
+    @property
+    def _turning_share(self) -> float | None:
+        """How many pairs of rows of a wide head turn with the positions, as a share: those whose frequency is divided
+        by 1, and not by so much that nothing is left of it. None if there are others."""
+        factors = next((stored.data for stored in self.reader.tensors if stored.name == _NO_WEIGHTS[0]), None)
+        if factors is None:
+            return None
+        turning = int((factors == 1).sum())
+        return turning / len(factors) if (factors[turning:] >= 1e30).all() else None
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, ReaderTensor]:
         """What is stored, by its published name."""
-        return {self._name_of(tensor.name): tensor for tensor in self.reader.tensors}
+        ignored = _NO_WEIGHTS if self.kind == "gemma4-assistant" else ()
+        return {self._name_of(tensor.name): tensor for tensor in self.reader.tensors if tensor.name not in ignored}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -177,22 +252,23 @@ class GgufPart:
         name = (_WHOLE | _LAYER | _ONLY_IN[self.kind]).get(own)
         if name is None:
             return stored
-        return f"{f'layers.{layer}.' if layer else ''}{name}{'' if name.endswith(_BARE) else kind}"
+        layers = "model.layers" if self.kind == "gemma4-assistant" else "layers"
+        return f"{f'{layers}.{layer}.' if layer else ''}{name}{'' if name.endswith(_BARE) else kind}"
 
     def _rows(self, name: str) -> int | None:
         return next((int(tensor.shape[1]) for tensor in self.reader.tensors if tensor.name == f"{name}.weight"), None)
 
     def _vocab_size(self) -> int | None:
         """The target's: of the embeddings, or of the tokens that the file lists."""
-        tokens = self.reader.get_field("tokenizer.ggml.tokens")
-        return self._rows("token_embd") or self._setting("vocab_size") or (len(tokens.data) if tokens else None)
+        return self._rows("token_embd") or self._setting("vocab_size") or self.header.get("tokenizer.ggml.tokens")
 
     def _setting(self, key: str) -> Any:
-        return self._of_header(f"{self.kind}.{key}")
+        return self.header.get(f"{self.kind}.{key}")
 
-    def _of_header(self, key: str) -> Any:
-        field = self.reader.get_field(key)
-        return None if field is None else field.contents()
+
+def _kinds(slides: list[bool]) -> list[str]:
+    """Of layers that attend to a window, or to everything."""
+    return [f"{'sliding' if slide else 'full'}_attention" for slide in slides]
 
 
 def reader_is_missing() -> bool:

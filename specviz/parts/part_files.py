@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from specviz.parts.coded_weights import CodedWeights, UnknownCodes
 from specviz.parts.gguf_parts import GgufPart, is_gguf, reader_is_missing
 from specviz.records.errors import SpecvizError, first_line, quoted
 
@@ -55,7 +56,7 @@ class PartFiles:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors in the files, by their names
     flaw: SpecvizError | None = None  # why one of the files cannot be read; it has no shapes then
     names: Mapping[str, str] | None = None  # those in the files, by the names of `shapes`; None: the same
-    packed: GgufPart | None = None  # of a GGUF file
+    packed: GgufPart | CodedWeights | None = None  # of a GGUF file, or of files with codes: what unpacks them
 
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
@@ -69,7 +70,18 @@ class PartFiles:
                 shapes |= files._shapes_in(file)
             except SpecvizError as error:
                 flaw = error.at("draft")  # without the frames that hold on to it
-        return replace(files, shapes=shapes, flaw=flaw)
+        files = replace(files, shapes=shapes, flaw=flaw)
+        return files if flaw is not None else files._decoded()
+
+    def _decoded(self) -> PartFiles:
+        """The same files; if some of their weights are codes, unpacked when they are read."""
+        coded = CodedWeights(self.shapes, self.settings, self.tensor)
+        try:
+            with self._explaining(self.folder):
+                shapes = coded.shapes
+        except SpecvizError as error:
+            return replace(self, flaw=error.at("draft"))
+        return replace(self, shapes=shapes, packed=coded) if coded.stored else self
 
     def _unpacked(self) -> PartFiles:
         """What the GGUF file holds; nothing if that is a model."""
@@ -79,6 +91,8 @@ class PartFiles:
         try:
             with self._explaining(self.folder):
                 packed = GgufPart(self.folder)
+                if not packed.has_model:
+                    return replace(self, settings={"model_type": "nextn"})
                 if not packed.is_part:
                     return self
                 settings, shapes = packed.settings, packed.shapes
@@ -139,7 +153,7 @@ class PartFiles:
         if self.packed is not None:
             with self._explaining(self.folder):
                 tensors |= {name: self.packed.tensor(name) for name in self.packed.shapes}
-        for file in self._weights():
+        for file in self._weights() if self.packed is None else ():
             with self._explaining(file):
                 if file.suffix == ".safetensors":
                     with safe_open(file, "pt") as opened:
@@ -147,7 +161,7 @@ class PartFiles:
                 else:
                     tensors |= _tensors_of(torch.load(file, map_location="cpu", weights_only=True))
         for name, tensor in tensors.items():
-            # torch cannot tell of numbers in 8 bits; where they are meant, further tensors scale them.
+            # torch cannot tell of numbers in 8 bits, which no part has once it is unpacked.
             wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
             if wide and not tensor.isfinite().all():
                 raise self.complaint("The weights in {folder} contain NaN or infinite values ({tensor}).", tensor=name)
@@ -193,9 +207,17 @@ class PartFiles:
         """Turns the libraries' errors over a file into a sentence."""
         try:
             yield
+        except SpecvizError:
+            raise
         except Exception as error:
             # Damaged pickles fail in any way; of torch's message only the reason is wanted.
             facts = {"file": file.name, "reason": first_line(error.__context__ or error)}
+            if isinstance(error, UnknownCodes):
+                raise self.complaint(
+                    "The part in {folder} is quantised in a way that is not unpacked here ({tensor}): name the part "
+                    "that it was made from.",
+                    tensor=str(error),
+                ) from error
             if isinstance(error, NotImplementedError):
                 raise self.complaint(
                     "{file} has weights in codes that the package gguf cannot unpack: name the file in another "

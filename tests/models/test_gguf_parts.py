@@ -1,7 +1,7 @@
 """Trained parts in GGUF: they draft what the published files draft that llama.cpp's own converter made them from.
 
 The files in data/gguf_parts were written by its convert_hf_to_gguf.py (build b11434, --outtype f32) from what `WRITTEN`
-writes for the target of these tests.
+writes for the target of these tests; that of the assistant with the tokenizer of `sentencepiece_tokenizer`.
 """
 
 import pathlib
@@ -9,12 +9,15 @@ from collections.abc import Callable
 from functools import partial
 
 import gguf
+import numpy as np
 import pytest
 import torch
+from assistant_files import FULL, SLIDING, assistant_config, assistant_weights, saved
 from block_checkpoints import LAYOUTS, write_block
 from eagle3_heads import write_eagle3
 from refusal import refused
-from tiny import save_pair
+from tiny import save_model, save_pair, tiny_model
+from tiny_gguf import write_modules
 from transformers import PreTrainedModel
 
 import specviz
@@ -24,6 +27,21 @@ from specviz.records.settings import SamplingParams
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
 
+#: As Gemma 4's larger models have them: fewer keys and values in layers with full attention, for wider heads of which
+#: half turns with the positions.
+GEMMA = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "vocab_size": 296, "hidden_size_per_layer_input": 0}
+GEMMA["rope_parameters"] = {
+    SLIDING: {"rope_type": "default", "rope_theta": 5e3},
+    FULL: {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+}
+
+
+def write_assistant(folder: pathlib.Path, _: PreTrainedModel) -> pathlib.Path:
+    config = assistant_config(vocab=GEMMA["vocab_size"], ordered=False)
+    config["text_config"] |= GEMMA
+    return saved(folder, config, assistant_weights(config))
+
+
 #: By a file's name, what writes the published one.
 WRITTEN: dict[str, Callable[[pathlib.Path, PreTrainedModel], object]] = {
     "eagle3": partial(
@@ -32,6 +50,7 @@ WRITTEN: dict[str, Callable[[pathlib.Path, PreTrainedModel], object]] = {
     "dflash": partial(write_block, layout=LAYOUTS["DFlash z-lab, sliding both ways"]),
     "dflash2": partial(write_block, layout=LAYOUTS["DFlash2"]),
     "dspark": partial(write_block, layout=LAYOUTS["DSpark DeepSpec"]),
+    "gemma4-assistant": write_assistant,
 }
 
 
@@ -40,12 +59,20 @@ def target(tmp_path_factory) -> pathlib.Path:
     return save_pair(tmp_path_factory.mktemp("pair"), "llama", noise=0.15)[0]
 
 
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory) -> pathlib.Path:
+    settings = {"layers": 4, "layer_types": [SLIDING, FULL] * 2, "vocab": GEMMA["vocab_size"], "eos_token_id": None}
+    model = tiny_model("gemma4", **settings | {name: GEMMA[name] for name in GEMMA.keys() - {"vocab_size"}})
+    return save_model(tmp_path_factory.mktemp("gemma"), model)
+
+
 def loaded(target: pathlib.Path, *drafts: pathlib.Path) -> ModelPair:
     return specviz.load_pair(target, drafts, device="cpu", dtype="float32", passes="plain")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, tmp_path):
+def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, gemma, tmp_path):
+    target = gemma if name.startswith("gemma") else target
     WRITTEN[name](tmp_path, loaded(target).target)
     published, converted = loaded(target, tmp_path), loaded(target, DATA / f"{name}.gguf")
     ((drafter, part),) = converted.parts.items()
@@ -58,10 +85,13 @@ def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, tmp_p
         assert here.token_ids == there.token_ids and any(round_.drafted for round_ in here.rounds)
 
 
-def repacked(name: str, file: pathlib.Path, kind: str = "F32", **header: object) -> pathlib.Path:
+def repacked(
+    name: str, file: pathlib.Path, kind: str = "F32", others: dict[str, np.ndarray] | None = None, **header: object
+) -> pathlib.Path:
     """A copy of one of the files with its matrices in codes of this kind, where their rows allow it, and other values
-    in its header; None leaves one out."""
+    in its header; None leaves one out. others: tensors in the places of those there, codes if they are bytes."""
     reader, code = gguf.GGUFReader(DATA / f"{name}.gguf"), gguf.GGMLQuantizationType[kind]
+    block = gguf.GGML_QUANT_SIZES[code][0]
     writer = gguf.GGUFWriter(file, str(reader.get_field("general.architecture").contents()))
     changes = {key.replace("__", "."): value for key, value in header.items()}
     for key, field in reader.fields.items():
@@ -72,7 +102,10 @@ def repacked(name: str, file: pathlib.Path, kind: str = "F32", **header: object)
         if value is not None:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for tensor in reader.tensors:
-        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % 32 == 0 and kind != "F32"
+        if (other := (others or {}).get(tensor.name)) is not None:
+            writer.add_tensor(tensor.name, other, raw_dtype=code if other.dtype == np.uint8 else None)
+            continue
+        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % max(32, block) == 0 and kind != "F32"
         data = gguf.quants.quantize(tensor.data, code) if whole else tensor.data
         writer.add_tensor(tensor.name, data, raw_dtype=code if whole else tensor.tensor_type)
     writer.write_header_to_file()
@@ -97,9 +130,33 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
 
 
+#: By the kinds of codes that come in blocks of 256, how many bytes a block has, and where in it half-precision factors
+#: of all its weights are.
+BLOCKS = {"Q2_K": (84, 80), "Q3_K": (110, 108), "Q4_K": (144, 0), "Q5_K": (176, 0), "Q6_K": (210, 208)}
+BLOCKS |= {"IQ4_XS": (136, 0)}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path):
+    width, wide, (size, factors) = GgufPart(DATA / "eagle3.gguf").settings["hidden_size"], 512, BLOCKS[kind]
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (width, wide // 256, size), np.uint8)
+    two = 4 if kind in ("Q2_K", "Q4_K", "Q5_K") else 2
+    blocks[..., factors : factors + two] = np.full(two // 2, 2e-4, np.float16).view(np.uint8)
+    codes, plain = blocks.reshape(width, -1), generator.normal(size=(wide, width)).astype(np.float32)
+    others = {"blk.0.ffn_down.weight": codes} | {f"blk.0.ffn_{name}.weight": plain for name in ("gate", "up")}
+    file = repacked("eagle3", tmp_path / "part.gguf", kind, others, eagle3__feed_forward_length=wide)
+    weight = loaded(target, file).parts["eagle"].layers[0].mlp.down_proj.weight
+    unpacked = gguf.quants.dequantize(codes, gguf.GGMLQuantizationType[kind])
+    torch.testing.assert_close(weight, torch.from_numpy(unpacked), rtol=0, atol=0)
+    assert unpacked.shape == (width, wide) and 0.001 < unpacked.std() < 1
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"gemma4-assistant__rope__dimension_count_swa": 6}, "scales its positions"),
+        ({"gemma4-assistant__rope__scaling__type": "linear"}, "scales its positions"),
         ({"eagle3__rope__scaling__type": "yarn"}, "scales its positions"),
         ({"eagle3__target_layers": None}, "made for another target"),
         ({"eagle3__target_hidden_size": 64}, "made for another target"),
@@ -107,8 +164,15 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
     ],
 )
 def test_a_part_that_does_not_fit_or_would_draft_otherwise_is_refused(changes, sentence, target, tmp_path):
+    name = next(iter(changes)).partition("__")[0]
     with refused("draft", sentence):
-        loaded(target, repacked("eagle3", tmp_path / "part.gguf", **changes))
+        loaded(target, repacked(name, tmp_path / "part.gguf", **changes))
+
+
+def test_modules_without_their_target_are_refused_by_what_they_are(target, tmp_path):
+    file = write_modules(tmp_path / "mtp.gguf")
+    with refused("draft", "modules that were taken out of a checkpoint: name that checkpoint as the target"):
+        loaded(target, file)
 
 
 def test_codes_that_cannot_be_unpacked_are_not_called_damaged(target, monkeypatch):

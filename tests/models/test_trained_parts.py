@@ -84,7 +84,7 @@ REFUSED = [
     ("DSpark on Gemma's layers", {"architectures": ["Gemma4DSparkModel"]}, None),
     ("DSpark in its target", {"model_type": "deepseek_v4", "dspark_target_layer_ids": [1]}, None),
     ("taken out of a checkpoint", {"model_type": "qwen3_next"}, "mtp.fc.weight"),
-    ("is quantised", {"dflash_config": {}, "quantization_config": {"quant_method": "fp8"}}, None),
+    ("is quantised in a way that is not unpacked", {"dflash_config": {}}, "layers.0.self_attn.q_proj.qweight"),
     ("that an earlier version trained", {"kind": "eagle"}, None),
 ]
 

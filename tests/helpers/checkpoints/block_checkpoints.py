@@ -72,11 +72,14 @@ def _z_lab(own: dict[str, Any] | None = None, **more: Any) -> Callable[[dict[str
     return settings
 
 
+_SPECULATORS = {"dflash": "DFlashSpeculator", "dflash2": "DFlash2DraftModel", "dspark": "DSparkSpeculator"}
+
+
 def _speculators(kind: str, block: int, types: list[str], **more: Any) -> Callable[..., dict[str, Any]]:
     def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
         inner = sizes | {"layer_types": types, "sliding_window": WINDOW, "use_sliding_window": True}
         return {
-            "architectures": ["DSparkSpeculator" if kind == "dspark" else "DFlashSpeculator"],
+            "architectures": [_SPECULATORS[kind]],
             "speculators_model_type": kind,
             "speculators_version": "0.6.0",
             "speculators_config": {"algorithm": kind, "default_proposal_method": "greedy"},
@@ -204,7 +207,7 @@ DSPARK = {
 
 _DOMINO = {"projector_type": "domino", "emb_dim": 16, "gru_hidden_dim": GRU}
 _DFLASH2 = {"conv_kernel_size": TAPS, "conv_group_size": GROUP, "selector_rank": RANK, "selector_top_k": 4}
-_DFLASH2 |= {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logit_softcapping": 2.0}
+_SCALED = _DFLASH2 | {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logit_softcapping": 2.0}
 
 OTHERS = {
     "Domino": Layout(
@@ -215,11 +218,24 @@ OTHERS = {
     ),
     "Domino, each its own place": Layout(_z_lab(_DOMINO, architectures=["DominoDraftModel"]), gru=0, suffix=".bin"),
     "DFlash2": Layout(
-        _z_lab(_DFLASH2, **_HYBRID, is_causal=False, architectures=["DFlash2DraftModel"]),
+        _z_lab(_SCALED, **_HYBRID, is_causal=False, architectures=["DFlash2DraftModel"]),
         masks=("both ways", "all"),
         candidates=4,
         scales=(1.5, 0.5),
         softcap=2.0,
+    ),
+    "DFlash2, speculators": Layout(
+        _speculators("dflash2", 4, SLIDING, sliding_window_non_causal=True, sample_from_anchor=False, **_DFLASH2),
+        block=4,
+        masks=("as a block, both ways", "all"),
+        own=True,
+        candidates=4,
+    ),
+    # Those of Qwen3.8's larger models read eight.
+    "DFlash2, all hidden states": Layout(
+        lambda sizes, layers: _z_lab(_DFLASH2 | {"target_layer_ids": [*range(-1, layers)]})(sizes, layers),
+        candidates=4,
+        reads=lambda layers: tuple(range(layers + 1)),
     ),
 }
 
@@ -232,7 +248,8 @@ def weights_of(layout: Layout, target: PreTrainedModel, seed: int = 0) -> dict[s
     text = target.config.get_text_config()
     d, vocab = layout.width or text.hidden_size, text.vocab_size
     rows = max(4, vocab // 5) if layout.mapped else vocab
-    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (d, 2 * text.hidden_size), "hidden_norm.weight": (d,)}
+    read = len(layout.reads(text.num_hidden_layers)) * text.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (d, read), "hidden_norm.weight": (d,)}
     for layer in range(LAYERS):
         shapes |= {f"layers.{layer}.self_attn.{one}_proj.weight": (KEYS * HEAD, d) for one in "kv"}
         shapes |= {f"layers.{layer}.self_attn.{one}_norm.weight": (HEAD,) for one in "qk"}

