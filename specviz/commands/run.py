@@ -10,6 +10,8 @@ from dataclasses import replace
 from specviz.commands import pairs
 from specviz.commands.output import write
 from specviz.drafters import DRAFTERS
+from specviz.records.errors import SpecvizError, first_line
+from specviz.records.files import decoded
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
 from specviz.views import terminal
@@ -47,14 +49,27 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, row: Setting) -> No
     elif default not in (None, ""):
         about = f"{about} (default: {default})"
     names = [option, "--gamma"] if name == "num_draft_tokens" else [option]
-    kind = _count_or_auto if AUTO in row.choices else row.kind
-    parser.add_argument(*names, type=kind, default=default, metavar=_METAVARS[row.kind], help=about)
+    kind, metavar = _count_or_auto if AUTO in row.choices else row.kind, _METAVARS[row.kind]
+    if name == "grammar":
+        kind, metavar, about = _text_of_file, "FILE", f"{about}; in this file"
+    parser.add_argument(*names, type=kind, default=default, metavar=metavar, help=about)
 
 
 def _count_or_auto(text: str) -> int | str:
     if text != AUTO and not text.lstrip("-").isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor {AUTO}")
     return text if text == AUTO else int(text)
+
+
+def _text_of_file(path: str) -> str:
+    try:
+        text = decoded(pathlib.Path(path).read_bytes(), errors="strict")
+    except (OSError, UnicodeDecodeError, SpecvizError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {reason}") from error
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{path} is empty")
+    return text
 
 
 def main(options: argparse.Namespace) -> int:

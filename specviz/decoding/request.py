@@ -110,7 +110,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
         rule = choose_rule("auto", settings.drafter, branches > 1, drafter.draws_paths)
     prompt = prompt or pair.encode(settings.prompt, chat=settings.chat)
     warper, grammar = Warper(settings.sampling), None
-    if settings.grammar:
+    if settings.grammar.strip():
         grammar = Grammar(settings.grammar, pair.tokenizer, pair.vocab_size, pair.eos_ids, len(prompt.ids))
     return Request(pair, settings, prompt, drafter, branches, rule, warper, dict(pair.passes.fast), grammar)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,10 +60,10 @@ class Grammar:
                 "A grammar needs a package that is missing here: pip install llguidance, or empty the field.", "grammar"
             )
         self.vocab_size, self.prompt_length = vocab_size, prompt_length
-        end_ids = tuple(sorted(id for id in end if id < vocab_size))
-        tokens = _read_tokens(tokenizer, end_ids)
+        self.end = frozenset(id for id in end if id < vocab_size)
+        tokens = _read_tokens(tokenizer, tuple(sorted(self.end)))
         #: The library needs an end token, where the models may have none.
-        self.never = [] if end_ids else tokens.eos_tokens
+        self.never = [] if self.end else tokens.eos_tokens
         self.start = compiled(source, tokens)
         self._places: OrderedDict[Text, _Place] = OrderedDict()
 
@@ -78,7 +79,7 @@ class Grammar:
         return texts
 
     def allowed(self, text: Text) -> np.ndarray:
-        """[vocab] bool: the tokens that may follow. None may once the text has left the grammar."""
+        """[vocab] bool: the tokens that may follow. None may after an end token, or where the text left the grammar."""
         return np.unpackbits(self._place(text).bits, count=self.vocab_size, bitorder="little").view(bool)
 
     def masked(self, logits: Tensor, texts: Sequence[Text]) -> Tensor:
@@ -104,9 +105,11 @@ class Grammar:
     def _read(self, text: Text) -> _Place:
         """Goes on from the text before the last token, where that is remembered."""
         before = self._places.get(text[:-1]) if text else None
+        if before is not None and not before.bits.any():
+            return before
         matcher = (self.start if before is None else before.matcher).deep_copy()
         unread = text if before is None else text[-1:]
-        if matcher.try_consume_tokens(list(unread)) < len(unread):
+        if matcher.try_consume_tokens(list(unread)) < len(unread) or not self.end.isdisjoint(unread):
             return _Place(matcher, np.zeros(1, np.uint8))
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8).copy()
         _require_no_error(matcher)
@@ -138,11 +141,14 @@ def compiled(source: str, tokens: LLTokenizer) -> LLMatcher:
     from llguidance import LLMatcher, LLParserLimits, grammar_from
 
     source = source.strip()
-    is_regex = len(source) > 1 and source[0] == source[-1] == "/"
-    kind, text = "json" if source.startswith("{") else "regex" if is_regex else "grammar", source
     try:
-        grammar = grammar_from(kind, source[1:-1] if is_regex else text)
-    except ValueError as error:
+        if source.startswith("{"):
+            grammar = grammar_from("json", json.loads(source))
+        elif len(source) > 1 and source[0] == source[-1] == "/":
+            grammar = grammar_from("regex", source[1:-1])
+        else:
+            grammar = grammar_from("grammar", source)
+    except (ValueError, RecursionError) as error:
         raise _unreadable(first_line(error)) from error
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     _require_no_error(matcher)
@@ -172,5 +178,8 @@ def _read_tokens(tokenizer: PreTrainedTokenizerBase, end: Text) -> LLTokenizer:
         return from_tokenizer(tokenizer, eos_token=list(end) or None)
     except ValueError as error:
         raise SpecvizError(
-            "No grammar can be followed with this tokenizer: {reason}.", "grammar", reason=first_line(error)
+            "No grammar can be followed with this model's tokenizer: the library reads those whose tokens are bytes "
+            "({reason}).",
+            "grammar",
+            reason=first_line(error),
         ) from error
