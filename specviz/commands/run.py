@@ -8,10 +8,9 @@ import sys
 from dataclasses import replace
 
 from specviz.commands import pairs
-from specviz.commands.output import write
+from specviz.commands.output import read, write
 from specviz.drafters import DRAFTERS
-from specviz.records.errors import SpecvizError, first_line
-from specviz.records.files import decoded
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
 from specviz.views import terminal
@@ -25,8 +24,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("prompt", help=SETTINGS["prompt"].about)
     for name, row in SETTINGS.items():
-        if name not in ("prompt", "chat"):
+        if name not in ("prompt", "chat", "grammar"):
             _add_setting(parser, name, row)
+    about = f"{SETTINGS['grammar'].about}; - is the input"
+    add("--grammar", type=pathlib.Path, metavar="FILE", help=about)
     add("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     add("--chat", action="store_true", help=SETTINGS["chat"].about)
     add("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace to this file")
@@ -49,10 +50,8 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, row: Setting) -> No
     elif default not in (None, ""):
         about = f"{about} (default: {default})"
     names = [option, "--gamma"] if name == "num_draft_tokens" else [option]
-    kind, metavar = _count_or_auto if AUTO in row.choices else row.kind, _METAVARS[row.kind]
-    if name == "grammar":
-        kind, metavar, about = _text_of_file, "FILE", f"{about}; in this file"
-    parser.add_argument(*names, type=kind, default=default, metavar=metavar, help=about)
+    kind = _count_or_auto if AUTO in row.choices else row.kind
+    parser.add_argument(*names, type=kind, default=default, metavar=_METAVARS[row.kind], help=about)
 
 
 def _count_or_auto(text: str) -> int | str:
@@ -61,19 +60,18 @@ def _count_or_auto(text: str) -> int | str:
     return text if text == AUTO else int(text)
 
 
-def _text_of_file(path: str) -> str:
-    try:
-        text = decoded(pathlib.Path(path).read_bytes(), errors="strict")
-    except (OSError, UnicodeDecodeError, SpecvizError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise argparse.ArgumentTypeError(f"{path} cannot be read: {reason}") from error
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{path} is empty")
-    return text
+def _grammar_of(options: argparse.Namespace) -> str:
+    """The grammar in the file that the option names; empty without one. Raises SpecvizError."""
+    if options.grammar is None:
+        return ""
+    grammar = read(options.grammar, "grammar")
+    if not grammar.strip():
+        raise SpecvizError("The file is empty: leave the grammar out to write without one.", "grammar")
+    return grammar
 
 
 def main(options: argparse.Namespace) -> int:
-    settings = RunSettings.of(vars(options))
+    settings = RunSettings.of(vars(options) | {"grammar": _grammar_of(options)})
     from specviz.decoding.engine import rounds
     from specviz.decoding.record import collect
     from specviz.decoding.request import prepare
