@@ -100,16 +100,9 @@ def context_of(request: Request, target: CachedModel, chooser: Chooser | None = 
         drawn = not request.settings.sampling.greedy and request.rule.lossless
         draws = Paths if request.rule.paths else Draws
         chooser = draws(request.warper) if drawn else TopChoices()
-    settings = request.settings
+    pair, settings = request.pair, request.settings
     return DraftContext(
-        request.pair,
-        settings.drafting,
-        request.branches,
-        chooser,
-        target,
-        settings.seed,
-        request.passes,
-        request.grammar,
+        pair, settings.drafting, request.branches, chooser, target, settings.seed, request.passes, request.grammar
     )
 
 
