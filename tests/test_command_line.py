@@ -20,6 +20,7 @@ from specviz.drafters import DRAFTERS
 from specviz.records import rules
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
+from specviz.records.links import settings_of_run
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.rules import RULES, rule_named
@@ -235,6 +236,15 @@ def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
     assert "LOSSY" in err and "draft tokens per depth" in err
 
 
+def test_a_run_follows_the_grammar_in_a_file(tmp_path, capfd):
+    grammar, path = tmp_path / "grammar", tmp_path / "trace.json"
+    grammar.write_text("/ (red|blue)/\n", encoding="utf-8")
+    assert main(["run", "My coat is", "--grammar", str(grammar), "--passes", "plain", "--json", str(path)]) == 0
+    run = Run.load(path)
+    assert run.text in (" red", " blue") and run.grammar == "/ (red|blue)/\n"
+    assert settings_of_run(run)["grammar"] == run.grammar
+
+
 def test_a_target_alone_is_enough_and_parts_are_named_like_draft_models(tmp_path, capfd):
     order = f"run Once --target {EMBEDDED / 'target'} --max-new-tokens 4 --passes plain --json"
     for path, draft, drafter in (
@@ -271,6 +281,8 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
         ("run text --temperature 1e400", "a finite number from 0.01 up, not inf"),
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
+        ("run text --grammar no/such/file", "--grammar: The file cannot be read: No such file"),
+        (f"run text --grammar {os.devnull}", "--grammar: The file is empty"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),
         ("bench --vary speed=1,2", "--vary: There is no setting 'speed' to vary"),

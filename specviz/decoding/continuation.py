@@ -14,7 +14,7 @@ class Continuation:
     """
 
     def __init__(self, request: Request):
-        self.settings, self.pair = request.settings, request.pair
+        self.settings, self.pair, self.grammar = request.settings, request.pair, request.grammar
         self.prompt_length = len(request.prompt.ids)
         self.committed = list(request.prompt.ids)
         self.detokenizer = Detokenizer(request.pair.texts, request.prompt.ids)
@@ -59,4 +59,6 @@ class Continuation:
             self.tail = text[-window:] if window else ""
         if len(self.committed) - self.prompt_length >= self.settings.max_new_tokens:
             return "length"
+        if self.grammar and not self.grammar.allowed(self.grammar.text_of(self.committed)).any():
+            return "grammar"
         return "context" if self.tokens_left <= 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE
+from specviz.rules.grammar import Grammar
 from specviz.rules.sampling import Warper, require_numbers
 from specviz.rules.transfer import on_cpu, to_device, to_host
 
@@ -35,6 +36,7 @@ class Decoder:
     drafter: Drafter
     coins: Coins
     judge: Judge
+    grammar: Grammar | None = None
     nothing: Draft = field(init=False)  # the draft of a round that proposes none
     marks: tuple[Mark, Mark, Mark] = field(init=False)  # of the last round: it began, had drafted and had verified
 
@@ -62,13 +64,20 @@ class Decoder:
             require_numbers(logits.amax().item())
             _require_drawn_from_numbers(draft)
         # 3. Judge.
-        verdict = self.judge.verdict(draft, logits, uniforms)
+        verdict = self._judged(committed, draft, logits, uniforms)
         # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
         self.target.rewind_to_path(len(committed), verdict.path)
         features = _accepted_rows(self.target.features, len(draft.parents), verdict.path)
         observe = self.drafter.observe_draft if budget else self.drafter.observe_plain_step
         observe(len(committed), verdict, features)
         return verdict
+
+    def _judged(self, committed: Sequence[int], draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
+        if self.grammar is None:
+            return self.judge.verdict(draft, logits, uniforms)
+        masked = self.grammar.masked(logits, self.grammar.texts_of(committed, draft))
+        verdict = self.judge.verdict(draft, masked, uniforms)
+        return replace(verdict, unmasked=logits, held_bytes=verdict.held_bytes + logits.nbytes)
 
 
 def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
@@ -79,7 +88,7 @@ def decoder_of(request: Request, build: BuildDrafter | None = None) -> Decoder:
         # Another text has the buffers that the graphs work on: this run is plain, and its record says so.
         request.passes[TARGET] = FastPasses.unprepared(fast.static)
     drafter = (build or request.drafter)(context_of(request, target))
-    return Decoder(target, drafter, Coins.of(request), judge_of(request))
+    return Decoder(target, drafter, Coins.of(request), judge_of(request), request.grammar)
 
 
 def context_of(request: Request, target: CachedModel, chooser: Chooser | None = None) -> DraftContext:
@@ -91,9 +100,9 @@ def context_of(request: Request, target: CachedModel, chooser: Chooser | None = 
         drawn = not request.settings.sampling.greedy and request.rule.lossless
         draws = Paths if request.rule.paths else Draws
         chooser = draws(request.warper) if drawn else TopChoices()
-    settings = request.settings
+    pair, settings = request.pair, request.settings
     return DraftContext(
-        request.pair, settings.drafting, request.branches, chooser, target, settings.seed, request.passes
+        pair, settings.drafting, request.branches, chooser, target, settings.seed, request.passes, request.grammar
     )
 
 
@@ -198,7 +207,7 @@ def judge_of(request: Request) -> Judge:
     """The quickest judge for the request; all come to the same verdicts."""
     rule, warper, passes = request.deciding_rule, request.warper, request.passes.get(TARGET)
     temperature = warper.temperature_alone if rule in (TOKEN, BLOCK, TREE, MATCH) else None
-    if passes is None or not passes.by_kernels or temperature is None:
+    if passes is None or not passes.by_kernels or temperature is None or request.grammar is not None:
         return Judge(rule, warper)
     return KernelJudge(rule, warper, temperature)
 

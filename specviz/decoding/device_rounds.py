@@ -66,7 +66,7 @@ class DeviceRounds(HostRounds):
         """The host's rounds where some part of a round cannot be recorded."""
         drafter, rule, deepest = decoder.drafter, request.deciding_rule, request.num_draft_tokens
         passes = decoder.target.graphs
-        if rule.on_device is None or passes is None:
+        if rule.on_device is None or passes is None or request.grammar is not None:
             return HostRounds(request, decoder, policy)
         ahead = drafter.ahead(deepest)
         if ahead is not None:

@@ -12,7 +12,6 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.roles import TARGET
 from specviz.passes.states import keeps_state
 from specviz.rules.draft import chain
-from specviz.rules.sampling import Warper
 
 #: How many tokens of each run are compared. The second follows an accepted token in the same target pass, or a
 #: recovered one in the next pass, from rewound caches.
@@ -84,10 +83,10 @@ def exact_distribution(request: Request) -> ExactDistribution:
     A round's passes read several tokens at once and round differently in half precision. So the distribution is also
     taken from such passes: after an accepted draft token, and after a token that ended the previous round.
     """
-    start, warper, end = Start(request), request.warper, request.pair.eos_ids
-    distributions = [_enumerate(*_by_single_passes(start, warper), end)]
+    start, end = Start(request), request.pair.eos_ids
+    distributions = [_enumerate(*_by_single_passes(start), end)]
     for parents in _shapes(request):
-        distributions += [_enumerate(*read(start, warper, parents), end) for read in (_after_accepted, _after_next)]
+        distributions += [_enumerate(*read(start, parents), end) for read in (_after_accepted, _after_next)]
     plain = distributions[0]
     outcomes = sorted(set().union(*distributions), key=lambda outcome: (-plain.get(outcome, 0.0), outcome))
     rows = [tuple(probs.get(outcome, 0.0) for outcome in outcomes) for probs in distributions]
@@ -125,39 +124,39 @@ def _shapes(request: Request) -> list[tuple[int, ...]]:
     return [(-1,) * request.drafter.largest_draft(budget, branches) for budget in sorted(budgets)]
 
 
-def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:
-    target, ids = start.target(), start.ids
-    first = warper.probabilities(target.forward(target.unread(ids), rows_wanted=1))[0]
+def _by_single_passes(start: Start) -> tuple[Tensor, RowAfter]:
+    target, ids, request = start.target(), start.ids, start.request
+    first = request.probabilities(target.forward(target.unread(ids), rows_wanted=1), ())[0]
     target.rewind(len(ids))
 
     def after(a: int) -> Tensor:
-        row = warper.probabilities(target.forward(target.unread([*ids, a]), rows_wanted=1))[0]
+        row = request.probabilities(target.forward(target.unread([*ids, a]), rows_wanted=1), (a,))[0]
         target.rewind(len(ids))
         return row
 
     return first.double(), after
 
 
-def _after_accepted(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+def _after_accepted(start: Start, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
     """Both rows from one target pass over a draft that begins with the first token."""
     target, ids = start.target(), start.ids
 
     def rows(a: int) -> Tensor:
-        read = warper.probabilities(target.verify(ids, _draft_of(a, parents, target), parents))
+        read = target.verify(ids, _draft_of(a, parents, target), parents)[:2]
         target.rewind(len(ids) - 1)
-        return read
+        return start.request.probabilities(read, (), (a,))
 
     return rows(0)[0].double(), lambda a: rows(a)[1]
 
 
-def _after_next(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+def _after_next(start: Start, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
     """The second row from the next round's pass: the first token ended a round whose whole draft was rejected."""
-    target, ids = start.target(), start.ids
-    first = warper.probabilities(target.verify(ids, _draft_of(0, parents, target), parents))[0]
+    target, ids, request = start.target(), start.ids, start.request
+    first = request.probabilities(target.verify(ids, _draft_of(0, parents, target), parents)[:1], ())[0]
     target.rewind_to_path(len(ids), ())
 
     def after(a: int) -> Tensor:
-        row = warper.probabilities(target.verify([*ids, a], _draft_of(0, parents, target), parents))[0]
+        row = request.probabilities(target.verify([*ids, a], _draft_of(0, parents, target), parents)[:1], (a,))[0]
         target.rewind(len(ids))
         return row
 

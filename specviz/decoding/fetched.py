@@ -45,6 +45,8 @@ class Fetched:
     leading_p: Sequence[Numbers] = ()  # empty: as `leading_raw`
     choice: Ids = ()  # [n + 1] the likeliest token, at temperature 0
     reach: Numbers = ()  # [n + 1], see `Candidates`
+    allowed: Ids = ()  # [n + 1] how many tokens a grammar allows; 0 where the row is not masked
+    allowed_mass: Numbers = ()  # [n + 1], see `Candidates`
     # The draft tokens, [n]
     token: Ids = ()
     accepted: Sequence[bool] = ()
@@ -66,7 +68,11 @@ class Fetched:
     @classmethod
     def of(cls, verdict: Verdict, reachable: Tensor | None) -> Fetched:
         """In one transfer."""
-        return cls(**to_host(parts_of(verdict.draft, *verdict.details(), reachable)))
+        rows, decision, uniforms = verdict.details()
+        parts = parts_of(verdict.draft, rows, decision, uniforms, reachable)
+        if verdict.unmasked is not None:
+            parts |= _allowed_parts(rows.logits, verdict.unmasked.float())
+        return cls(**to_host(parts))
 
     @classmethod
     def unpacked(cls, layout: Layout, row: Tensor) -> Fetched:
@@ -87,6 +93,13 @@ def parts_of(
         choices = rows.choices
         parts["reach"] = (rows.drawn_from * reachable).sum(-1) if choices is None else reachable[choices].float()
     return parts | _line_parts(decision, parts.get("residual_ids", parts["leading"]))
+
+
+def _allowed_parts(masked: Tensor, unmasked: Tensor) -> dict[str, Tensor]:
+    """What a grammar leaves of the target's rows of logits [n + 1, vocab]."""
+    is_masked = (masked != unmasked).any(-1)
+    mass = (masked.logsumexp(-1) - unmasked.logsumexp(-1)).exp()
+    return {"allowed": masked.isfinite().sum(-1) * is_masked, "allowed_mass": mass.clamp_max(1)}
 
 
 def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:

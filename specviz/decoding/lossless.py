@@ -1,5 +1,6 @@
 """Does the output follow the target? Many short speculative runs of one prompt against the exact distribution."""
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -154,7 +155,9 @@ class GreedyToken:
     plain: bool  # from plain decoding, whose text comes first
     id: int
     text: str
-    margin: float | None = None  # in plain decoding: log-probability gap between the target's two best
+    margin: float | None = (
+        None  # in plain decoding: log-probability gap between the target's two best, if there are two
+    )
     gap: float | None = None  # where the other text parts from it: how far it lies below the target's best, if judged
 
 
@@ -218,7 +221,7 @@ class Sampler:
             target = self.start.target()
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
-        decoder = Decoder(target, drafter, self.coins, self.judge)
+        decoder = Decoder(target, drafter, self.coins, self.judge, self.request.grammar)
         self.runs += 1
         text, emitted = list(self.start.ids), 0
         while emitted < wanted:
@@ -255,18 +258,20 @@ def greedy_texts(request: Request, rule: LabRule) -> Generator[GreedyToken, None
         yield GreedyToken(False, token, texts.chip(token))
 
 
-def _plain_text(request: Request, length: int) -> Generator[tuple[int, float], None, None]:
+def _plain_text(request: Request, length: int) -> Generator[tuple[int, float | None], None, None]:
     """Greedy tokens from one-token passes, each with the log-probability gap between the best two."""
     with torch.inference_mode():
         target = Start(request).target()
     text = list(request.prompt.ids)
     for _ in range(length):
         with torch.inference_mode():
-            logits = target.forward(target.unread(text), rows_wanted=1)[0]
+            logits = target.forward(target.unread(text), rows_wanted=1)
+            if request.grammar:
+                logits = request.grammar.masked(logits, [request.grammar.text_of(text)])
             target.rewind(len(text))
-            best = logits.float().topk(2).values
+            best = logits[0].float().topk(2).values
             token, margin = logits.argmax().item(), (best[0] - best[1]).item()
         text.append(token)
-        yield token, margin
+        yield token, margin if math.isfinite(margin) else None
         if token in request.pair.eos_ids:
             return

@@ -161,10 +161,12 @@ def _candidates(fetched: Fetched, draft: Draft, recovered: bool) -> tuple[Candid
 def _row_lists(fetched: Fetched, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
     """The lists of one row. The first token that continues it stands for the drafter; of several paths, the picked."""
     choice: Listed = ((fetched.choice[row], 1.0),) if fetched.choice else ()
+    masked = bool(fetched.allowed and fetched.allowed[row])
+    allowed = (fetched.allowed[row], fetched.allowed_mass[row]) if masked else (None, None)
     if not siblings:
         p_raw = _pairs(fetched.leading[row], fetched.leading_raw[row])
         p = _pairs(fetched.leading[row], fetched.leading_p[row]) if fetched.leading_p else p_raw
-        return Candidates(choice or p, (), residual, p_raw, ())
+        return Candidates(choice or p, (), residual, p_raw, (), None, *allowed)
     picked = [token for token in siblings if fetched.weighed and fetched.weighed[token]]
     place = (picked or siblings)[0]
 
@@ -177,7 +179,7 @@ def _row_lists(fetched: Fetched, draft: Draft, row: int, siblings: list[int], re
         q: Listed = tuple([(fetched.token[token], 1.0) for token in siblings])
     else:
         q = listed(fetched.ids_q, q_raw)
-    return Candidates(p, q, residual, p_raw, q_raw, fetched.reach[row] if fetched.reach else None)
+    return Candidates(p, q, residual, p_raw, q_raw, fetched.reach[row] if fetched.reach else None, *allowed)
 
 
 def _pairs(ids: Sequence[int], values: Sequence[float]) -> Listed:
@@ -215,6 +217,7 @@ def collect(request: Request, rounds: Sequence[Round]) -> Run:
         },
         rule=request.rule.name,
         coins=settings.coins,
+        grammar=settings.grammar,
     )
 
 

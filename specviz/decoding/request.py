@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
@@ -17,6 +19,7 @@ from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
 from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
 from specviz.rules.exact import MATCH
+from specviz.rules.grammar import Grammar, Text
 from specviz.rules.sampling import Warper
 
 #: The depths among which γ = auto chooses where each has to be recorded.
@@ -38,6 +41,7 @@ class Request:
     rule: Rule  # ``auto`` resolved
     warper: Warper  # for the target's logits and the drafter's
     passes: dict[Role, FastPasses]  # the pair's fast passes at that moment, by role
+    grammar: Grammar | None = None  # masks the target's logits and the drafter's
     most_draft_tokens: int = LONGEST_AUTO  # if γ is chosen in each round
 
     @property
@@ -77,6 +81,10 @@ class Request:
         """The size of the largest possible draft, and so the coins that a round needs."""
         return self.drafter.largest_draft(self.num_draft_tokens, self.branches)
 
+    def probabilities(self, logits: Tensor, *texts: Text) -> Tensor:
+        """What the target's tokens are drawn from, [n, vocab], by its logits after the prompt and each of the texts."""
+        return self.warper.probabilities(self.grammar.masked(logits, texts) if self.grammar else logits)
+
     def but(self, settings: RunSettings) -> Request:
         """The same pair and passes with other settings, checked; an equal prompt is not encoded again. Raises as
         `prepare` does."""
@@ -101,8 +109,10 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
         # Plain decoding judges nothing, and at temperature 0 all rules are the same: the record names the usual rule.
         rule = choose_rule("auto", settings.drafter, branches > 1, drafter.draws_paths)
     prompt = prompt or pair.encode(settings.prompt, chat=settings.chat)
-    warper = Warper(settings.sampling)
-    return Request(pair, settings, prompt, drafter, branches, rule, warper, dict(pair.passes.fast))
+    warper, grammar = Warper(settings.sampling), None
+    if settings.grammar.strip():
+        grammar = Grammar(settings.grammar, pair.tokenizer, pair.vocab_size, pair.eos_ids, len(prompt.ids))
+    return Request(pair, settings, prompt, drafter, branches, rule, warper, dict(pair.passes.fast), grammar)
 
 
 def _check_tree(pair: ModelPair, settings: RunSettings, drafter: type[Drafter], branches: int) -> None:

@@ -20,6 +20,7 @@ from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
+from specviz.rules.grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class DraftContext:
     target: CachedModel  # with its cache and the run's clock, `target.stopwatch`
     seed: int = 0  # for drafters that start from random guesses; all draws use the run's uniforms
     passes: Mapping[Role, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
+    grammar: Grammar | None = None  # masks what is drawn from
 
 
 class Drafter(ABC):

@@ -23,6 +23,7 @@ from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import TARGET
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
+from specviz.rules.grammar import Ends
 from specviz.rules.sampling import fit_width
 
 
@@ -43,6 +44,7 @@ class Stepwise(Drafter):
         self.vocab_size = context.pair.vocab_size
         self.width = context.branches
         self.confidence = context.params.confidence
+        self.grammar = context.grammar
         passes = context.passes.get(TARGET)
         self.by_kernels = passes is not None and passes.by_kernels
 
@@ -80,7 +82,7 @@ class Stepwise(Drafter):
             rows = fit_width(first, self.vocab_size).float().contiguous()
             return self.as_draft(spread(rows, choice, uniforms), uniforms)
         grow = self._chain if self.width == 1 else self._tree
-        return grow(first, levels, budget, uniforms)
+        return grow(first, levels, budget, uniforms, Ends(self.grammar, committed))
 
     def _too_unsure(self) -> float | None:
         """What is foreseen of the next level, if that is too unlikely to be drafted."""
@@ -89,8 +91,9 @@ class Stepwise(Drafter):
         foreseen = self.forecast.max().item()
         return foreseen if foreseen < self.confidence else None
 
-    def _chain(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
-        """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set)."""
+    def _chain(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor, ends: Ends) -> Draft:
+        """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set, or under
+        a grammar)."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         probs: list[Tensor] = []
@@ -102,9 +105,10 @@ class Stepwise(Drafter):
                     break
             else:
                 row = first[depth : depth + 1]
-            rows.append(fit_width(row, self.vocab_size).float())
+            rows.append(ends.masked(fit_width(row, self.vocab_size).float()))
             token, drawn_from = self.chooser.choose(rows[-1], u)
             tokens.append(token)
+            ends.grow([0], token)
             if drawn_from is not None:
                 probs.append(drawn_from)
             if self.confidence and self.forecast is None and depth < budget - 1:
@@ -117,9 +121,9 @@ class Stepwise(Drafter):
 
     @property
     def choice(self) -> Choice | None:
-        """How a draft's tokens are chosen in one call; None if they cannot be: drafts may end early, or a filter
-        applies."""
-        if self.confidence or self.chooser.temperature is None:
+        """How a draft's tokens are chosen in one call; None if they cannot be: drafts may end early, or a filter or a
+        grammar applies."""
+        if self.confidence or self.chooser.temperature is None or self.grammar is not None:
             return None
         return Choice(self.width, self.chooser.temperature, isinstance(self.chooser, Paths))
 
@@ -141,7 +145,7 @@ class Stepwise(Drafter):
         sources = tuple(map(self.source, range(deepest))) if self.source(0) else ()
         return {"passes": reader.graphs, "growing": growing, "vocab_size": self.vocab_size, "sources": sources}
 
-    def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor) -> Draft:
+    def _tree(self, first: Tensor, levels: Rows[HostLevel], budget: int, uniforms: Tensor, ends: Ends) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and accepted."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
@@ -156,9 +160,10 @@ class Stepwise(Drafter):
                     break
             else:
                 row = first[depth : depth + 1].expand(len(frontier), -1)
-            row = fit_width(row, self.vocab_size).float()
+            row = ends.masked(fit_width(row, self.vocab_size).float())
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
             tokens.append(level.tokens)
+            ends.grow(level.places, level.tokens)
             rows.append(row if len(row) == 1 else row[list(dict.fromkeys(level.places))])
             if level.probs is not None:
                 probs.append(level.probs)

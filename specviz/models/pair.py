@@ -114,6 +114,7 @@ class ModelPair:
             device=self.place,
             dtype=dtype_name(self.dtype),
             passes=self.passes.kind if passes is None else kind_of(passes),
+            vocab_size=self.vocab_size,
         )
 
     def prepare(self, progress: Progress | None = None) -> Preparation:

@@ -61,6 +61,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
         "max_new_tokens": run.max_new_tokens,
         "seed": run.seed,
         "coins": run.coins,
+        "grammar": run.grammar,
         **asdict(run.sampling),
     }
     if run.drafter is None:

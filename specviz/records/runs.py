@@ -23,7 +23,7 @@ SCHEMA = "specviz.run/1"
 
 Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
-StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
+StopReason = Literal["eos", "length", "context", "stop_string", "grammar", "stopped"]
 
 #: A whole number that the page's JavaScript holds exactly.
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -96,6 +96,10 @@ class Candidates:
     #: Where draft tokens were judged by a drafter's smaller vocabulary: the target's probability, as sampled from, of
     #: all tokens in it. On average a draft token is accepted no more often: Σ min(p, q) is at most that.
     reach: float | None = None
+    #: Under a grammar, which masks all lists of the row: how many tokens may follow, and the probability that the
+    #: target's own softmax gives them without the mask.
+    allowed: Whole | None = None
+    allowed_mass: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,7 @@ class PairInfo:
     device: str
     dtype: str
     passes: str = "plain"  # how the target ran: ``plain``, or by our ``kernels``, ``compiled``, as CUDA ``graphs``
+    vocab_size: Whole = 0  # the tokens that the target chooses from; 0 in files of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,7 @@ class Run:
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
     #: The coins set by hand, which make it a branch of the run with the same seed (`read_coins`).
     coins: str = ""
+    grammar: str = ""  # that the text follows
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
     #: The engine whose rounds these are (`specviz.foreign.rounds`); empty for our own. Of another's, only what its

@@ -235,6 +235,11 @@ class RunSettings:
     #: ``auto``: see `usual_rule`.
     rule: str = setting("auto", f"how to judge drafts: auto, {_RULES_IN_HELP}")
     coins: str = setting("", "coins that you set, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
+    grammar: str = setting(
+        "",
+        "what the new text must follow: a JSON schema, /a regular expression/, or rules in GBNF or Lark",
+        error="A grammar must be a text, not {value}.",
+    )
 
     def __post_init__(self) -> None:
         _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())

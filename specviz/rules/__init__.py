@@ -4,6 +4,7 @@ sampling  logits -> the distribution a token is drawn from -> a token
 draft     a Draft, its TargetRows and Uniforms; the Rule that judges it; its Decision and the Verdict
 exact     the lossless rules: token by token, block, siblings, multi-path; at temperature 0 all become one
 typical   accepts tokens that are likely enough: lossy
+grammar   which tokens may follow a text; all others are masked, for p and q alike
 transfer  from the host to a device, without waiting for it, and back
 
 New rules are registered in `records/rules.py`.

@@ -149,7 +149,8 @@ class Verdict:
     # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
     # that, and the draft's tensors, are a later round's by now.
     recall: Callable[[], tuple[TargetRows, Decision, Uniforms]] | None
-    held_bytes: int  # of tensors as wide as the vocabulary held for `details`
+    held_bytes: int  # of tensors as wide as the vocabulary held for its record
+    unmasked: Tensor | None = None  # [n + 1, vocab] the target's logits before a grammar masked them
 
     def details(self) -> tuple[TargetRows, Decision, Uniforms]:
         """What it came from, where that is still held."""

@@ -95,7 +95,7 @@ RUN = {name: _parameter(row) for name, row in SETTINGS.items()} | {
     "drafter": Parameter(str | None, f"{', '.join(DRAFTERS)}, or plain for none; the pair's usual one if left out"),
 }
 
-_COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat")
+_COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat", "grammar")
 
 
 def _order_of(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:

@@ -139,7 +139,7 @@ class Controls:
                 fields[name] = self._of_table(name, visible=name == "branches")
 
     def _lay_out_more(self) -> None:
-        """Length, seed, sampling, rule."""
+        """Length, seed, sampling, rule, grammar."""
         fields, say, most = self.fields, self.say, self.runner.deployment.max_new_tokens
         fields["max_new_tokens"] = gr.Slider(
             1, most, min(128, most), step=1, label=say("controls.max_new_tokens"), buttons=[]
@@ -149,6 +149,7 @@ class Controls:
         rules = [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES]
         fields["rule"] = gr.Dropdown(rules, value="auto", label=say("controls.rule"), filterable=False)
         self.rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
+        fields["grammar"] = gr.Textbox("", label=say("controls.grammar"), lines=2, max_lines=12, elem_id="grammar")
 
     def _of_table(self, name: str, visible: bool = True) -> gr.components.Component:
         """The control of a setting by its row in `SETTINGS`. Its label is a text of the page, or else the row's own."""

@@ -171,7 +171,8 @@ def greedy_outcome(
         state, why = "near", said("lossless.greedy_near", dtype=trial.dtype)
     else:
         state, why = "different", said("lossless.greedy_alarm") if trial.lossless else _why_wrong(trial.rule)
-    return place, _verdict(state, sentence, joined([said("lossless.greedy_margin", margin=margin), why], " "))
+    apart = [] if margin is None else [said("lossless.greedy_margin", margin=margin)]
+    return place, _verdict(state, sentence, joined([*apart, why], " "))
 
 
 def _bars(counts: TrialCounts) -> list[dict[str, Any]]:

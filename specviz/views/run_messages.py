@@ -98,6 +98,8 @@ def settings_line(run: Run) -> Said:
     parts += [_sampling(sampling), said("generate.seed", value=run.seed)]
     if run.coins:
         parts.append(said("generate.coins", coins=run.coins))
+    if run.grammar:
+        parts.append(said("generate.grammar"))
     return joined([*parts, passes_words(run.pair.passes)])
 
 
@@ -188,6 +190,7 @@ def opening(run_key: str, run: Run, **fields: Any) -> str:
         draws_like=rule.draws_like if rule else "token",
         lossy=rule is not None and not rule.lossless,
         coins=run.coins,
+        vocab_size=run.pair.vocab_size,
         engine=run.engine,
         **fields,
     )
@@ -358,7 +361,8 @@ def _candidates(row: Candidates, greedy: bool) -> dict[str, Any]:
     # Where a token was rejected, readers recompute the residual from p and q.
     digits = _exact if row.residual else _short
     row_lists = {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
-    return row_lists | _those_there(row, "reach")
+    allowed = {} if row.allowed is None else {"allowed": row.allowed}
+    return row_lists | allowed | _those_there(row, "reach", "allowed_mass")
 
 
 def _exact(value: float | None) -> float | None:

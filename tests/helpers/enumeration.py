@@ -4,9 +4,10 @@ A rule here is a function (tokens, parents, draft_probs, target_probs, coins, ne
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -137,25 +138,37 @@ def outcomes(
     for chance, texts, draft_probs in drafts(drafter, parents, how):
         tokens = torch.tensor([text[-1] for text in texts])
         rows = torch.stack([target.rows[text] for text in [(), *texts]])
+        decide = partial(rule, tokens, parents, draft_probs, rows)
+        yield from flips(
+            lambda coins, decide=decide: decide(coins, torch.tensor(0.5).double()), texts, parents, chance, all_judged
+        )
 
-        def fall(chance: float, coins: dict[int, float], tokens=tokens, rows=rows, texts=texts, probs=draft_probs):
-            flipped = [coins.get(token, 0.5) for token in range(len(parents))]
-            decision = rule(tokens, parents, probs, rows, torch.tensor(flipped).double(), torch.tensor(0.5).double())
-            kept = decision.accepted.tolist()
-            judged = [i for i in range(len(parents)) if all_judged or is_tried(i, parents, kept)]
-            token = next((i for i in judged if i not in coins), None)
-            if token is None:
-                path = [texts[i] for i in range(len(parents)) if kept[i]]
-                yield Outcome(chance, path[-1] if path else (), decision.next_probs.double())
-                return
-            edge = decision.accept_prob[token]
-            if edge > 0:
-                below = torch.nextafter(edge, torch.zeros(())).item()
-                yield from fall(chance * edge.item(), coins | {token: below})
-            if edge < 1:
-                yield from fall(chance * (1 - edge.item()), coins | {token: edge.item()})
 
-        yield from fall(chance, {})
+def flips(
+    decide: Callable[[Tensor], Decision],
+    texts: list[tuple[int, ...]],
+    parents: tuple[int, ...],
+    chance: float,
+    all_judged: bool,
+    coins: Mapping[int, float] = MappingProxyType({}),
+) -> Iterator[Outcome]:
+    """Every way the coins can fall over one draft, by the decision about it with coins [n]. chance: of that draft, and
+    of the `coins` set so far."""
+    flipped = [coins.get(token, 0.5) for token in range(len(parents))]
+    decision = decide(torch.tensor(flipped).double())
+    kept = decision.accepted.tolist()
+    judged = [i for i in range(len(parents)) if all_judged or is_tried(i, parents, kept)]
+    token = next((i for i in judged if i not in coins), None)
+    if token is None:
+        path = [texts[i] for i in range(len(parents)) if kept[i]]
+        yield Outcome(chance, path[-1] if path else (), decision.next_probs.double())
+        return
+    edge = decision.accept_prob[token]
+    if edge > 0:
+        below = torch.nextafter(edge, torch.zeros(())).item()
+        yield from flips(decide, texts, parents, chance * edge.item(), all_judged, {**coins, token: below})
+    if edge < 1:
+        yield from flips(decide, texts, parents, chance * (1 - edge.item()), all_judged, {**coins, token: edge.item()})
 
 
 def is_tried(token: int, parents: tuple[int, ...], kept: list[bool]) -> bool:

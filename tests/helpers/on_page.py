@@ -17,7 +17,7 @@ GAMMA = words()("controls.num_draft_tokens")
 def control(page: Page, label: str) -> Locator:
     """The text box or number field of that label, unfolded."""
     number = f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]'
-    field = page.locator(".sv-prompt textarea" if label == "Prompt" else number)
+    field = page.locator({"Prompt": ".sv-prompt textarea", "Grammar": "#grammar textarea"}.get(label, number))
     for fold in ("#fields-fold button", "[aria-controls=more-controls]"):
         closed = page.locator(f"{fold}[aria-expanded=false]")
         if closed.is_visible() and not field.is_visible():

@@ -435,6 +435,7 @@ BAD_INPUT = [
     ("Seed", "-1", "seed must be a whole number"),
     ("Seed", "1.5", "whole number"),
     ("Seed", "", "whole number"),
+    ("Grammar", '{"type": "nope"}', "Invalid type: nope"),
 ]
 
 

@@ -318,3 +318,23 @@ def test_a_text_goes_on_from_its_prompt_in_the_direction_of_its_script(show, pro
     places = [page.locator('specviz-run [part="prompt"]').bounding_box()["x"]]
     places += [page.locator("specviz-run .paper .t").nth(i).bounding_box()["x"] for i in range(3)]
     assert places == sorted(places, reverse=leftwards) and len(set(places)) == 4
+
+
+def test_a_row_under_a_grammar_says_how_many_tokens_were_allowed(show):
+    one = a_round("ar")
+    top = tuple(
+        replace(row, allowed=count, allowed_mass=0.25) for row, count in zip(one.top, (3, 1, None), strict=True)
+    )
+    run = a_tree_run(replace(one, top=top), a_round("ard", 1), grammar="/a/")
+    page = show(replace(run, pair=replace(run.pair, vocab_size=4096)))
+    expect(page.locator(".meta")).to_contain_text("under a grammar")
+    allowed = page.locator('[part="allowed"]')
+    for index, said in (
+        (0, "3 of 4\u202f096 tokens here: p and q are over these alone"),
+        (1, "1 of 4\u202f096 tokens here"),
+    ):
+        ask(page, 0, index)
+        expect(allowed).to_contain_text(said)
+        expect(allowed).to_contain_text("0.25")
+    ask(page, 1, 0)
+    expect(allowed).to_have_count(0)

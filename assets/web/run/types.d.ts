@@ -42,6 +42,8 @@ export type Start = {
   machine?: string | null;
   sampling?: { temperature: number; top_k: number; top_p: number; min_p: number };
   file?: string;
+  /** How many tokens the target chooses from; 0 if nobody wrote it down. */
+  vocab_size?: number;
 };
 
 export type Figures = { [name: string]: number | null | undefined };

@@ -7,6 +7,8 @@ export type Candidates = {
   p_raw?: ([number, number])[];
   q_raw?: ([number, number])[];
   reach?: number | null;
+  allowed?: number | null;
+  allowed_mass?: number | null;
 };
 
 export type DraftedToken = {
@@ -60,7 +62,7 @@ export type Round = {
   pieces: string[];
   top: Candidates[];
   seconds: Seconds | null;
-  stop_reason?: "eos" | "length" | "context" | "stop_string" | "stopped" | null;
+  stop_reason?: "eos" | "length" | "context" | "stop_string" | "grammar" | "stopped" | null;
   dropped?: number;
   confidence?: number | null;
   distance?: number | null;

@@ -23,7 +23,7 @@ import { speedupVerdict } from "../shared/verdict.js";
 const settings = ({ plan }, changes = {}) => ({
   prompt: plan.prompts.story, drafter: "draft_model", num_draft_tokens: plan.short_draft, branches: 1, confidence: 0,
   temperature: 0, top_k: 0, top_p: 1, min_p: 0, rule: "auto", chat: false, max_new_tokens: plan.new_tokens, seed: 0,
-  coins: "",
+  coins: "", grammar: "",
   ...changes,
 });
 

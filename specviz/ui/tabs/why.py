@@ -60,7 +60,8 @@ def create_why_tab(desk: Desk) -> Tab:
 def _story(drafter: str) -> dict[str, Any]:
     """Settings for a first run that shows something."""
     preset = PRESETS[0]
-    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE, "coins": ""}
+    settings = {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE}
+    return settings | {"coins": "", "grammar": ""}
 
 
 def measured(

@@ -12,6 +12,7 @@ import { isTree, parentOf, refusedHere, siblings } from "./trees.js";
 /** @typedef {import("../types.js").Index} Index */
 /** @typedef {import("../types.js").Round} Round */
 /** @typedef {import("../types.js").DraftedToken} DraftedToken */
+/** @typedef {import("../types.js").Row} Row */
 
 /**
  * What happened to a token; the numbers in it can be worked out from the ones beside them.
@@ -154,6 +155,11 @@ export function sayReadAgain(run, round) {
 /** How much of p a draft vocabulary without all tokens reaches. @param {Run} run @param {number} reach */
 export function sayReach(run, reach) {
   return run.say("rounds.reach", { reach: plainNumber(reach) });
+}
+
+/** What a grammar leaves of a row, from which all of p and q come. @param {Run} run @param {Row} row */
+export function sayAllowed(run, { allowed, allowed_mass: mass }) {
+  return run.say("rounds.allowed", { n: allowed ?? 0, all: run.start.vocab_size ?? 0, mass: plainNumber(mass ?? 0) });
 }
 
 /** @param {Run} run @param {DraftedToken} token */
