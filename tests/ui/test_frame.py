@@ -11,7 +11,7 @@ import pytest
 from elements import VIEW
 from on_page import wait_for_rounds
 from playwright.sync_api import Browser, Frame, Page, expect
-from running import serving, wait_until
+from running import PATIENCE, serving, wait_until
 
 from specviz.records.words import words
 from specviz.ui.page import TABS
@@ -137,6 +137,8 @@ def framed(framing: Callable[..., Frame], page_url: str) -> Callable[..., Frame]
         # By the clock: under load Firefox was seen to draw no frames to look at it in.
         frame.wait_for_function(f"() => {VIEW}?.recorded", polling=100)
         frame.locator("#go").wait_for(state="attached")
+        # What a link asks for comes after the pair, which a busy machine was seen to load for more than a minute.
+        expect(frame.locator(".sv-pair").first).to_contain_text("storybook", timeout=3000 * PATIENCE)
         return frame
 
     return open_page
