@@ -134,8 +134,9 @@ def framed(framing: Callable[..., Frame], page_url: str) -> Callable[..., Frame]
 
     def open_page(path: str = "", **options) -> Frame:
         frame = framing(page_url + path, **options)
-        # By the clock: under load Firefox was seen to draw no frames to look at it in.
-        frame.wait_for_function(f"() => {VIEW}?.recorded", polling=100)
+        # By the clock: under load Firefox was seen to draw no frames to look at it in. Whatever is on show: the link's
+        # run may have taken the recorded one's place before the first look.
+        frame.wait_for_function(f"() => {VIEW}?.built", polling=100)
         frame.locator("#go").wait_for(state="attached")
         # What a link asks for comes after the pair, which a busy machine was seen to load for more than a minute.
         expect(frame.locator(".sv-pair").first).to_contain_text("storybook", timeout=3000 * PATIENCE)
