@@ -21,6 +21,7 @@ from specviz.ui.desk import Desk, PageHead, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
 from specviz.ui.routes.preview import ROUTE, LinkPreview
+from specviz.ui.routes.streams import Unbuffered
 from specviz.ui.runner import Runner
 from specviz.ui.runs import Visitors
 from specviz.ui.tabs.compare import create_compare_tab
@@ -178,7 +179,7 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
     served = {
         "routes": [*components.ROUTES, ROUTE],
-        "middleware": [Middleware(LinkPreview)],
+        "middleware": [Middleware(LinkPreview), Middleware(Unbuffered)],
         "exception_handlers": {TypeError: refuse_parameters},
     }
     look = {"css": components.page_css(), "head": components.HEAD + components.preloads(), "footer_links": ["api"]}

@@ -260,7 +260,8 @@ def test_a_race_shows_the_runs_of_its_order_and_their_ratio(page, page_url):
 
 @pytest.mark.parametrize("language", ["", "de"])
 def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, language):
-    page, say = visit(language, viewport={"width": 1280, "height": 720}), words(language or "en")
+    # 1280 pixels wide, less a scroll bar that takes room of its own.
+    page, say = visit(language, viewport={"width": 1264, "height": 720}), words(language or "en")
     for name in ("num_draft_tokens", "temperature"):
         expect(page.get_by_label(say(f"controls.{name}")).first).to_be_in_viewport(ratio=1)
     names = page.locator(".sv-drafting [data-testid=block-info]")
@@ -557,3 +558,9 @@ def test_a_link_to_the_page_is_shown_as_this_page_under_the_address_that_its_vis
     with urlopen(page_url + urlsplit(head["og:image"]).path[1:]) as answer:
         picture = answer.read()
     assert picture.startswith(b"\x89PNG") and len(picture) <= 200_000
+
+
+def test_proxies_are_asked_to_hold_no_rounds_back(page_url):
+    for path, asked in (("gradio_api/queue/data?session_hash=nobody", "no"), ("", None)):
+        with urlopen(page_url + path) as answer:
+            assert answer.headers["X-Accel-Buffering"] == asked

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from elements import VIEW, element
-from on_page import expect_drafter, set_control, settle, start, state
+from on_page import expect_drafter, set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import expect
 from running import PATIENCE
 from tiny import tiny_pair
@@ -86,6 +86,25 @@ def test_a_race_that_is_pressed_before_the_pair_is_there_waits_and_takes_what_th
     expect(view).to_contain_text(SAY(f"ways.{usual(store.starting_pair, preparing=False)}"))
     expect(view).not_to_contain_text("has no")
     assert page.evaluate(f"{element('race')}.state") == "race"
+
+
+def test_a_link_holds_whatever_tabs_are_opened_before_the_pair_is_there_and_so_does_its_address(held, new_page):
+    url, store, go_on, _ = held
+    link, say, page = f"{url}de?prompt=Once+upon&drafter=suffix&max_new_tokens=8", words("de"), new_page()
+    page.goto(link)
+    for name in ("why", "models"):
+        page.get_by_role("tab", name=say(f"{name}.tab"), exact=True).click()
+        expect(page).to_have_url(f"{link}#{name}")
+    go_on.set()
+    store.get(PairName())
+    expect(page.locator(".sv-prompt textarea")).to_have_value("Once upon")
+    wait_for_rounds(page, 1)
+    settle(page)
+    expect(page).to_have_url(f"{link}#generate")
+    text = state(page, "text")
+    page.locator("#passes").get_by_role("link", name=say("passes.why")).click()
+    expect(page.get_by_role("tab", name=say("models.tab"), exact=True)).to_have_attribute("aria-selected", "true")
+    assert page.url == f"{link}#models" and state(page, "text") == text
 
 
 def test_a_server_of_tools_without_the_package_for_it_is_refused(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from elements import ELEMENTS, VIEW, element, give
+from elements import ELEMENTS, VIEW, element, give, show_alone
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
@@ -318,3 +318,18 @@ def test_modules_import_what_is_there_and_never_in_a_circle():
     texts = {name: held.decode() for name, held in FILES.items()}
     assert [name for name, text in texts.items() if len(text.splitlines()) > 400] == []
     assert all(text.startswith(("// ", "/* ")) for text in texts.values())
+
+
+@pytest.mark.parametrize("engine", ["browser", "firefox"])
+def test_a_box_that_holds_all_it_has_is_faded_nowhere(engine, request, bare_home):
+    """Firefox knows no animations by scrolling, and would show a box as if it were scrolled to its end."""
+    page = request.getfixturevalue(engine).new_page()
+    show_alone(page, bare_home, "compare")
+    shown = """compare => {
+      const box = document.createElement("div");
+      box.className = "scroll";
+      compare.shadowRoot.append(box);
+      return getComputedStyle(box).maskPosition;
+    }"""
+    assert page.locator("specviz-compare").evaluate(shown) == "0px 0px, 100% 0px"
+    page.close()

@@ -35,8 +35,9 @@ COMMON.replaceSync(`button, select { min-height: 24px; }
 .scroll, .tree {
   mask: linear-gradient(to left, transparent, #000 32px) 0 0, linear-gradient(to right, transparent, #000 32px) 100% 0;
   mask-size: calc(100% + 32px) 100%; mask-repeat: no-repeat; mask-composite: intersect;
-  animation: cut linear both; animation-timeline: scroll(self inline);
 }
+/* Elsewhere the animation would be over at once, as if the box were scrolled to its end. */
+@supports (animation-timeline: scroll()) { .scroll, .tree { animation: cut linear both; animation-timeline: scroll(self inline); } }
 @keyframes cut {
   from { mask-position: 100% 0, 100% 0; }
   10%, 90% { mask-position: 100% 0, 0 0; }

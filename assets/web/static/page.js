@@ -22,6 +22,7 @@ let told = [];
 /** @type {import("./controls.js").Asked | null} of the last run that was made here */
 let asked = null;
 let phase = "loading"; // then "idle" or "running"; "broken" where the models never came
+let pressed = false; // before they had come
 let bytes = 0; // of the models, as far as they have come
 /** @type {import("../shared/words.js").Say} */ let say;
 /** @type {Controls} */ let controls;
@@ -76,7 +77,9 @@ const pass = (message) => view.receive(structuredClone(message));
 
 /** Starts what the controls ask for, once the models are there. */
 function go() {
-  if (phase === "running" || phase === "broken") return;
+  pressed = phase === "loading";
+  if (pressed) pass({ kind: "waiting", text: { say: "static.waiting" } });
+  if (phase !== "idle") return;
   asked = controls.settings;
   controls.set({ coins: "" });
   const { measured, ...settings } = asked;
@@ -86,9 +89,8 @@ function go() {
     ...(coins ? [{ say: "generate.coins", coins }] : []), { say: "passes.browser" }];
   const opening = { prompt: settings.prompt, drafter: drafter === "plain" ? null : { say: `ways.${drafter}` }, num_draft_tokens, greedy: temperature === 0,
     sampling: { temperature, top_k: 0, top_p: 1, min_p: 0 }, pair: { say: "page.pair_with_draft", ...site.pair }, settings: { join: " · ", parts }, coins };
-  if (phase === "loading") pass({ kind: "waiting", text: { say: "static.waiting" } });
-  else controls.show(true);
-  phase = phase === "loading" ? phase : "running";
+  phase = "running";
+  controls.show(true);
   worker.postMessage({ run: { ...settings, measured, opening } });
 }
 
@@ -98,6 +100,7 @@ worker.onmessage = ({ data }) => {
   if (data.ready || data.idle) phase = "idle";
   if (data.message) receive(data.message);
   else report();
+  if (data.ready && pressed) go();
   controls.show(phase === "running");
 };
 worker.onerror = ({ message }) => fail(message);
@@ -106,7 +109,7 @@ worker.onerror = ({ message }) => fail(message);
 function fail(error) {
   const text = say("static.failed", { error });
   controls.tell(text);
-  if (phase === "running") pass({ kind: "error", text });
+  if (phase === "running" || pressed) pass({ kind: "error", text });
   phase = phase === "loading" ? "broken" : "idle";
   controls.show(false);
 }

@@ -3,4 +3,5 @@
 lessons  a class's answers to the five questions
 wall     a class's guesses before a coin falls
 preview  what other sites show of a link to the page
+streams  event streams, which no proxy is to hold back
 """
