@@ -122,7 +122,9 @@ class Program:
 
 def exported(static: StaticPass) -> ExportedProgram:
     """The pass as a graph of operations, for any room and any number of tokens."""
-    room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
+    # No named dimension: for one, torch 2.11 refuses each condition on it that it cannot prove, such as
+    # min(12 · room, 24 · room) = 12 · room where heads share keys and values.
+    room, count = Dim.DYNAMIC(min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
     inputs_and_kv = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.kv_shapes))
     with torch.no_grad():
         program = torch.export.export(

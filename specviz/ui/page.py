@@ -1,6 +1,7 @@
 """The page in every language: a head, the controls, and the tabs next to them."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -138,11 +139,9 @@ def _languages_and_line(line: str, say: Words) -> gr.Markdown:
 def serve(mcp: bool = False) -> None:
     """Serves the page, then loads the starting pair; address and port come from Gradio's own environment variables.
 
-    mcp: as an MCP server, too; by default where GRADIO_MCP_SERVER asks for it. Raises SpecvizError (field ``mcp``)
-    without the package for it.
+    mcp: as an MCP server, whatever the environment says. Raises SpecvizError (field ``mcp``) without its package.
     """
-    if mcp and find_spec("mcp") is None:
-        raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
+    tools = _with_tools(mcp)
     # Both signals end it as Ctrl+C does, so that files for download are removed; and the first process of a container
     # ignores signals that it has no handler for.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,13 +155,22 @@ def serve(mcp: bool = False) -> None:
             _load(store)
         # Every visitor in line holds one thread.
         threads = SERVING_THREADS + deployment.queue_size
-        page = launch(
-            build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads, mcp_server=mcp or None
-        )
+        page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads, mcp_server=tools)
         # Someone who opens the page at once should not wait for torch, whose import blocks the interpreter.
         store.wanted.wait(HEAD_START)
         _load(store)
         page.block_thread()
+
+
+def _with_tools(wanted: bool) -> bool | None:
+    """Whether the page is an MCP server, too; None leaves it to GRADIO_MCP_SERVER.
+
+    It is by default where the package is there: Gradio imports that anyway, and the server adds next to nothing.
+    """
+    is_there = find_spec("mcp") is not None
+    if wanted and not is_there:
+        raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
+    return wanted or (is_there and "GRADIO_MCP_SERVER" not in os.environ) or None
 
 
 def _end(*_: Any) -> None:

@@ -71,13 +71,14 @@ def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
     for cached in (whole, parts):
         cached.prefill(ids)
     assert_same_rows(parts, ids)
-    torch.testing.assert_close(parts.features, whole.features)
+    # Rounded as the largest are, about 60: sums of another width may be made in another order.
+    torch.testing.assert_close(parts.features, whole.features, rtol=1e-4, atol=1e-4)
     # Rows of logits may come from several parts.
     rows = [
         new_cached_model(model, Stopwatch(CPU), passes).forward(torch.tensor(ids), 20)
         for passes in (None, unprepared(model))
     ]
-    torch.testing.assert_close(*rows)
+    torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-4)
 
 
 def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():

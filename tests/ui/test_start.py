@@ -113,6 +113,27 @@ def test_a_server_of_tools_without_the_package_for_it_is_refused(monkeypatch, ca
     assert capsys.readouterr().err == 'specviz: --mcp: The package mcp is missing: pip install "mcp>=1.21,<2".\n'
 
 
+@pytest.mark.parametrize(
+    "installed, environment, offered", [(True, None, True), (True, "false", None), (False, None, None)]
+)
+def test_a_page_is_a_server_of_tools_where_nothing_speaks_against_it(monkeypatch, installed, environment, offered):
+    monkeypatch.setattr(page, "find_spec", lambda name: name if installed else None)
+    monkeypatch.delenv("GRADIO_MCP_SERVER", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("GRADIO_MCP_SERVER", environment)
+    served = {}
+
+    def launch(built, **options):
+        served.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "build", lambda runner: None)
+    monkeypatch.setattr(page, "launch", launch)
+    monkeypatch.setattr(page.signal, "signal", lambda *_: None)
+    page.serve()
+    assert served["mcp_server"] is offered
+
+
 def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
     _, store, go_on, loads = held
     assert not store.is_ready and store.loaded(PairName()) is None
