@@ -560,7 +560,8 @@ def test_a_link_to_the_page_is_shown_as_this_page_under_the_address_that_its_vis
     assert picture.startswith(b"\x89PNG") and len(picture) <= 200_000
 
 
-def test_proxies_are_asked_to_hold_no_rounds_back(page_url):
-    for path, asked in (("gradio_api/queue/data?session_hash=nobody", "no"), ("", None)):
-        with urlopen(page_url + path) as answer:
-            assert answer.headers["X-Accel-Buffering"] == asked
+def test_proxies_are_asked_to_hold_no_rounds_back(page):
+    with page.expect_response(re.compile("queue/data")) as rounds:
+        start(page)
+    assert rounds.value.headers["x-accel-buffering"] == "no"
+    settle(page)
