@@ -27,12 +27,12 @@ WALLS = {
 
 def grade_lines(grade: Grade) -> Iterator[str]:
     """One file: what is wrong, first the mistake, then its smallest counterexample."""
-    yield f"{grade.file}: {grade.points:g} of {POINTS * len(FUNCTIONS)} points"
+    yield f"{grade.file}: {_short(grade.points)} of {POINTS * len(FUNCTIONS)} points"
     if grade.fault:
         yield f"✗ {grade.fault}"
     for verdict in grade.verdicts:
         wrong = [part for part, right in verdict.parts.items() if not right]
-        yield f"{'✗' if wrong else '✓'} {verdict.function}: {verdict.points:g} of {POINTS}" + (
+        yield f"{'✗' if wrong else '✓'} {verdict.function}: {_short(verdict.points)} of {POINTS}" + (
             f", wrong: {', '.join(wrong)}" if wrong else ""
         )
         yield from (f"    {line}" for line in (verdict.sentence, *verdict.counterexample) if line)
@@ -95,7 +95,11 @@ def _case(suite: ElementTree.Element, function: str, part: str, failure: str, te
 def _rows(grades: Sequence[Grade]) -> list[list[str]]:
     rows = [["file", *FUNCTIONS, "points", "first"]]
     for grade in grades:
-        points = {verdict.function: f"{verdict.points:g}" for verdict in grade.verdicts}
-        cells = [grade.file, *(points.get(name, "") for name in FUNCTIONS), f"{grade.points:g}", grade.sentence]
+        points = {verdict.function: _short(verdict.points) for verdict in grade.verdicts}
+        cells = [grade.file, *(points.get(name, "") for name in FUNCTIONS), _short(grade.points), grade.sentence]
         rows.append([harmless(cell).replace("\n", " ") for cell in cells])
     return rows
+
+
+def _short(points: float) -> str:
+    return f"{round(points, 1):g}"
