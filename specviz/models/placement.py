@@ -76,7 +76,7 @@ def check_default_device() -> None:
     if (device := torch.get_default_device()).type != "cpu":
         raise SpecvizError(
             "torch.set_default_device({device}) is set, but specviz chooses devices itself: call "
-            "torch.set_default_device(None) first.",
+            'torch.set_default_device("cpu") first.',
             "device",
             device=quoted(str(device)),
         )

@@ -8,6 +8,7 @@ import shutil
 import sys
 import types
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -490,11 +491,16 @@ def test_models_may_be_read_at_the_same_time():
 
 def test_a_default_device_of_torchs_is_refused_before_anything_is_made_there(saved):
     pair = tiny_pair("llama")
-    torch.set_default_device("meta")
-    try:
-        with refused("device", "set_default_device\\(None\\) first"):
+
+    def with_one_set():
+        torch.set_default_device("meta")
+        with refused("device", 'set_default_device\\("cpu"\\) first'):
             load_pair(*saved)
         with refused("device", "set_default_device"):
             specviz.run(pair, [3, 5, 7])
-    finally:
-        torch.set_default_device(None)
+        torch.set_default_device("cpu")
+        assert specviz.run(load_pair(*saved), [3, 5, 7]).rounds
+
+    # Each thread has a default device of its own.
+    with ThreadPoolExecutor() as pool:
+        pool.submit(with_one_set).result()
