@@ -330,7 +330,7 @@ def test_a_row_under_a_grammar_says_how_many_tokens_were_allowed(show):
     expect(page.locator(".meta")).to_contain_text("under a grammar")
     allowed = page.locator('[part="allowed"]')
     for index, said in (
-        (0, "3 of 4\u202f096 tokens here: p and q are over these alone"),
+        (0, "3 of 4\u202f096 tokens here: p and q cover these alone"),
         (1, "1 of 4\u202f096 tokens here"),
     ):
         ask(page, 0, index)

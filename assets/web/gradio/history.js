@@ -17,7 +17,7 @@ export function join(_, { first }) {
   window.addEventListener("popstate", () => openTab(named()));
   document.addEventListener("click", (event) => {
     const link = /** @type {Element} */ (event.target).closest("a[href^='#']");
-    if (!link) return;
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return; // these open it elsewhere
     event.preventDefault();
     location.hash = /** @type {HTMLAnchorElement} */ (link).hash;
   });
