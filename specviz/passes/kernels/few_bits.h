@@ -9,8 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include <ATen/Parallel.h>
-
+#include "crew.h"
 #include "lanes.h"
 
 namespace {
@@ -174,13 +173,12 @@ void write_coded(
   if constexpr (PANELS > 1) write_coded<ROWS, 1>(layer, rows, row, out, panel, end);
 }
 
-// A thread's share of a layer's outputs.
+// Writes a layer's panels from `panel` to `last`.
 template <int BITS>
 [[gnu::noinline]] void write_share(
-    const Codes<BITS>& layer, const RoundedRows& rounded, float* out, int64_t rows, int thread, int threads) {
+    const Codes<BITS>& layer, const RoundedRows& rounded, float* out, int64_t rows, int64_t panel, int64_t last) {
   constexpr int some = BITS == 8 ? STREAMS : 1;
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
-  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP) {
+  for (; panel < last; panel += GROUP) {
     const int64_t end = std::min(panel + GROUP, last);
     int64_t row = 0;
     for (; row + MOST_CODED <= rows; row += MOST_CODED)
@@ -196,10 +194,9 @@ void linear(const Codes<BITS>* layers, int count, const float* x, float* const* 
   static thread_local RoundedRows kept;
   kept.read(x, rows, layers[0].inputs);
   const RoundedRows& rounded = kept;
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++)
-    for (int i = 0; i < count; i++) write_share(layers[i], rounded, outs[i], rows, thread, threads);
+  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+    write_share(layers[i], rounded, outs[i], rows, panel, last);
+  });
 }
 
 }  // namespace

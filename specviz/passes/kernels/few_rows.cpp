@@ -3,8 +3,8 @@
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
-// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass, on however many threads.
-// Those are torch's, as `torch.set_num_threads` has them for the calling thread.
+// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass, on however many threads
+// (crew.h).
 //
 // The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "crew.h"
 #include "few_bits.h"
 #include "lanes.h"
 
@@ -298,13 +298,12 @@ inline int64_t at_once(int64_t rows) {
   return (rows + times - 1) / times;
 }
 
-// A thread's share of a layer's outputs; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
+// Writes a layer's panels from `panel` to `last`; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
 // sums are kept in memory, and five rows take a third longer.
 template <int WORD, class Input>
 [[gnu::noinline]] void write_share(
-    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int thread, int threads) {
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
-  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
+    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int64_t panel, int64_t last) {
+  for (; panel < last; panel += GROUP)
     for (int64_t row = 0; row < rows; row += at_once(rows)) {
       const int64_t count = std::min(at_once(rows), rows - row), end = std::min(panel + GROUP, last);
       write_rows<MOST_ROWS>(layer, count, beside + row * layer.wide(), out + row * layer.outputs, panel, end);
@@ -328,10 +327,9 @@ void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* 
     std::fill(block + some * length, block + some * wide, Input());
     if constexpr (WORD >= 4) divide_places(first, block, some);
   }
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++)
-    for (int i = 0; i < count; i++) write_share(layers[i], beside, outs[i], rows, thread, threads);
+  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+    write_share(layers[i], beside, outs[i], rows, panel, last);
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------- attention
@@ -382,6 +380,9 @@ struct Seen {
 
 // Tokens whose attention is computed together: what all of them see is read once.
 constexpr int MOST_TOKENS = 5;
+
+// Fewer products than these are not shared among threads.
+constexpr int64_t FEW_PRODUCTS = 1 << 18;
 
 // Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
 // fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.
@@ -524,13 +525,14 @@ void attend(const Attention& task) {
   const auto some = task.size == 64    ? attend_some<MOST_TOKENS, 64 / LANES>
                     : task.size == 128 ? attend_some<MOST_TOKENS, 128 / LANES>
                                        : attend_some<MOST_TOKENS, 0>;
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t head = 0; head < task.heads; head++) {
+  // Few products are done before a helper has come.
+  const int64_t products = task.heads * task.tokens * common * task.size;
+  crew().share(task.heads, products < FEW_PRODUCTS ? task.heads : 1, [&](int64_t head, int64_t end) {
     std::vector<float> scores(MOST_TOKENS * (task.room + LANES));
-    for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
-      some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
-  }
+    for (; head < end; head++)
+      for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
+        some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
+  });
 }
 
 // ------------------------------------------------------------------------------------ tensors of compiled programs
@@ -637,6 +639,8 @@ AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
 extern "C" {
 
 int64_t few_rows_panel() { return PANEL; }
+
+void few_rows_use(int32_t threads) { crew().use(threads); }
 
 bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 
