@@ -1,5 +1,6 @@
 """How long a pass takes, timed to show T(K), and with how many threads."""
 
+import math
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from specviz.parts.published import logit_width
 from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, home_of, synchronise
+from specviz.passes.kernels import kernel_library
 from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
 
@@ -32,8 +34,9 @@ _BYTES_PER_THREAD = 32 << 20
 #: Between the ids of neighbouring tokens: prime, and larger than most vocabularies' special tokens are many.
 _STRIDE = 7919
 
-#: The width of a pass that verifies a few draft tokens, and what counts as hardly longer.
-_VERIFIED, _HARDLY = 5, 1.1
+#: The width of a pass that verifies a few draft tokens, what counts as hardly longer, and for how many seconds that
+#: is tried.
+_VERIFIED, _HARDLY, _SETTLING = 5, 1.05, 0.6
 
 
 def settle_threads(model: PreTrainedModel) -> int:
@@ -44,31 +47,45 @@ def settle_threads(model: PreTrainedModel) -> int:
     a large one keeps all threads. Size decides, not the clock: sums round differently over other threads, and one seed
     must give one record at every start.
     """
-    threads = _ALL_THREADS
-    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    if size <= _SMALL_BYTES:
-        threads = max(1, min(_ALL_THREADS - 1, -(-size // _BYTES_PER_THREAD)))
+    most = most_threads(model)
+    threads = most if _size(model) > _SMALL_BYTES else max(1, min(_ALL_THREADS - 1, most))
     torch.set_num_threads(threads)
     return threads
 
 
-def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int:
-    """Sets torch to the fewest threads with which prepared passes take hardly longer than with `most`; returns it.
+def most_threads(model: PreTrainedModel) -> int:
+    """How many threads have work in this model's passes: all, or fewer for a small one."""
+    size = _size(model)
+    return _ALL_THREADS if size > _SMALL_BYTES else max(1, min(_ALL_THREADS, -(-size // _BYTES_PER_THREAD)))
+
+
+def _size(model: PreTrainedModel) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def settle_kernel_threads(model: PreTrainedModel, passes: FastPasses) -> int:
+    """Lets our kernels use the fewest threads with which prepared passes take hardly longer than with more; returns it.
 
     Such passes mostly read weights, and two processors that share a core or the way to memory read no faster than one.
-    A thread that gains nothing makes the others wait whenever another program wants its processor. For our kernels
-    alone: their results are the same bits with any number of threads.
+    The fastest passes are compared, timed in turns: other programs make some slower, and from those the kernels
+    keep away by themselves (crew.h). Results are the same bits with any number of threads.
     """
-    if most == 1:
-        return most
-    timings, threads = {}, most
-    while threads:
-        torch.set_num_threads(threads)
-        timings[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
-        threads //= 2
-    best = {width: min(times[width] for times in timings.values()) for width in timings[most]}
-    enough = (n for n, times in timings.items() if all(times[width] <= _HARDLY * best[width] for width in best))
-    torch.set_num_threads(fewest := min(enough, default=most))
+    counts = [most_threads(model)]
+    while counts[-1] > 1:
+        counts.append(counts[-1] // 2)
+    if len(counts) == 1:
+        return 1
+    timer = PassTimer(model, (1, _VERIFIED), passes=passes)
+    fastest = {(count, width): math.inf for count in counts for width in timer.widths}
+    end = time.perf_counter() + _SETTLING
+    while time.perf_counter() < end:
+        for count in counts:
+            kernel_library.use_threads(count)
+            for width in (*timer.widths, *timer.widths):
+                fastest[count, width] = min(fastest[count, width], timer.seconds(width))
+    best = {width: min(fastest[count, width] for count in counts) for width in timer.widths}
+    enough = [n for n in counts if all(fastest[n, width] <= _HARDLY * best[width] for width in best)]
+    kernel_library.use_threads(fewest := min(enough, default=counts[0]))
     return fewest
 
 

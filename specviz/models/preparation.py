@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specviz.models import pass_checks
 from specviz.models.pair_passes import PairPasses, Preparation
-from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_kernel_threads, time_passes
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.parts.head_passes import StaticHead, WithoutPass
@@ -318,7 +318,7 @@ class _Work:
             self.outcome.reasons.pop(role, None)  # why there was nothing better before
         if passes := ready.get(TARGET):
             if passes.by_kernels and self.pair.passes.threads is not None:
-                self.threads = self.pair.passes.threads = fewest_threads(self.pair.target, passes, self.threads)
+                self.pair.passes.kernel_threads = settle_kernel_threads(self.pair.target, passes)
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
     def settle(self) -> None:

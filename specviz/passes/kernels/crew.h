@@ -18,6 +18,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #include "lanes.h"
 
@@ -78,6 +81,8 @@ class Crew {
   std::condition_variable alarm;
   std::atomic<int> most{1}, asleep{0};
   alignas(64) std::atomic<uint64_t> job{0};
+  std::atomic<int> served_on{-1};     // the calling thread's core
+  std::atomic<bool> crowded{false};   // whether a helper found itself there
   std::atomic<int> threads_at_it{0}, gone{0};  // gone: helpers that have come, and are through
   std::atomic<int64_t> helped{0};              // pieces that they did
   Part parts[MOST];
@@ -104,8 +109,22 @@ class Crew {
 #endif
   }
 
+  // Where the calling thread runs, if the system tells; a helper that is woken there takes the core from it.
+  static int core() {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+  }
+
+  bool in_the_way() const { return served_on >= 0 && core() == served_on; }
+
   int helping() {
-    if (resting && Clock::now() >= until) {
+    if (crowded) {
+      crowded = false;
+      rest(REST);
+    } else if (resting && Clock::now() >= until) {
       resting--;
       until = Clock::now() + duration(REST);
       balance = 0;
@@ -135,6 +154,7 @@ class Crew {
     const int threads = helpers + 1;
     for (int i = 0; i < threads; i++) parts[i].left = Stretch(count * i / threads, count * (i + 1) / threads).word;
     helped = 0, gone = 0, threads_at_it = threads;
+    served_on = core();
     job = (job / NUMBER + 1) * NUMBER | OPEN;
     wake(helpers);
     const Clock::time_point start = Clock::now();
@@ -148,7 +168,8 @@ class Crew {
       last = now;
     }
     const int come = job.fetch_and(~OPEN) & COME;
-    while (gone.load(std::memory_order_acquire) < come) pause();
+    // A helper that waits for this core gets it.
+    while (gone.load(std::memory_order_acquire) < come) Clock::now() - last > LOOKOUT ? std::this_thread::yield() : pause();
     if (done) judge(seconds(last - start) / done, seconds(slowest), seconds(Clock::now() - last));
   }
 
@@ -160,8 +181,13 @@ class Crew {
       if (late > noticed) lost += late - piece;
     balance = std::min(balance + helped * piece, REST) - lost;
     if (lost == 0) return;
+    rest(REST + RESTS * std::max(0.0, -balance));
+  }
+
+  // Does with a helper less for a while.
+  void rest(double seconds) {
     resting = std::min(resting + 1, most - 1);
-    until = Clock::now() + duration(REST + RESTS * std::max(0.0, -balance));
+    until = Clock::now() + duration(seconds);
   }
 
   // The next piece of a thread: of its own part, else of another's, of which it takes the latter half.
@@ -189,22 +215,31 @@ class Crew {
     for (;;) {
       uint64_t at = job.load(std::memory_order_acquire);
       const int place = static_cast<int>(at & COME) + 1;
-      if ((at & OPEN) && at / NUMBER != known && place < threads_at_it) {
+      const bool late = Clock::now() - since >= LOOKOUT;
+      if (!late && in_the_way()) {
+        crowded = true;
+        sleep(at);
+      } else if ((at & OPEN) && at / NUMBER != known && place < threads_at_it) {
         if (!job.compare_exchange_weak(at, at + 1)) continue;
         known = at / NUMBER;
         for (Stretch piece(0, 0); take(place, piece); helped++) run(task, piece.first(), piece.end());
         gone.fetch_add(1, std::memory_order_release);
-        since = Clock::now();
-      } else if (Clock::now() - since < LOOKOUT) {
-        pause();
+      } else if (late) {
+        sleep(at);
       } else {
-        std::unique_lock<std::mutex> lock(bed);
-        asleep++;
-        if (at == job) alarm.wait(lock);
-        asleep--;
-        since = Clock::now();
+        pause();
+        continue;
       }
+      since = Clock::now();
     }
+  }
+
+  // Until there is another job than the one seen.
+  void sleep(uint64_t seen) {
+    std::unique_lock<std::mutex> lock(bed);
+    asleep++;
+    if (seen / NUMBER == job / NUMBER) alarm.wait(lock);
+    asleep--;
   }
 };
 
