@@ -1,6 +1,7 @@
 """Pairs load from folders and from the Hub's cache, and what cannot run is refused in a sentence at its field."""
 
 import gc
+import itertools
 import json
 import math
 import pathlib
@@ -36,7 +37,7 @@ from specviz.decoding.request import prepare
 from specviz.models import pass_timer, placement, sources
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
-from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_kernel_threads, settle_threads
 from specviz.models.weights import unmapped
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
@@ -87,6 +88,31 @@ def test_size_decides_on_threads_and_a_small_model_leaves_a_core_free(cores, mos
         assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "seconds, settled",
+    [({4: 1.0, 2: 1.02, 1: 1.9}, 2), ({4: 1.0, 2: 1.6, 1: 3.1}, 4), ({4: 1.03, 2: 1.01, 1: 1.0}, 1)],
+)
+def test_kernels_use_the_fewest_threads_that_are_fast_though_others_disturb_most_passes(seconds, settled, monkeypatch):
+    used, passes = [], itertools.count()
+
+    class Timer:
+        widths = (1, 5)
+
+        def __init__(self, *given, **named):
+            pass
+
+        def seconds(self, width):
+            disturbed = next(passes) % 7  # all but every seventh, and the more, the more threads there are
+            return width * seconds[used[-1]] + disturbed * used[-1]
+
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 4)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(pass_timer, "_SETTLING", 0.05)
+    monkeypatch.setattr(pass_timer, "PassTimer", Timer)
+    monkeypatch.setattr(pass_timer.kernel_library, "use_threads", used.append)
+    assert settle_kernel_threads(tiny_model("llama"), None) == used[-1] == settled
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
