@@ -1,6 +1,7 @@
 """How long a pass takes, timed to show T(K), and with how many threads."""
 
 import math
+import pathlib
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -21,8 +22,18 @@ T = TypeVar("T")
 #: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: torch's number at the start: the number of cores, or OMP_NUM_THREADS.
-_ALL_THREADS = torch.get_num_threads()
+#: How much processor time a container may take, of which period, in microseconds (Linux, cgroup v2).
+_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
+
+
+def _within_quota(threads: int) -> int:
+    """So many threads, or as many as may always run: a container that takes more stands still until its next period."""
+    quota, period = _QUOTA.read_text("ascii").split() if _QUOTA.is_file() else ("max", "")
+    return threads if quota == "max" else max(1, min(threads, int(quota) // int(period)))
+
+
+#: torch's number at the start, which is that of the cores, or OMP_NUM_THREADS; or what a container's quota leaves.
+_ALL_THREADS = _within_quota(torch.get_num_threads())
 
 #: A larger model has work enough for every thread.
 _SMALL_BYTES = 512 << 20

@@ -91,6 +91,16 @@ def test_size_decides_on_threads_and_a_small_model_leaves_a_core_free(cores, mos
 
 
 @pytest.mark.parametrize(
+    "written, threads", [("max 100000", 8), ("200000 100000\n", 2), ("50000 100000", 1), (None, 8)]
+)
+def test_a_container_that_may_take_two_cores_of_eight_runs_two_threads(written, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(pass_timer, "_QUOTA", tmp_path / "cpu.max")
+    if written is not None:
+        (tmp_path / "cpu.max").write_text(written, encoding="ascii")
+    assert pass_timer._within_quota(8) == threads
+
+
+@pytest.mark.parametrize(
     "seconds, settled",
     [({4: 1.0, 2: 1.02, 1: 1.9}, 2), ({4: 1.0, 2: 1.6, 1: 3.1}, 4), ({4: 1.03, 2: 1.01, 1: 1.0}, 1)],
 )

@@ -87,7 +87,7 @@ def on_two_threads(made: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Made often enough that a helper comes in time, the same each time."""
     kernel_library.use_threads(2)
     try:
-        first, *others = [made() for _ in range(20)]
+        first, *others = [made() for _ in range(6)]
         assert all(map(first.equal, others))
         return first
     finally:
