@@ -46,8 +46,8 @@ _BYTES_PER_THREAD = 32 << 20
 _STRIDE = 7919
 
 #: The width of a pass that verifies a few draft tokens, what counts as hardly longer, and for how many seconds that
-#: is tried.
-_VERIFIED, _HARDLY, _SETTLING = 5, 1.05, 0.6
+#: is tried; the share of its work by which a helper was there.
+_VERIFIED, _HARDLY, _SETTLING, _HELPED = 5, 1.05, 0.6, 0.6
 
 
 def settle_threads(model: PreTrainedModel) -> int:
@@ -79,7 +79,8 @@ def settle_kernel_threads(model: PreTrainedModel, passes: FastPasses) -> int:
 
     Such passes mostly read weights, and two processors that share a core or the way to memory read no faster than one.
     The fastest passes are compared, timed in turns: other programs make some slower, and from those the kernels
-    keep away by themselves (crew.h). Results are the same bits with any number of threads.
+    keep away by themselves (crew.h). Where they left no core to try it, all threads may come. Results are the same bits
+    with any number of threads.
     """
     counts = [most_threads(model)]
     while counts[-1] > 1:
@@ -88,12 +89,18 @@ def settle_kernel_threads(model: PreTrainedModel, passes: FastPasses) -> int:
         return 1
     timer = PassTimer(model, (1, _VERIFIED), passes=passes)
     fastest = {(count, width): math.inf for count in counts for width in timer.widths}
+    helped = dict.fromkeys(counts, 0.0)
     end = time.perf_counter() + _SETTLING
     while time.perf_counter() < end:
         for count in counts:
             kernel_library.use_threads(count)
+            kernel_library.help_since()
             for width in (*timer.widths, *timer.widths):
                 fastest[count, width] = min(fastest[count, width], timer.seconds(width))
+            helped[count] = max(helped[count], kernel_library.help_since())
+    kernel_library.use_threads(counts[0])
+    if any(helped[count] < _HELPED * (1 - 1 / count) for count in counts):
+        return counts[0]
     best = {width: min(fastest[count, width] for count in counts) for width in timer.widths}
     enough = [n for n in counts if all(fastest[n, width] <= _HARDLY * best[width] for width in best)]
     kernel_library.use_threads(fewest := min(enough, default=counts[0]))

@@ -101,10 +101,17 @@ def test_a_container_that_may_take_two_cores_of_eight_runs_two_threads(written, 
 
 
 @pytest.mark.parametrize(
-    "seconds, settled",
-    [({4: 1.0, 2: 1.02, 1: 1.9}, 2), ({4: 1.0, 2: 1.6, 1: 3.1}, 4), ({4: 1.03, 2: 1.01, 1: 1.0}, 1)],
+    "seconds, help_there, settled",
+    [
+        ({4: 1.0, 2: 1.02, 1: 1.9}, 1, 2),
+        ({4: 1.0, 2: 1.6, 1: 3.1}, 1, 4),
+        ({4: 1.03, 2: 1.01, 1: 1.0}, 1, 1),
+        ({4: 1.0, 2: 1.0, 1: 1.0}, 0.3, 4),  # nobody came: nothing was tried
+    ],
 )
-def test_kernels_use_the_fewest_threads_that_are_fast_though_others_disturb_most_passes(seconds, settled, monkeypatch):
+def test_kernels_use_the_fewest_threads_that_are_fast_though_others_disturb_most_passes(
+    seconds, help_there, settled, monkeypatch
+):
     used, passes = [], itertools.count()
 
     class Timer:
@@ -122,6 +129,7 @@ def test_kernels_use_the_fewest_threads_that_are_fast_though_others_disturb_most
     monkeypatch.setattr(pass_timer, "_SETTLING", 0.05)
     monkeypatch.setattr(pass_timer, "PassTimer", Timer)
     monkeypatch.setattr(pass_timer.kernel_library, "use_threads", used.append)
+    monkeypatch.setattr(pass_timer.kernel_library, "help_since", lambda: help_there * (1 - 1 / used[-1]))
     assert settle_kernel_threads(tiny_model("llama"), None) == used[-1] == settled
 
 

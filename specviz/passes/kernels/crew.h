@@ -33,7 +33,12 @@ class Crew {
   // How many threads work at most, the calling one included.
   void use(int threads) { most = std::clamp(threads, 1, MOST); }
 
-  int threads() const { return most; }
+  // Of the pieces since it was last asked, the share that helpers did.
+  double help_since() {
+    const double share = all_pieces > 0 ? static_cast<double>(all_helped) / all_pieces : 0;
+    all_pieces = all_helped = 0;
+    return share;
+  }
 
   // work(first, end), of at most `piece`, until all of `count` is done, by any thread and in any order. Who calls it while
   // another is served works alone.
@@ -42,6 +47,7 @@ class Crew {
     std::unique_lock<std::mutex> served(serving, std::defer_lock);
     const int64_t others = (count + piece - 1) / piece - 1;
     if (most == 1 || others <= 0 || !served.try_lock()) return work(0, count);
+    all_pieces += others + 1;
     const int helpers = hire(static_cast<int>(std::min<int64_t>(helping(), others)));
     if (helpers == 0) return work(0, count);
     grain = piece;
@@ -93,6 +99,7 @@ class Crew {
   // Of the thread that is served.
   int hired = 0, resting = 0;  // helpers
   Clock::time_point until;     // when one more comes back
+  int64_t all_pieces = 0, all_helped = 0;
   double balance = 0;          // seconds that help gained, less those that it cost
 
   static double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -170,6 +177,7 @@ class Crew {
     const int come = job.fetch_and(~OPEN) & COME;
     // A helper that waits for this core gets it.
     while (gone.load(std::memory_order_acquire) < come) Clock::now() - last > LOOKOUT ? std::this_thread::yield() : pause();
+    all_helped += helped;
     if (done) judge(seconds(last - start) / done, seconds(slowest), seconds(Clock::now() - last));
   }
 

@@ -642,6 +642,8 @@ int64_t few_rows_panel() { return PANEL; }
 
 void few_rows_use(int32_t threads) { crew().use(threads); }
 
+double few_rows_help() { return crew().help_since(); }
+
 bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 
 void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {

@@ -152,6 +152,7 @@ def load() -> int:
             except OSError as error:
                 raise SpecvizError("Our kernels cannot be loaded: {reason}", "passes", reason=str(error)) from error
             library.few_rows_panel.restype = ctypes.c_int64
+            library.few_rows_help.restype = ctypes.c_double
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
             for name in _LINEAR:
                 _OPERATIONS.impl(name, _linear if name == _LINEAR[0] else _linears, "CPU")
@@ -175,6 +176,11 @@ def use_threads(count: int) -> None:
     cores (crew.h). Results are the same bits with any number."""
     load()
     library().few_rows_use(ctypes.c_int32(count))
+
+
+def help_since() -> float:
+    """The share of their work that the kernels' helping threads did since this was last asked. Needs `load`."""
+    return library().few_rows_help()
 
 
 def multiplies_bfloat16() -> bool:
