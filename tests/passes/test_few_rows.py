@@ -166,6 +166,24 @@ def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_ar
     assert torch.equal(on_two_threads(lambda: layer(x)), given)
 
 
+@pytest.mark.parametrize("bits", GRIDS)
+def test_inputs_of_weights_on_grids_lose_no_more_than_in_float32(few_rows, bits):
+    weight, x = on_grids(256, 640, bits), drawn(5, 640, seed=2) * 10 ** drawn(640, seed=3)
+    expected = functional.linear(x.double(), weight.double())
+    by_torch, given = ((made - expected).norm() for made in (functional.linear(x, weight), few_rows.linear(weight)(x)))
+    assert given < 8 * by_torch
+
+
+@pytest.mark.parametrize("bits", GRIDS)
+def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, bits):
+    weight = torch.full((32, 64), 2**bits - 1.0)
+    for code in (0, 1):
+        weight[:, code :: GRIDS[bits]] = code
+    layer, x = few_rows.linear(weight), torch.tensor([1e30, -1e30]).unsqueeze(-1).expand(2, 64)
+    assert layer.grid == bits
+    torch.testing.assert_close(layer(x), functional.linear(x, weight), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("row", [0, 47])
 def test_a_single_weight_off_its_grid_leaves_the_layer_as_it_is(few_rows, row):
     weight = on_grids(48, 64, 8)
@@ -206,7 +224,7 @@ def test_inputs_of_weights_in_few_bits_are_off_by_no_more_than_half_a_step(input
 def test_kernels_for_lesser_processors_keep_their_promises_too(march, needs, tmp_path):
     if needs not in kernel_library.processor().split():
         pytest.skip("this processor does not have these instructions")
-    chosen = "linear_layer_is_right or codes_of_few_bits or kept_in_bfloat16 or attention_is_right"
+    chosen = "linear_layer_is_right or few_bits or on_grids or largest_codes or kept_in_bfloat16 or attention_is_right"
     order = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     told = os.environ | {"SPECVIZ_MARCH": march, "SPECVIZ_CACHE": str(tmp_path)}
     done = subprocess.run(order, env=told, capture_output=True, encoding="utf-8")

@@ -584,33 +584,25 @@ struct Given {
 void compute(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
-  const auto run = [&](auto layer_of) {
-    decltype(layer_of(*given)) layers[MOST_BESIDE];
+  const auto run = [&](auto kind) {
+    decltype(kind) layers[MOST_BESIDE];
     float* outs[MOST_BESIDE];
     for (int i = 0; i < next; i++) {
-      layers[i] = layer_of(given[i]);
-      outs[i] = given[i].out;
+      const Given& one = given[i];
+      const auto scales = static_cast<decltype(kind.scales)>(one.scales);
+      layers[i] = {static_cast<const int32_t*>(one.weights), scales, one.bias, inputs, one.outputs};
+      outs[i] = one.out;
     }
     linear(layers, next, x, outs, rows);
   };
-  const auto whole = [&](auto kind) {
-    run([&](const Given& one) -> decltype(kind) {
-      return {static_cast<const int32_t*>(one.weights), static_cast<const float*>(one.scales), one.bias, inputs, one.outputs};
-    });
-  };
-  const auto coded = [&](auto kind) {
-    run([&](const Given& one) -> decltype(kind) {
-      return {static_cast<const int32_t*>(one.weights), one.scales, one.bias, inputs, one.outputs};
-    });
-  };
   const int32_t dtype = given->dtype;
-  if (dtype == aoti_torch_dtype_float32()) whole(Layer<1, float>());
-  if (dtype == aoti_torch_dtype_bfloat16()) whole(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
-  if (dtype == aoti_torch_dtype_int16()) whole(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_int8()) whole(Layer<4, float>());
-  if (dtype == aoti_torch_dtype_int64()) whole(Layer<8, float>());
-  if (dtype == aoti_torch_dtype_uint8()) coded(Codes<8>());
-  if (dtype == aoti_torch_dtype_int32()) coded(Codes<4>());
+  if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
+  if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
+  if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
+  if (dtype == aoti_torch_dtype_int8()) run(Layer<4, float>());
+  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes, Layer<8, float>>());
+  if (dtype == aoti_torch_dtype_uint8()) run(Codes<8>());
+  if (dtype == aoti_torch_dtype_int32()) run(Codes<4>());
   if (next < count) compute(given + next, count - next, x, rows, inputs);
 }
 
