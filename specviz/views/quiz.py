@@ -99,9 +99,10 @@ def _sibling(run: Run) -> Iterator[dict[str, Any]]:
             p, q, left, bound = token.p or 0, token.q or 1, token.p_left, token.accept_prob
             if len(siblings) != 1 or left is None or bound is None or not _APART <= bound <= min(1, p / q) - _APART:
                 continue
-            values = {"first": {"token": siblings[0].text}, "second": {"token": token.text}}
-            options = [{"key": "bound", "bound": bound}, {"key": "bound", "bound": min(1, p / q)}, {"key": "discarded"}]
-            yield _question("tree", values | {"p": p, "q": q, "left": left, "bound": bound}, options, 0)
+            tokens = {"first": {"token": siblings[0].text}, "second": {"token": token.text}}
+            options: list[dict[str, Any]] = [{"key": "bound", "bound": one} for one in (bound, min(1, p / q))]
+            figures = {"p": p, "q": q, "left": left, "bound": bound}
+            yield _question("tree", tokens | figures, [*options, {"key": "discarded"}], 0)
 
 
 def _pays(pairs: tuple[tuple[float, float, int], ...]) -> dict[str, Any]:

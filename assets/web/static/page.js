@@ -49,7 +49,7 @@ function show(language) {
   const others = Object.keys(site.languages).filter((one) => one !== language);
   document.body.replaceChildren(
     make("header", {}, make("h1", { text: title }), make("p", { text: subtitle }), make("p", { text: say("static.about") }),
-      make("div", { class: "row" }, ...others.map((one) => make("button", { type: "button", lang: one, text: site.languages[one].name, on: { click: () => turn(one) } })), quiz)),
+      ...others.map((one) => make("button", { type: "button", lang: one, text: site.languages[one].name, on: { click: () => turn(one) } })), quiz),
     make("main", {}, controls.form, view, charts, gallery));
   for (const element of [view, charts, gallery, quiz]) element.words = words;
   quiz.receive(site.quiz);
