@@ -42,7 +42,7 @@ def test_simulated_classes_give_back_the_gain_that_was_put_in(gain):
     large = simulated(gain, people=400, classes=200)
     assert numpy.mean([normalised_gain(*one).value for one in zip(*large)]) == pytest.approx(gain, abs=0.01)
     for people in (12, 25, 60):
-        assert abs(covered(gain, simulated(gain, people)) - LEVEL) < 0.025, people
+        assert abs(covered(gain, simulated(gain, people)) - LEVEL) < 0.03, people
 
 
 def test_slips_take_away_from_the_gain_what_they_take_away_from_knowledge():
