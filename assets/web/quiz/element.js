@@ -134,6 +134,7 @@ class SpecvizQuiz extends SpecvizElement {
   /** @param {Phase} phase */
   ask(phase) {
     const form = phase === "before" ? this.state.first : 1 - this.state.first;
+    this.note("");
     this.next(phase, { form, chosen: [], seconds: [] }, shuffled([...this.forms[form].keys()]));
   }
 
