@@ -36,7 +36,7 @@ class SpecvizQuiz extends SpecvizElement {
   static sheets = sheets;
 
   /** @type {State} */
-  state = kept("quiz") ?? newState();
+  state = kept("questions") ?? newState();
   /** @type {Question[][]} */
   forms = [];
   /** @type {Person[]} of a teacher's class, by seat */
@@ -86,7 +86,7 @@ class SpecvizQuiz extends SpecvizElement {
   /** @param {Partial<State>} changes */
   change(changes) {
     Object.assign(this.state, changes);
-    keep("quiz", this.state);
+    keep("questions", this.state);
     this.show();
   }
 
