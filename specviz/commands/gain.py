@@ -72,6 +72,5 @@ def _people(paths: Sequence[pathlib.Path], field: str) -> list[dict[str, tuple[i
 
 
 def _written(gain: Gain | None) -> tuple[str, str]:
-    if gain is None:
-        return "", ""
-    return f"{gain.value:.2f}", "" if gain.low is None else f"{gain.low:.2f} to {gain.high:.2f}"
+    interval = f"{gain.low:.2f} to {gain.high:.2f}" if gain and gain.low is not None else ""
+    return f"{gain.value:.2f}" if gain else "", interval
