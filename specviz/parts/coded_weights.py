@@ -49,7 +49,8 @@ class CodedWeights:
         self, shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, Any], read: Callable[[str], Tensor]
     ):
         """shapes: of the tensors in the files. settings: the part's config.json. read: reads a tensor."""
-        self.in_files, self.settings, self.read = shapes, settings, read
+        self.in_files, self.read = shapes, read
+        self._settings: dict[str, Any] = settings.get("quantization_config") or {}
         #: Of each coded weight, the names of its tensors by what they are to their layer.
         self.stored: dict[str, dict[str, str]] = {}
         for name in shapes:
@@ -89,21 +90,17 @@ class CodedWeights:
         tensors = {own: self.read(full) for own, full in self.stored[name].items()}
         try:
             if "qweight" in tensors:
-                return _transposed(tensors, self.shapes[name], self._adds_to_zeros)
+                # GPTQ's first version stores zero points less 1.
+                less = 0 if "gptq_v2" in self._settings.values() else 1
+                return _transposed(tensors, self.shapes[name], less)
             return _unpacked(tensors, self.shapes[name], self._block)
         except UnknownCodes:
             raise UnknownCodes(name) from None
 
     @property
-    def _adds_to_zeros(self) -> int:
-        """GPTQ's first format stores zero points less 1."""
-        settings = self.settings.get("quantization_config") or {}
-        return int("gptq_v2" not in (settings.get("checkpoint_format"), settings.get("format")))
-
-    @property
     def _block(self) -> tuple[int, int] | None:
         """Rows and columns that have a scale in common, where the configuration says so."""
-        settings = self.settings.get("quantization_config") or {}
+        settings = self._settings
         groups = (group.get("weights") or {} for group in (settings.get("config_groups") or {}).values())
         blocks = (settings.get("weight_block_size"), *(group.get("block_structure") for group in groups))
         return next((tuple(block) for block in blocks if block), None)
@@ -129,8 +126,8 @@ def _unpacked(tensors: Mapping[str, Tensor], shape: tuple[int, ...], block: tupl
     return codes * _spread(scale, shape, block)
 
 
-def _transposed(tensors: Mapping[str, Tensor], shape: tuple[int, ...], adds: int) -> Tensor:
-    """The weight of this shape in GPTQ's or AWQ's files. adds: to GPTQ's zero points. Raises UnknownCodes."""
+def _transposed(tensors: Mapping[str, Tensor], shape: tuple[int, ...], less: int) -> Tensor:
+    """The weight of this shape in GPTQ's files, whose zero points are so much `less`, or AWQ's. Raises UnknownCodes."""
     codes, zeros, scales = (tensors[own] for own in _TRANSPOSED)
     outputs, inputs = shape
     bits, awq = 32 * zeros.shape[1] // outputs, len(codes) == inputs
@@ -141,7 +138,7 @@ def _transposed(tensors: Mapping[str, Tensor], shape: tuple[int, ...], adds: int
         places = torch.tensor(_AWQ_ORDER).argsort()
         codes, zeros = (_digits(words, bits).unflatten(1, (-1, 8))[..., places].flatten(1) for words in (codes, zeros))
     else:
-        codes, zeros = _digits(codes.T, bits).T, _digits(zeros, bits) + adds & 2**bits - 1
+        codes, zeros = _digits(codes.T, bits).T, _digits(zeros, bits) + less & 2**bits - 1
     return ((codes - zeros[groups]) * scales.float()[groups]).T
 
 

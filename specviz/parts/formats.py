@@ -12,7 +12,6 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
 from specviz.parts.eagle import Eagle1Head, Eagle3Head, PEagleHead
 from specviz.parts.gemma_assistant import GemmaAssistant
-from specviz.parts.gguf_modules import LABEL
 from specviz.parts.medusa import MlpSpeculator, PublishedMedusa
 from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.parts.part_files import PartFiles
@@ -179,7 +178,7 @@ FORMATS: tuple[PartFormat, ...] = (
         MtpFile,
         _either(_is("mtp", "mtpdraftmodel"), lambda files: "mtp_layers.0.input_proj.weight" in files.shapes),
     ),
-    _read(MtpModules, _is(LABEL)),
+    _read(MtpModules, _is("gguf_mtp")),
     _refused(
         "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
         "as the target, and specviz reads its modules too.",

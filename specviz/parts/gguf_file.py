@@ -18,9 +18,6 @@ from transformers.integrations.gguf import reader
 #: How a GGUF file begins.
 MAGIC = b"GGUF"
 
-#: Where the data of tensors may begin, unless the header says so: at multiples of so many bytes.
-_ALIGNMENT = 32
-
 #: Kinds of tensors that hold whole numbers.
 _WHOLE = {"I32": torch.int32, "I64": torch.int64}
 
@@ -47,11 +44,9 @@ class GgufFile:
         self.header, count, place = reader._read_metadata(self.bytes, str(file))
         tensors, place = reader._read_tensor_table(self.bytes, count, place)
         self.kind = str(self.header["general.architecture"])
+        data = place + -place % self.header.get("general.alignment", 32)
         #: Of each tensor its shape, the number of its kind, and where its data begin.
-        self.tensors: dict[str, tuple[tuple[int, ...], int, int]] = {}
-        data = place + -place % self.header.get("general.alignment", _ALIGNMENT)
-        for name, shape, kind, offset in tensors:
-            self.tensors[name] = (shape, kind, data + offset)
+        self.tensors = {name: (shape, kind, data + offset) for name, shape, kind, offset in tensors}
 
     def setting(self, key: str) -> Any:
         """Of its architecture; None if the header does not say."""

@@ -18,9 +18,9 @@ from specviz.parts.gguf_file import GgufFile
 
 #: Names of tensors, less ``.weight`` or ``.bias``: of all parts, of each layer, and what an architecture has besides.
 _WHOLE = {"token_embd": "embed_tokens", "output": "lm_head", "output_norm": "norm", "fc": "fc"}
-_LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
-_LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
-_LAYER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
+LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+LAYER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
 _ONLY_IN = {
     "eagle3": {"enc.output_norm": "input_norm", "attn_norm_2": "hidden_norm"},
     "dflash": {
@@ -188,11 +188,14 @@ class GgufPart:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the tensors, by their published names."""
-        return {name: self.file.shape(stored) for name, stored in self.tensors.items()}
+        shapes = {name: self.file.shape(stored) for name, stored in self.tensors.items()}
+        if len(row := shapes.get("confidence_head.proj.weight", ())) == 1:
+            shapes["confidence_head.proj.weight"] = (1, *row)  # llama.cpp's programs write a single row as a vector
+        return shapes
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors by its published name, unpacked, in float32 or int64."""
-        tensor = self.file.tensor(self.tensors[name])
+        tensor = self.file.tensor(self.tensors[name]).reshape(self.shapes[name])
         if name == "d2t":  # of the target's ids here, of distances to them there
             return tensor - torch.arange(len(tensor))
         if self.kind == "eagle3" and re.search(r"self_attn\.[qk]_proj", name):
@@ -209,7 +212,7 @@ class GgufPart:
         parts = re.fullmatch(r"(blk\.(\d+)\.)?(.+?)(\.weight|\.bias)?", stored)
         assert parts is not None, "whatever it is called"
         _, layer, own, kind = parts.groups(default="")
-        name = (_WHOLE | _LAYER | _ONLY_IN[self.kind]).get(own)
+        name = (_WHOLE | LAYER | _ONLY_IN[self.kind]).get(own)
         if name is None:
             return stored
         layers = "model.layers" if self.kind == "gemma4-assistant" else "layers"

@@ -192,6 +192,13 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
 
 
+def test_a_single_row_may_be_a_vector(target, tmp_path):
+    """As llama.cpp's own programs write it, though not its converter."""
+    row = GgufFile(DATA / "dspark.gguf").tensor("conf_proj.weight")
+    file = repacked("dspark", tmp_path / "part.gguf", others={"conf_proj.weight": row.numpy().ravel()})
+    assert row.dim() == 2 and torch.equal(loaded(target, file).parts["parallel"].confidence_head.proj.weight, row)
+
+
 #: By the kinds of codes that come in blocks of 256, how many bytes a block has, and where in it half-precision factors
 #: of all its weights are.
 BLOCKS = {"Q2_K": (84, 80), "Q3_K": (110, 108), "Q4_K": (144, 0), "Q5_K": (176, 0), "Q6_K": (210, 208)}
