@@ -32,7 +32,7 @@ _POINTER = b"version https://git-lfs"
 _BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "model")
 
 #: The most that whole numbers can be, and the least of those that do not start at 1.
-_MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_target_layers"), 1024)
+_MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_nextn_predict_layers", "num_target_layers"), 1024)
 _MOST |= dict.fromkeys(("block_size", "num_depths", "para_depths", "pure_draft_prefix_len", "speculative_tokens"), 4096)
 _MOST |= dict.fromkeys(("conv_group_size", "conv_kernel_size", "emb_dim", "gru_hidden_dim", "inner_dim"), 2**16)
 _MOST |= dict.fromkeys(("hidden_size", "markov_rank", "selector_rank", "selector_top_k", "target_hidden_size"), 2**16)
