@@ -26,7 +26,8 @@ from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS, PublishedPart, logit_width
 from specviz.records.errors import SpecvizError
-from specviz.training.loop import Recipe, agreement, distillation, of_one_width
+from specviz.training.loop import Recipe
+from specviz.training.losses import agreement, distillation, of_one_width
 
 #: The weight of each depth relative to the one before (Medusa, arXiv 2401.10774, §2.2.1: λ_k).
 _DECAY = 0.8
