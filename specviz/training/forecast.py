@@ -12,8 +12,8 @@ from specviz.training.loop import Recipe, Schedule, make_optimisers, step_on
 #: How many passes of the target are timed.
 _PASSES = 4
 
-#: How many times as long as was timed it may take. Other programs come and go, held-out text is measured in between, and a
-#: pass takes longer the more the texts have grown.
+#: How many times as long as was timed it may take. Other programs come and go, held-out text is measured in between,
+#: and a pass takes longer the more the texts have grown.
 _STEPS_AT_MOST, _PASSES_AT_MOST = 1.5, 2.0
 
 
