@@ -279,7 +279,7 @@ def speculators_settings(
             "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
             "verifier": {
                 # A path here says nothing elsewhere.
-                "name_or_path": pathlib.Path(named).name if pathlib.Path(named).is_dir() else named,
+                "name_or_path": pathlib.Path(named).name if pathlib.Path(named).exists() else named,
                 "architectures": target.config.architectures or [type(target).__name__],
             },
         },

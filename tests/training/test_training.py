@@ -24,6 +24,7 @@ from specviz.training import forecast as forecasts
 from specviz.training import losses
 from specviz.training.data import (
     BLOCK_SIZE,
+    ROWS,
     Corpus,
     Text,
     continue_texts,
@@ -186,12 +187,15 @@ def test_a_result_in_fewer_shards_leaves_none_of_the_former(target, corpus, tmp_
     load_part("medusa", tmp_path, target)
 
 
-def test_the_target_finds_a_head_beside_what_its_training_left(target_folder, target, story, tmp_path):
+def test_the_target_finds_a_head_beside_what_its_training_left(target, story, tmp_path, monkeypatch):
+    monkeypatch.setitem(ROWS, "cpu", 2)
     folder = save_model(tmp_path / "target", target)
-    assert run("medusa", "--target", folder, "--text", story, *SMALL, "--continuations", 1) == 0
+    few = (*SMALL, "--tokens", 2 * BLOCK_SIZE, "--continuations", 1)
+    assert run("medusa", "--target", folder, "--text", story, *few) == 0
+    weights = sorted(file.name for file in (folder / "medusa").glob("*.safetensors"))
+    assert weights == ["model.safetensors"]  # servers read whatever lies there
+    assert set(load_pair(folder, device="cpu", dtype="float32", passes="plain").parts) == {"medusa"}
     (own,) = folder.glob("medusa/**/continuations.safetensors")
-    pair = load_pair(folder, device="cpu", dtype="float32", passes="plain")
-    assert set(pair.parts) == {"medusa"} and "medusa" not in pair.flaws
     own.rename(folder / "medusa" / own.name)  # where earlier versions put it
     load_part("medusa", folder / "medusa", target)
 
@@ -347,6 +351,13 @@ def test_a_part_of_another_kind_is_nothing_to_begin_with(target, tmp_path):
     Eagle3Recipe(target).save(tmp_path)
     with refused("draft", "drafts with eagle"):
         command._PARTS["mtp"](target, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["target", "target.gguf"])
+def test_a_part_says_what_its_target_is_called_and_not_where_it_lay(name, target, tmp_path):
+    (tmp_path / name).mkdir() if name == "target" else (tmp_path / name).touch()
+    target.name_or_path = str(tmp_path / name)
+    assert Eagle3Recipe(target).settings["speculators_config"]["verifier"]["name_or_path"] == name
 
 
 def test_the_target_learns_nothing_from_training_its_parts(target, corpus, tmp_path):
