@@ -30,7 +30,7 @@ from specviz.training.models import DraftRecipe, TargetRecipe, small_llama
 from specviz.training.parts import PartRecipe
 
 #: Recipe -> its description, default number of tokens to learn from on a GPU and on a processor, and default learning
-#: rate of the matrices. On two cores, what takes about an hour for a target of 100 million parameters.
+#: rate of the matrices. Two cores need about an hour for the latter, with a target of 100 million parameters.
 _RECIPES = {
     "target": ("a small Llama from scratch, with early exits", 15_000_000, 15_000_000, 2e-3),
     "draft": ("a small Llama that imitates the target", 3_000_000, 600_000, 3e-3),
