@@ -25,6 +25,9 @@ from specviz.records.errors import SpecvizError, first_line, quoted
 #: Pickled tensors, as torch saves them: of whole models, and of heads alone. Beside them lie what trainers pickle.
 PICKLES = ("pytorch_model*.bin", "model*.bin", "*lm_head*.pt")
 
+#: Text that the recipes of earlier versions left beside the weights.
+_NO_WEIGHTS = "continuations.safetensors"
+
 #: The first of the few lines that git leaves in place of a large file until it is fetched.
 _POINTER = b"version https://git-lfs"
 
@@ -190,7 +193,8 @@ class PartFiles:
         return SpecvizError(template, "draft", **{"folder": name} | values)
 
     def _weights(self) -> list[pathlib.Path]:
-        return self._those("*.safetensors") or self._those(*PICKLES)
+        weights = [file for file in self._those("*.safetensors") if file.name != _NO_WEIGHTS]
+        return weights or self._those(*PICKLES)
 
     def _those(self, *patterns: str) -> list[pathlib.Path]:
         return sorted({file for pattern in patterns for file in self.folder.glob(pattern) if file.is_file()})
