@@ -221,8 +221,7 @@ def _why_not_a_model(model: Named, path: pathlib.Path) -> SpecvizError:
         )
     if exported := _first(path, _EXPORTED):
         return model.complaint(
-            "{name} is exported for another program ({file}): name the model that it was made from.",
-            file=exported.name,
+            "{name} is exported for another program ({file}): name the model that it was made from.", file=exported.name
         )
     if original := _first(path, _ORIGINAL):
         return model.complaint(
