@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
 from specviz.models.gguf_files import gguf_at
+from specviz.models.hub import fetched_file, in_hub_cache, is_hub_id, on_the_hub, without_page
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
-from specviz.models.sources import fetched_file, in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
+from specviz.models.sources import quietly
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import FORMATS, recognise
 from specviz.parts.gguf_file import is_gguf
