@@ -1,6 +1,6 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
-server, `compare-texts` of other engines, `grade` homework, `serve` the page, write it as a `static` folder, `compile`
-a pair beforehand.
+server, `compare-texts` of other engines, `grade` homework, the `gain` of a class, `serve` the page, write it as a
+`static` folder, `compile` a pair beforehand.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from specviz.commands import (
     check,
     compare_texts,
     compile,
+    gain,
     grade,
     metrics,
     output,
@@ -33,11 +34,11 @@ from specviz.records.errors import SpecvizError
 from specviz.views import terminal
 
 #: In the order of --help; a module's name is the command's.
-COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, grade, serve, static, compile)
+COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, grade, gain, serve, static, compile)
 
 #: By command, its arguments without a name.
 ARGUMENTS = {run: ("prompt",), metrics: ("metrics",), compare_texts: ("one", "other"), static: ("folder",)}
-ARGUMENTS |= {server: ("server",), grade: ("homework",)}
+ARGUMENTS |= {server: ("server",), grade: ("homework",), gain: ("answers",)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -183,6 +183,7 @@ class Benchmark:
     failures: Failures
     equality: list[Agreement] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    grammar: str = ""  # that all texts follow
 
     @classmethod
     def of(
@@ -197,15 +198,17 @@ class Benchmark:
         max_new_tokens: int | None = None,
         vary: Values | None = None,
         servers: Sequence[Served] = (),
+        grammar: str = "",
     ) -> Benchmark:
         """say: receives a line of progress a setting.
 
         only: names of the drafters to measure; presets: names of the prompts; empty means all. chat: on prompts for
         models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by default the
         size's. vary: the values of some settings, see `read_vary`; then each drafter is measured by its defaults with
-        these alone. servers: further contestants. A drafter that this pair cannot run is left out, and the report says
-        why. Raises SpecvizError for one that was named (field ``only`` if there is no such drafter), for a preset that
-        does not exist (field ``preset``), and for a temperature out of range.
+        these alone. servers: further contestants. grammar: that all texts follow; servers cannot, and fail. A drafter
+        that this pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named
+        (field ``only`` if there is no such drafter), for a preset that does not exist (field ``preset``), and for a
+        temperature out of range.
         """
         size = size_of(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
         vary = vary or {}
@@ -218,7 +221,8 @@ class Benchmark:
         contestants += [Contestant.by(looked_at(served, pair.texts.decode)) for served in servers]
         options = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
         tasks = list(each_of({"temperature": temperatures, **vary}, OF_TASKS))
-        return cls(pair, size, contestants, tasks, options, left_out, describe_machine(pair), Failures(say))
+        about = options, left_out, describe_machine(pair), Failures(say)
+        return cls(pair, size, contestants, tasks, *about, grammar=grammar)
 
     def run(self) -> None:
         """Measures all of it. A contestant that fails, or whose text is wrong, is not measured any further, and the
@@ -257,7 +261,7 @@ class Benchmark:
         tokens = task.get("max_new_tokens", self.size.max_new_tokens)
         plain = plain_request(self.pair, preset, task["temperature"], tokens, task.get("seed", 0))
         sampling = replace(plain.settings.sampling, **{name: task[name] for name in task if name in SAMPLING})
-        return plain.but(replace(plain.settings, sampling=sampling))
+        return plain.but(replace(plain.settings, sampling=sampling, grammar=self.grammar))
 
     def _compare_texts(self, task: Task) -> None:
         """At temperature 0 compares all texts of each preset; above it, only warms up the other engines."""

@@ -15,6 +15,7 @@ from specviz.bench.contest import Row
 from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Counted, Event, Failed, Progress, Report
 from specviz.bench.served import Served, answer_of
 from specviz.bench.turns import Amount, Stepper, Steps, WholeText, engine_stepper, take_turns
+from specviz.decoding.continuation import Continuation
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
@@ -26,6 +27,7 @@ from specviz.records.errors import SpecvizError, first_line
 from specviz.records.prompts import Preset
 from specviz.records.settings import DRAFTING, SETTINGS, DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Sentence
+from specviz.rules.sampling import fit_width
 
 
 def plain_request(pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Request:
@@ -224,8 +226,32 @@ def _by_transformers(contestant: Contestant, plain: Request) -> list[int]:
     ids = torch.tensor([plain.prompt.ids], device=pair.device)
     torch.manual_seed(plain.settings.seed)
     with _without_defaults(pair, contestant.num_draft_tokens):
-        output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)
-    return output[0, ids.shape[1] :].tolist()
+        output = pair.target.generate(
+            ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance, **_following(plain)
+        )
+    tokens = output[0, ids.shape[1] :].tolist()
+    # Assisted, it may go on after the end of what the grammar describes.
+    return tokens if plain.grammar is None else Continuation(plain).extend(tokens)[0]
+
+
+def _following(plain: Request) -> dict[str, object]:
+    """What has `generate` follow the request's grammar: the target's rows are masked, and its assistant's."""
+    if plain.grammar is None:
+        return {}
+    grammar = plain.grammar.anew()
+
+    def masked(texts: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        texts_after = [grammar.text_of(text) for text in texts.tolist()]
+        return fit_width(grammar.masked(fit_width(rows, grammar.vocab_size), texts_after), rows.shape[-1])
+
+    def over(texts: torch.Tensor, rows: torch.Tensor, **others: object) -> torch.Tensor:
+        ended = [not grammar.allowed(grammar.text_of(text)).any() for text in texts.tolist()]
+        return torch.tensor(ended, device=texts.device)
+
+    return {
+        "logits_processor": transformers.LogitsProcessorList([masked]),
+        "stopping_criteria": transformers.StoppingCriteriaList([over]),
+    }
 
 
 @contextlib.contextmanager

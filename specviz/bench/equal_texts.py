@@ -84,7 +84,8 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
         return Agreement(*shared, place=next(places, None))
     names = {"title": contestant.title, "preset": preset}
     start = plain.prompt.ids
-    parted = parting(plain.pair, [*start, *due.token_ids], [*start, *tokens], len(start), later=len(tokens))
+    texts = [*start, *due.token_ids], [*start, *tokens]
+    parted = parting(plain.pair, *texts, len(start), later=len(tokens), grammar=plain.grammar)
     compared = Agreement(contestant.title, contestant.engine, contestant.mode, preset, len(tokens))
     if parted is None:
         return compared

@@ -14,11 +14,12 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.utils import SafetensorsRepoMetadata
 
 from specviz.models.checks import check_architecture, check_quantisation
+from specviz.models.hub import is_hub_id, without_page
 from specviz.models.loading import find_models
 from specviz.models.pair import logit_width
 from specviz.models.placement import dtype_name, dtype_named, free_memory, place_named
 from specviz.models.refusals import Named, explaining
-from specviz.models.sources import ModelSource, is_hub_id, quietly, without_page
+from specviz.models.sources import ModelSource, quietly
 from specviz.models.trained_parts import Name, sort_drafts
 from specviz.models.weights import choose_dtype
 from specviz.parts.part_files import PartFiles

@@ -101,6 +101,8 @@ def engine_stepper(request: Request, make_drafter: Callable[[int], DrafterMaker]
     def start(repeat: int) -> Steps:
         settings = request.settings
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat), passes=dict(request.passes))
+        if request.grammar:
+            seeded = replace(seeded, grammar=request.grammar.anew())
         yield from pending_rounds(seeded, make_drafter and make_drafter(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts.

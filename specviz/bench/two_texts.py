@@ -4,7 +4,8 @@ they part, and what follows it.
 A near-tie, so that rounding decides, or a fault; and then whose.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import first_difference, tolerance
+from specviz.rules.grammar import Grammar
 
 #: Tokens after the parting that are looked at too: a text that lost its way at a tie goes on as the target's.
 LATER = 32
@@ -71,21 +73,26 @@ def cut(
 
 
 def parting(
-    pair: ModelPair, first: Sequence[int], second: Sequence[int], start: int = 0, later: int = LATER
+    pair: ModelPair,
+    first: Sequence[int],
+    second: Sequence[int],
+    start: int = 0,
+    later: int = LATER,
+    grammar: Grammar | None = None,
 ) -> Parting | None:
     """The first difference of two texts, as the pair's target scores it; None for equal ones.
 
     first, second: token ids that begin alike, of which the first `start` are the prompt's. later: how many
-    tokens after the parting are looked at.
+    tokens after the parting are looked at. grammar: that both follow after the prompt.
     """
     place = first_difference(first, second)
     if place is None:
         return None
     before, dtype = first[:place], dtype_name(pair.dtype)
     ends = (text[place : place + 1 + later] for text in (first, second))
-    left, right = (_side(pair, before, end, tolerance(dtype)) for end in ends)
-    rows = rows_of(pair, before, first[place : place + 1] or second[place : place + 1])
-    best, runner_up = rows[0].topk(2).values.tolist()
+    score = functools.partial(rows_of, pair, before, grammar=grammar)
+    left, right = (_side(pair, score, end, tolerance(dtype)) for end in ends)
+    best, runner_up = score(first[place : place + 1] or second[place : place + 1])[0].topk(2).values.tolist()
     return Parting(
         place=place + 1 - start,
         before=pair.texts.decode(before[-12:]),
@@ -98,18 +105,14 @@ def parting(
 
 
 @torch.inference_mode()
-def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], grammar: Grammar | None) -> torch.Tensor:
     """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
     target = new_cached_model(pair.target, Stopwatch(pair.device))
     target.prefill(before)
-    return target.forward(target.unread([*before, *tokens[:-1]]), rows_wanted=len(tokens)).float()
-
-
-def gaps_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-    """How far each token lies below the target's best one, in log probability."""
-    rows = rows_of(pair, before, tokens)
-    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
-    return (rows.amax(-1) - chosen).tolist()
+    rows = target.forward(target.unread([*before, *tokens[:-1]]), rows_wanted=len(tokens)).float()
+    if grammar is None:
+        return rows
+    return grammar.masked(rows, [grammar.text_of([*before, *tokens[:place]]) for place in range(len(tokens))])
 
 
 def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[int], chat: bool) -> list[int]:
@@ -122,11 +125,14 @@ def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[
     return list(pair.encode(full_text).ids)
 
 
-def _side(pair: ModelPair, before: Sequence[int], tokens: Sequence[int], most: float) -> Side:
+def _side(pair: ModelPair, score: Callable[[Sequence[int]], torch.Tensor], tokens: Sequence[int], most: float) -> Side:
+    """score: `rows_of` these tokens, after what both texts share."""
     if not tokens:
-        ends = rows_of(pair, before, [next(iter(pair.eos_ids), 0)])[0]
+        ends = score([next(iter(pair.eos_ids), 0)])[0]
         gap = min((ends.amax() - ends[end]).item() for end in pair.eos_ids) if pair.eos_ids else float("inf")
         return Side("", gap, None, gap)
-    gaps = gaps_of(pair, before, tokens)
+    rows = score(tokens)
+    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
+    gaps = (rows.amax(-1) - chosen).tolist()
     later = next(((place, gap) for place, gap in enumerate(gaps) if place and gap > most), None)
     return Side(pair.texts.chip(tokens[0]), gaps[0], later, max(gaps))

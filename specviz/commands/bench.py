@@ -89,6 +89,7 @@ def _on_presets(options: argparse.Namespace, pair: ModelPair) -> int:
         options.max_new_tokens,
         options.vary,
         options.server,
+        options.grammar,
     )
     bench = Benchmark.of(pair, options.quick, progress, *plan)
 

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 
 from specviz.commands import pairs
-from specviz.commands.output import read, write
+from specviz.commands.grammars import add_grammar_option, grammar_of
+from specviz.commands.output import write
 from specviz.drafters import DRAFTERS
-from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
 from specviz.records.words import words
@@ -28,8 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, row in SETTINGS.items():
         if name not in ("prompt", "chat", "grammar"):
             _add_setting(parser, name, row)
-    about = f"{SETTINGS['grammar'].about}; - is the input"
-    add("--grammar", type=pathlib.Path, metavar="FILE", help=about)
+    add_grammar_option(parser)
     add("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     add("--chat", action="store_true", help=SETTINGS["chat"].about)
     add("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace to this file")
@@ -62,18 +61,8 @@ def _count_or_auto(text: str) -> int | str:
     return text if text == AUTO else int(text)
 
 
-def _grammar_of(options: argparse.Namespace) -> str:
-    """The grammar in the file that the option names; empty without one. Raises SpecvizError."""
-    if options.grammar is None:
-        return ""
-    grammar = read(options.grammar, "grammar")
-    if not grammar.strip():
-        raise SpecvizError("The file is empty: leave the grammar out to write without one.", "grammar")
-    return grammar
-
-
 def main(options: argparse.Namespace) -> int:
-    settings = RunSettings.of(vars(options) | {"grammar": _grammar_of(options)})
+    settings = RunSettings.of(vars(options) | {"grammar": grammar_of(options)})
     from specviz.decoding.engine import rounds
     from specviz.decoding.record import collect
     from specviz.decoding.request import prepare

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.contest import Contest
 from specviz.bench.contestants import Event, Failed, Progress
+from specviz.commands.grammars import add_grammar_option, grammar_of
 from specviz.commands.output import progress
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, on_each, read_prompts, text_of
 from specviz.records.settings import RunSettings, SamplingParams
@@ -35,6 +36,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
         help="fill prompts into the model's chat template (default: if the model has one)",
     )
     add("--max-new-tokens", type=int, metavar="N", help=f"length of each run (default: {TOKENS}; bench --quick: less)")
+    add_grammar_option(parser)
 
 
 def minutes(text: str) -> float:
@@ -49,7 +51,8 @@ def minutes(text: str) -> float:
 
 
 def check_work(options: argparse.Namespace) -> None:
-    """Raises SpecvizError for errors that can be found before a model is loaded."""
+    """Reads the grammar. Raises SpecvizError for errors that can be found before a model is loaded."""
+    options.grammar = grammar_of(options)
     if options.temperature is not None:
         SamplingParams(options.temperature)
     if options.max_new_tokens is not None:
@@ -73,6 +76,7 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
         sampling=SamplingParams(temperature),
         max_new_tokens=TOKENS if options.max_new_tokens is None else options.max_new_tokens,
         chat=chat,
+        grammar=options.grammar,
     )
     if options.prompts is None:
         return [prepare(pair, settings)], [first.domain]

@@ -52,14 +52,16 @@ def suppose(request: Request, what: Supposed) -> Iterator[Round | None]:
 @torch.inference_mode()
 def _judged_anew(request: Request, pending: PendingRound, what: Supposed) -> Round:
     rows, _, uniforms = pending.verdict.details()
-    draft, warper = pending.verdict.draft, request.warper
+    draft, unmasked, warper = pending.verdict.draft, pending.verdict.unmasked, request.warper
     if what.temperature is not None:
         warper = Warper(replace(request.settings.sampling, temperature=what.temperature))
         draft = _drawn_with(warper, draft)
     if what.gamma is not None:
         draft = _first_of(draft, what.gamma)
-    rows = TargetRows.of(rows.logits[: len(draft.parents) + 1], warper)
+    first = slice(len(draft.parents) + 1)
+    rows = TargetRows.of(rows.logits[first], warper)
     verdict = Judge(request.rule, warper).verdict_by_rows(draft, rows, _with_coins(uniforms, what.coins))
+    verdict = replace(verdict, unmasked=None if unmasked is None else unmasked[first])
     judged = replace(pending, verdict=verdict, emitted=verdict.tokens, pieces=(), stop_reason=None, read_again=0)
     return replace(judged, seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0), choice=None, fetch=None).record()
 

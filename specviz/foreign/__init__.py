@@ -1,6 +1,8 @@
 """What other engines report about their speculation, as plain values: no torch.
 
-metrics: figures of a server's requests, from responses, logs, scrapes of /metrics or a benchmark's file
+metrics: finds a server's requests in responses, logs, scrapes of /metrics or a benchmark's file
+requests: the figures of one request
+fields: what its server wrote, refused where that cannot be
 rounds: other engines' rounds, token by token, as a run that the page can show
 doctor: signs of a fault in such figures
 nothing: why a text holds no such figures

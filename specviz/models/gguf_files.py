@@ -16,7 +16,7 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specviz.models.refusals import Named, explaining
-from specviz.parts.gguf_parts import is_gguf, reader_is_missing
+from specviz.parts.gguf_file import GgufFile, is_gguf, reader_is_missing
 from specviz.records.errors import SpecvizError, first_line
 
 #: By the name of each sampling setting in generation_config.json, its key in the header of a GGUF file.
@@ -137,16 +137,14 @@ def _stretch_positions(
 
 def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any] | None:
     """Llama 3.1's settings for the factors in this file; None if the factors do not follow from such settings."""
-    from gguf import GGUFReader
-
-    factors = next(tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
+    factors = GgufFile(file).tensor("rope_freqs.weight")
     scaling = {"rope_type": "llama3", "factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 8192
     trial = copy.deepcopy(config)
     trial.rope_parameters |= scaling
     frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](trial)
     plain = config.rope_parameters["rope_theta"] ** (-torch.arange(len(factors)) / len(factors))
-    return scaling if torch.allclose(plain / frequencies, torch.tensor(factors), rtol=1e-3) else None
+    return scaling if torch.allclose(plain / frequencies, factors, rtol=1e-3) else None
 
 
 def explaining_gguf(model: Named) -> contextlib.AbstractContextManager[None]:

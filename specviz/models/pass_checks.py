@@ -1,4 +1,4 @@
-"""Makes the fast passes of one model, and refuses those that are wrong or no faster than the model's own."""
+"""Makes the fast passes of one model, and refuses those that are wrong, too large, or no faster than its own."""
 
 import contextlib
 import functools
@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specviz.models.graph_room import refuse_short_memory
+from specviz.models.placement import free_memory
 from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.cuda_graphs import GraphedPasses, Recorder, refuse_unrecordable
+from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
@@ -34,6 +34,7 @@ from specviz.passes.reading_checks import (
 )
 from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError, first_line
+from specviz.records.words import Bytes
 
 #: How often passes are compared with the model's own, each time over other tokens: an empty graph, say, would give the
 #: last tokens' logits again.
@@ -54,6 +55,15 @@ _TRIED_WIDTHS = (1, 5)
 
 #: How often each pass is timed before the faster one is chosen.
 _REPEATS = 9
+
+#: Positions of a long text. Rooms for keys and values double up to it, and all of them are kept.
+_POSITIONS = 2048
+
+#: Tensors as large as the widest pass's logits that recordings hold: whole rounds have several.
+_LOGITS = 4
+
+#: Workspaces of libraries, and some dozens of graphs of a few hundred kernels each.
+_GRAPHS = 2**28
 
 
 def compiled(
@@ -99,7 +109,7 @@ def recorded(
     target: see `check`. slower: the same model's graphs so far, if these are of compiled layers, which have to be
     faster. Raises SpecvizError (field ``passes``).
     """
-    refuse_short_memory(static)
+    _refuse_short_memory(static)
     passes = GraphedPasses(static, recorder, target.kept_buffers if static.shares_kv and target is not None else None)
     check(passes, target)
     if slower is None:
@@ -253,6 +263,26 @@ def _clear(buffers: KeyValueBuffers) -> None:
 
 
 @torch.inference_mode()
+def _refuse_short_memory(static: StaticPass) -> None:
+    """Raises SpecvizError (field ``passes``) where graphs of these passes would leave no memory for texts."""
+    needed, free = graph_bytes(static), free_memory(static.device)
+    if needed > free:
+        raise SpecvizError(
+            "CUDA graphs of {name} would take about {needed} of memory, but only {free} are free.",
+            "passes",
+            name=static.name,
+            needed=Bytes(needed),
+            free=Bytes(free),
+        )
+
+
+def graph_bytes(static: StaticPass) -> int:
+    """A rough count of the memory that recorded passes take beside the weights."""
+    logits = _LOGITS * WIDTHS[-1] * static.logit_rows * static.vocab_size * 4
+    row = sum(heads * size for heads, size in static.kv_shapes) * static.inner_dtype.itemsize
+    return _GRAPHS + logits + (0 if static.shares_kv else 2 * _POSITIONS * row)
+
+
 def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, take longer than `slower`.
 

@@ -9,15 +9,12 @@ import json
 import logging
 import os
 import pathlib
-import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub import errors as hub
 from huggingface_hub import utils as hub_utils
 from tqdm import tqdm
 from transformers import (
@@ -32,36 +29,15 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from specviz.models.gguf_files import GGUF_SAMPLING, explaining_gguf, gguf_at, read_header
-from specviz.models.refusals import (
-    Named,
-    about_tokenizer,
-    explaining,
-    hub_refusal,
-    quantisation_of,
-    try_out,
-    why_not_fetched,
-)
-from specviz.records.errors import SpecvizError, quoted
+from specviz.models.hub import fetched_file, in_hub_cache, is_hub_id, on_the_hub, without_page
+from specviz.models.refusals import Named, about_tokenizer, explaining, quantisation_of, try_out, why_not_fetched
+from specviz.records.errors import SpecvizError
 from specviz.records.files import packing_of
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 
 #: Called at each step with the fraction done, in [0, 1], and a sentence.
 Progress = Callable[[float, Sentence], None]
-
-_HUB_TIMEOUT_SECONDS = 15.0
-
-#: A model's page on the Hub, or one of its files, as it is copied from a browser or written for another program.
-_HUB_PAGE = re.compile(
-    r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf\.co/|huggingface\.co/|hf://)"
-    r"(?P<model>[\w.-]+/[\w.-]+)(?:/tree/main|/(?:blob|resolve)/main/(?P<file>[\w./-]+))?/?(?:\?download=true)?$"
-)
-
-#: A model's name with a quantisation, as llama.cpp and Ollama take it.
-_WITH_QUANTISATION = re.compile(r"(?:hf\.co/|huggingface\.co/)?(?P<model>[\w.-]+/[\w.-]+):[\w.-]+$")
-
-#: How the Hub's cache calls a repository's folder: ``models--org--name``.
-_REPOSITORY = "models--"
 
 #: Models for other runtimes, and models in the files of those who trained them.
 _EXPORTED = ("*.onnx", "onnx/*.onnx", "openvino_model*.xml", "*.mlmodelc", "*.mlpackage", "*.engine", "*.tflite")
@@ -187,69 +163,11 @@ def _leave_eyes_and_ears(source: ModelSource) -> None:
     source.config, source.is_text_part = text, True
 
 
-def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike[str]:
-    """The Hub id in the address of a model's page, and the file's in that of a GGUF file; any other name as it is.
-
-    Raises SpecvizError (this `field`) for a name that only other programs understand.
-    """
-    name = os.fspath(named).strip()
-    if (wanted := _WITH_QUANTISATION.match(name)) and not pathlib.Path(name).exists():
-        raise SpecvizError(
-            "{name} names a quantisation, as llama.cpp and Ollama do: name the file instead, {model}/FILE.gguf.",
-            field,
-            name=name,
-            model=wanted["model"],
-        )
-    page = _HUB_PAGE.match(name)
-    if page is None:
-        return named
-    file = page["file"] or ""
-    return f"{page['model']}/{file}" if file.endswith(".gguf") else page["model"]
-
-
-def is_hub_id(named: str | os.PathLike[str]) -> bool:
-    """True if a name is not a path on this machine and can be one of the Hub's: ``model``, ``org/model``, or
-    ``org/model/file.gguf``."""
-    name = os.fspath(named).strip()
-    path = pathlib.Path(os.path.expanduser(name))
-    if path.exists() or path.is_absolute() or isinstance(named, os.PathLike) or name.startswith((".", "~")):
-        return False
-    return name.count("/") >= 2 if name.endswith(".gguf") else name.count("/") <= 1
-
-
 def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
     name, stored, config, sampling = read_header(file, field)
     # By its whole path: a name alone would first be looked for where the program was started.
     options = {"local_files_only": True, "gguf_file": str(file)}
     return ModelSource(field, name, str(file.parent), options, config, stored, sampling=sampling)
-
-
-def fetched_file(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
-    """The file of a repository on the Hub, in the cache: ``org/model/file.gguf``."""
-    owner, model, file = name.split("/", 2)
-    with explaining("configuration", Named(field, f"{owner}/{model}")):
-        return pathlib.Path(hf_hub_download(f"{owner}/{model}", file, revision=revision, token=token))
-
-
-def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
-    """The options with which `from_pretrained` reads all files of one commit, or only cached ones.
-
-    Asking the Hub once, up front, gets its reason for a refusal at once; a download retries for half a minute.
-    """
-    options = {"revision": revision, "token": token}
-    try:
-        info = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
-    except hub.HfHubHTTPError as error:
-        refusal = hub_refusal(Named(field, name), error)
-        assert refusal is not None, "there is one for each error of this kind"
-        raise refusal from error
-    except hub.HFValidationError as error:
-        raise SpecvizError(
-            "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=quoted(name)
-        ) from error
-    except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
-        return options | {"local_files_only": True}
-    return options | {"revision": info.sha or revision}
 
 
 # Folders
@@ -294,33 +212,6 @@ def _checked_folder(model: Named, path: pathlib.Path) -> tuple[Named, pathlib.Pa
     return model, path
 
 
-def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
-    """The folder that holds a model's files, and its name: `path` itself, unless that is a repository in the Hub's
-    cache.
-
-    Raises SpecvizError (this `field`) for a repository that holds no version, or several and none is the main one.
-    """
-    repository = next((folder for folder in (path, *path.parents[:2]) if folder.name.startswith(_REPOSITORY)), None)
-    if repository is None:
-        return path, path.name
-    name = repository.name.removeprefix(_REPOSITORY).replace("--", "/")
-    if path.parent.name == "snapshots":
-        return path, name
-    versions = [version for version in (repository / "snapshots").glob("*") if version.is_dir()]
-    main = repository / "refs" / "main"
-    current = main.read_text("utf-8").strip() if main.is_file() else ""
-    meant = [version for version in versions if version.name == current] or versions
-    if len(meant) != 1:
-        raise SpecvizError(
-            "The Hub's cache keeps {count} versions of {name} in {folder}: name one of the folders in its snapshots.",
-            field,
-            folder=path,
-            name=name,
-            count=len(meant),
-        )
-    return meant[0], name
-
-
 def _why_not_a_model(model: Named, path: pathlib.Path) -> SpecvizError:
     """The sentence for a folder without a config.json, by what else lies there."""
     if below := _first(path, ["*/config.json"]):
@@ -330,8 +221,7 @@ def _why_not_a_model(model: Named, path: pathlib.Path) -> SpecvizError:
         )
     if exported := _first(path, _EXPORTED):
         return model.complaint(
-            "{name} is exported for another program ({file}): name the model that it was made from.",
-            file=exported.name,
+            "{name} is exported for another program ({file}): name the model that it was made from.", file=exported.name
         )
     if original := _first(path, _ORIGINAL):
         return model.complaint(

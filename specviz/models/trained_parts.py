@@ -1,6 +1,5 @@
 """Sorts the names to draft with, a draft model and trained parts of the target, and loads the parts."""
 
-import copy
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,13 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
 from specviz.models.gguf_files import gguf_at
+from specviz.models.hub import fetched_file, in_hub_cache, is_hub_id, on_the_hub, without_page
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
-from specviz.models.sources import fetched_file, in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
+from specviz.models.sources import quietly
 from specviz.models.weights import files_of, stored_dtypes
 from specviz.parts.formats import FORMATS, recognise
-from specviz.parts.gguf_parts import GgufPart, is_gguf
-from specviz.parts.mtp import MtpModules
+from specviz.parts.gguf_file import is_gguf
+from specviz.parts.mtp import MtpModules, with_modules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of, is_spread
@@ -154,13 +154,18 @@ def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Tr
 
     Raises SpecvizError (field ``draft``) if it is none, is damaged, or was made for another target.
     """
-    files = PartFiles.at(folder)
+    return _load(drafter, PartFiles.at(folder), target)
+
+
+def _load(drafter: str, files: PartFiles, target: PreTrainedModel) -> TrainedPart:
     if (kind := _kind(files)) not in (None, drafter):
         raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
     if form is None or form.part is None:
         raise files.complaint("{folder} holds no trained part in a format that is known here.")
     part = form.part
+    if part is MtpModules:
+        _refuse_elsewhere(target)
     if not files.settings or not files.shapes:
         raise files.complaint(
             "The {method} part in {folder} is incomplete: it needs its weights and a config.json that is a JSON "
@@ -197,7 +202,7 @@ _MODULES = ("mtp", "^mtp")
 _ONE_MODULE = {"mtp.fc.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"}
 
 
-def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
+def load_mtp_modules(target: PreTrainedModel) -> TrainedPart | None:
     """The modules in this target's checkpoint, in evaluation mode, on its device and in its dtype; None if it has none,
     or if transformers does not know those of its family.
 
@@ -211,12 +216,9 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     folder = files_of(target) if count or undescribed else None
     if folder is None:
         return None
-    if is_gguf(folder) and GgufPart(folder).modules:
-        raise SpecvizError(
-            "The MTP modules of {name} are not read from a GGUF file: name the model in transformers' format.",
-            "drafter",
-            name=folder.name,
-        )
+    if is_gguf(folder):
+        files = PartFiles.at(folder, beside_model=True)
+        return _load(MtpModules.kind, files, target) if files.shapes else None
     names = stored_dtypes(target).keys()
     if undescribed and (missing := sorted(_ONE_MODULE - names)):
         # Qwen3.8-Flash-Next's module has two projections in the place of one.
@@ -239,22 +241,13 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
         return None
     # A twin that says where the files are, and what their weights are called: of families that count the modules as
     # further layers, transformers knows the numbers of the published sizes alone.
-    source = copy.copy(target)
-    source.config = copy.deepcopy(target.config)
+    source = with_modules(target, count := count or 1)
     source.config.name_or_path = str(folder)
-    if undescribed:
-        count, described = 1, source.config.get_text_config()
-        described.num_mtp_layers, described.mtp_layer_types = count, ["full_attention"]
     further = [rf"(^|\.)layers\.{layer}\." for layer in range(first, first + count)]
     source._keys_to_ignore_on_load_unexpected = [*(target._keys_to_ignore_on_load_unexpected or ()), *further]
     if not any(map(MtpModel.get_mtp_weights_regex(source).search, names)):
         return None
-    if quantisation_of(target.config) is not None or is_spread(target):
-        raise SpecvizError(
-            "The MTP modules of a quantised target, or of a target on several devices, are not supported: choose "
-            "another drafter.",
-            "drafter",
-        )
+    _refuse_elsewhere(target)
     try:
         with quietly():
             # To the CPU: transformers reads weights in threads of its own, where a lent GPU is not there.
@@ -275,3 +268,13 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
             reason=first_line(error),
         ) from error
     return MtpModules(model.eval().requires_grad_(False).to(home_of(target)), target)
+
+
+def _refuse_elsewhere(target: PreTrainedModel) -> None:
+    """Raises SpecvizError (field ``drafter``) for targets whose modules would have to be quantised, or spread."""
+    if quantisation_of(target.config) is not None or is_spread(target):
+        raise SpecvizError(
+            "The MTP modules of a quantised target, or of a target on several devices, are not supported: choose "
+            "another drafter.",
+            "drafter",
+        )

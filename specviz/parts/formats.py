@@ -13,7 +13,7 @@ from specviz.parts.dspark import DFlash2Head, DominoHead, DSparkHead
 from specviz.parts.eagle import Eagle1Head, Eagle3Head, PEagleHead
 from specviz.parts.gemma_assistant import GemmaAssistant
 from specviz.parts.medusa import MlpSpeculator, PublishedMedusa
-from specviz.parts.mtp import MtpFile
+from specviz.parts.mtp import MtpFile, MtpModules
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
 
@@ -24,7 +24,7 @@ class PartFormat:
 
     name: str  # for people
     fits: Callable[[PartFiles], bool]
-    part: type[PublishedPart] | None = None  # which reads it; None: it does not run here
+    part: type[PublishedPart | MtpModules] | None = None  # which reads it; None: it does not run here
     refusal: str | None = None  # what to do instead, where that is known: a sentence about its {folder}
 
     @property
@@ -32,7 +32,7 @@ class PartFormat:
         return None if self.part is None else self.part.kind
 
 
-def _read(part: type[PublishedPart], fits: Callable[[PartFiles], bool]) -> PartFormat:
+def _read(part: type[PublishedPart | MtpModules], fits: Callable[[PartFiles], bool]) -> PartFormat:
     return PartFormat(part.method, fits, part)
 
 
@@ -178,6 +178,7 @@ FORMATS: tuple[PartFormat, ...] = (
         MtpFile,
         _either(_is("mtp", "mtpdraftmodel"), lambda files: "mtp_layers.0.input_proj.weight" in files.shapes),
     ),
+    _read(MtpModules, _is("gguf_mtp")),
     _refused(
         "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
         "as the target, and specviz reads its modules too.",

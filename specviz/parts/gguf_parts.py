@@ -1,34 +1,26 @@
 """Trained parts in GGUF files, as llama.cpp's converter writes them, read as the published files they were made from.
 
 A table gives each tensor and each setting the name that it has there; from then on they are read like any other part
-of that format. Codes of few bits are unpacked by the package `gguf`. Sources: conversion/llama.py, qwen.py and
-gemma.py of llama.cpp (build b11434) write them, src/models/eagle3.cpp, dflash.cpp and gemma4-assistant.cpp read them.
+of that format. Sources: conversion/llama.py, qwen.py and gemma.py of llama.cpp (build b11434) write them,
+src/models/eagle3.cpp, dflash.cpp and gemma4-assistant.cpp read them.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import pathlib
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.integrations.gguf import read_gguf_metadata
 
-if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
-
-#: How a GGUF file begins.
-MAGIC = b"GGUF"
+from specviz.parts.gguf_file import GgufFile
 
 #: Names of tensors, less ``.weight`` or ``.bias``: of all parts, of each layer, and what an architecture has besides.
 _WHOLE = {"token_embd": "embed_tokens", "output": "lm_head", "output_norm": "norm", "fc": "fc"}
-_LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
-_LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
-_LAYER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
+LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+LAYER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
 _ONLY_IN = {
     "eagle3": {"enc.output_norm": "input_norm", "attn_norm_2": "hidden_norm"},
     "dflash": {
@@ -96,44 +88,16 @@ _FURTHER = {
 }
 
 
-def is_gguf(file: pathlib.Path) -> bool:
-    """Whether a file begins like a GGUF file."""
-    if not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return opened.read(len(MAGIC)) == MAGIC
-
-
 class GgufPart:
-    """A GGUF file, perhaps with a trained part. Raises whatever its readers do for a damaged one."""
+    """A trained part in a GGUF file. Raises whatever its readers do for a damaged one."""
 
-    def __init__(self, file: pathlib.Path):
-        self.file = file
-        self.header, self.names = read_gguf_metadata(str(file))  # of lists of strings, how many there are
-        self.kind = str(self.header.get("general.architecture"))
+    def __init__(self, file: GgufFile):
+        self.file, self.kind, self._setting = file, file.kind, file.setting
 
-    @functools.cached_property
-    def reader(self) -> GGUFReader:
-        """Of its tensors. It takes a second for every 20,000 tokens in the header, which models need not wait for."""
-        import gguf
-
-        return gguf.GGUFReader(self.file)
-
-    @property
-    def is_part(self) -> bool:
+    @staticmethod
+    def is_in(file: GgufFile) -> bool:
         """False for a model."""
-        return self.kind in _ONLY_IN
-
-    @property
-    def modules(self) -> int:
-        """How many multi-token-prediction modules it holds, as the layers after a model's own."""
-        return 0 if self.is_part else self._setting("nextn_predict_layers") or 0
-
-    @property
-    def has_model(self) -> bool:
-        """Whether it holds more than such modules."""
-        layers = filter(None, (re.match(r"blk\.(\d+)\.", name) for name in self.names))
-        return not self.modules or any(int(layer[1]) < self._setting("block_count") - self.modules for layer in layers)
+        return file.kind in _ONLY_IN
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
@@ -172,7 +136,7 @@ class GgufPart:
         """Of a block drafter, what is not called otherwise alone."""
         layers = self._setting("target_layers") or []
         settings: dict[str, Any] = {"target_layer_ids": [layer - 1 for layer in layers]}
-        settings["mask_token_id"] = self.header.get("tokenizer.ggml.mask_token_id")
+        settings["mask_token_id"] = self.file.header.get("tokenizer.ggml.mask_token_id")
         settings["is_causal"] = bool(self._setting("attention.causal"))
         if window := self._setting("attention.sliding_window"):
             slides = self._setting("attention.sliding_window_pattern")
@@ -209,32 +173,31 @@ class GgufPart:
     def _turning_share(self) -> float | None:
         """How many pairs of rows of a wide head turn with the positions, as a share: those whose frequency is divided
         by 1, and not by so much that nothing is left of it. None if there are others."""
-        factors = next((stored.data for stored in self.reader.tensors if stored.name == _NO_WEIGHTS[0]), None)
-        if factors is None:
+        if _NO_WEIGHTS[0] not in self.file.tensors:
             return None
+        factors = self.file.tensor(_NO_WEIGHTS[0])
         turning = int((factors == 1).sum())
         return turning / len(factors) if (factors[turning:] >= 1e30).all() else None
 
     @functools.cached_property
-    def tensors(self) -> Mapping[str, ReaderTensor]:
+    def tensors(self) -> dict[str, str]:
         """What is stored, by its published name."""
         ignored = _NO_WEIGHTS if self.kind == "gemma4-assistant" else ()
-        return {self._name_of(tensor.name): tensor for tensor in self.reader.tensors if tensor.name not in ignored}
+        return {self._name_of(name): name for name in self.file.tensors if name not in ignored}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the tensors, by their published names."""
-        return {name: tuple(map(int, reversed(stored.shape))) for name, stored in self.tensors.items()}
+        shapes = {name: self.file.shape(stored) for name, stored in self.tensors.items()}
+        if len(row := shapes.get("confidence_head.proj.weight", ())) == 1:
+            shapes["confidence_head.proj.weight"] = (1, *row)  # llama.cpp's programs write a single row as a vector
+        return shapes
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors by its published name, unpacked, in float32 or int64."""
-        from gguf import dequantize
-
-        stored, shape = self.tensors[name], self.shapes[name]
+        tensor = self.file.tensor(self.tensors[name]).reshape(self.shapes[name])
         if name == "d2t":  # of the target's ids here, of distances to them there
-            ids = torch.from_numpy(stored.data.copy()).long()
-            return ids - torch.arange(len(ids))
-        tensor = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy()).float().reshape(shape)
+            return tensor - torch.arange(len(tensor))
         if self.kind == "eagle3" and re.search(r"self_attn\.[qk]_proj", name):
             return self._in_halves(name, tensor)
         return tensor
@@ -249,28 +212,20 @@ class GgufPart:
         parts = re.fullmatch(r"(blk\.(\d+)\.)?(.+?)(\.weight|\.bias)?", stored)
         assert parts is not None, "whatever it is called"
         _, layer, own, kind = parts.groups(default="")
-        name = (_WHOLE | _LAYER | _ONLY_IN[self.kind]).get(own)
+        name = (_WHOLE | LAYER | _ONLY_IN[self.kind]).get(own)
         if name is None:
             return stored
         layers = "model.layers" if self.kind == "gemma4-assistant" else "layers"
         return f"{f'{layers}.{layer}.' if layer else ''}{name}{'' if name.endswith(_BARE) else kind}"
 
     def _rows(self, name: str) -> int | None:
-        return next((int(tensor.shape[1]) for tensor in self.reader.tensors if tensor.name == f"{name}.weight"), None)
+        return self.file.shape(f"{name}.weight")[0] if f"{name}.weight" in self.file.tensors else None
 
     def _vocab_size(self) -> int | None:
         """The target's: of the embeddings, or of the tokens that the file lists."""
-        return self._rows("token_embd") or self._setting("vocab_size") or self.header.get("tokenizer.ggml.tokens")
-
-    def _setting(self, key: str) -> Any:
-        return self.header.get(f"{self.kind}.{key}")
+        return self._rows("token_embd") or self._setting("vocab_size") or self.file.header.get("tokenizer.ggml.tokens")
 
 
 def _kinds(slides: list[bool]) -> list[str]:
     """Of layers that attend to a window, or to everything."""
     return [f"{'sliding' if slide else 'full'}_attention" for slide in slides]
-
-
-def reader_is_missing() -> bool:
-    """Whether the package that reads GGUF files is not there."""
-    return importlib.util.find_spec("gguf") is None

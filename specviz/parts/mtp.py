@@ -1,7 +1,8 @@
 """Multi-token-prediction modules: in files of their own, as speculators writes them (FastMTP, arXiv 2509.18362), one
-layer that is run again on its own states for every further token; and those of a target's own checkpoint.
+layer that is run again on its own states for every further token; and those of a target's own checkpoint, which lie in
+GGUF files of their own, too.
 
-Names of weights in files are theirs (``mtp_layers.0.…``). Embeddings and output head are the target's.
+Names of weights in speculators' files are theirs (``mtp_layers.0.…``). Embeddings and output head are the target's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.parts.head_passes import Head, PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import filled, same_target
+from specviz.parts.published import filled, same_target, weighted
 from specviz.parts.reading import HostLevel, RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, tree_view
@@ -126,6 +127,20 @@ def last_scale(target: PreTrainedModel) -> Tensor:
     return norm(ones).detach().float()
 
 
+def with_modules(target: PreTrainedModel, count: int) -> PreTrainedModel:
+    """A twin of the target whose configuration names so many modules, as `MtpModel` reads it.
+
+    Families whose own says nothing of them, Qwen3-Next and later, have layers with full attention there.
+    """
+    twin = copy.copy(target)
+    twin.config = copy.deepcopy(target.config)
+    config = twin.config.get_text_config()
+    if getattr(config, "num_mtp_layers", None) is None:
+        config.mtp_layer_types = ["full_attention"] * count
+    config.num_mtp_layers = count
+    return twin
+
+
 class CheckpointModule(Head):
     """One of the multi-token-prediction modules of a target's checkpoint (DeepSeek-V3, arXiv 2412.19437, §2.2).
 
@@ -171,12 +186,30 @@ class MtpModules(TrainedPart):
     """
 
     kind: ClassVar[str] = "mtp"
+    method: ClassVar[str] = "MTP"
     servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp", sglang_draws=True)
 
     def __init__(self, model: MtpModel, target: PreTrainedModel):
         self.modules = [CheckpointModule(model, index, target) for index in range(len(model.layers))]
         self.feature_layers = self.modules[0].feature_layers
         self.num_modules = len(self.modules)
+
+    @classmethod
+    def load(cls, files: PartFiles, target: PreTrainedModel) -> Self:
+        """Those in a GGUF file, in evaluation mode, on the target's device and in its dtype. Raises as parts do."""
+        count = files.needed("num_nextn_predict_layers")
+        same_target(files, target, **{name: files.settings[name] for name in ("hidden_size", "num_hidden_layers")})
+        twin = with_modules(target, count)
+        with torch.device("meta"):
+            model = MtpModel(twin, count)
+        model.layers = weighted(lambda: nn.ModuleDict({"layers": MtpModel(twin, count).layers}), files)["layers"]
+        like = dict(target.get_decoder().layers[-1].named_parameters())
+        for layer in model.layers:
+            for name, weight in layer.named_parameters():
+                # As in the target: a router may stay in float32.
+                weight.data = weight.data.to(like.get(name.removeprefix("mtp_block."), target).dtype)
+        model.layers.to(home_of(target))
+        return cls(model, target)
 
     def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         return {role: make for module in self.modules for role, make in module.statics().items()}

@@ -17,11 +17,16 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specviz.parts.coded_weights import CodedWeights, UnknownCodes
-from specviz.parts.gguf_parts import GgufPart, is_gguf, reader_is_missing
+from specviz.parts.gguf_file import GgufFile, is_gguf, reader_is_missing
+from specviz.parts.gguf_modules import GgufModules
+from specviz.parts.gguf_parts import GgufPart
 from specviz.records.errors import SpecvizError, first_line, quoted
 
 #: Pickled tensors, as torch saves them: of whole models, and of heads alone. Beside them lie what trainers pickle.
 PICKLES = ("pytorch_model*.bin", "model*.bin", "*lm_head*.pt")
+
+#: Text that the recipes of earlier versions left beside the weights.
+_NO_WEIGHTS = "continuations.safetensors"
 
 #: The first of the few lines that git leaves in place of a large file until it is fetched.
 _POINTER = b"version https://git-lfs"
@@ -30,7 +35,7 @@ _POINTER = b"version https://git-lfs"
 _BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "model")
 
 #: The most that whole numbers can be, and the least of those that do not start at 1.
-_MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_target_layers"), 1024)
+_MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_nextn_predict_layers", "num_target_layers"), 1024)
 _MOST |= dict.fromkeys(("block_size", "num_depths", "para_depths", "pure_draft_prefix_len", "speculative_tokens"), 4096)
 _MOST |= dict.fromkeys(("conv_group_size", "conv_kernel_size", "emb_dim", "gru_hidden_dim", "inner_dim"), 2**16)
 _MOST |= dict.fromkeys(("hidden_size", "markov_rank", "selector_rank", "selector_top_k", "target_hidden_size"), 2**16)
@@ -56,13 +61,14 @@ class PartFiles:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors in the files, by their names
     flaw: SpecvizError | None = None  # why one of the files cannot be read; it has no shapes then
     names: Mapping[str, str] | None = None  # those in the files, by the names of `shapes`; None: the same
-    packed: GgufPart | CodedWeights | None = None  # of a GGUF file, or of files with codes: what unpacks them
+    packed: GgufPart | GgufModules | CodedWeights | None = None  # what unpacks a GGUF file, or files with codes
 
     @classmethod
-    def at(cls, folder: pathlib.Path) -> PartFiles:
-        """What lies in `folder`, or in the GGUF file of that name."""
+    def at(cls, folder: pathlib.Path, beside_model: bool = False) -> PartFiles:
+        """What lies in `folder`, or in the GGUF file of that name: of a model nothing, or, `beside_model`, its MTP
+        modules."""
         if is_gguf(folder):
-            return cls(folder, {})._unpacked()
+            return cls(folder, {})._unpacked(beside_model)
         files, flaw = cls(folder, settings_in(folder)), None
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files._weights():
@@ -83,17 +89,16 @@ class PartFiles:
             return replace(self, flaw=error.at("draft"))
         return replace(self, shapes=shapes, packed=coded) if coded.stored else self
 
-    def _unpacked(self) -> PartFiles:
-        """What the GGUF file holds; nothing if that is a model."""
+    def _unpacked(self, beside_model: bool) -> PartFiles:
+        """What the GGUF file holds."""
         if reader_is_missing():
             return self  # said of models and parts alike, where a model is looked for
         flaw = None
         try:
             with self._explaining(self.folder):
-                packed = GgufPart(self.folder)
-                if not packed.has_model:
-                    return replace(self, settings={"model_type": "nextn"})
-                if not packed.is_part:
+                file = GgufFile(self.folder)
+                packed: GgufPart | GgufModules = GgufPart(file) if GgufPart.is_in(file) else GgufModules(file)
+                if isinstance(packed, GgufModules) and not (packed.alone or (beside_model and packed.count)):
                     return self
                 settings, shapes = packed.settings, packed.shapes
         except SpecvizError as error:
@@ -188,7 +193,8 @@ class PartFiles:
         return SpecvizError(template, "draft", **{"folder": name} | values)
 
     def _weights(self) -> list[pathlib.Path]:
-        return self._those("*.safetensors") or self._those(*PICKLES)
+        weights = [file for file in self._those("*.safetensors") if file.name != _NO_WEIGHTS]
+        return weights or self._those(*PICKLES)
 
     def _those(self, *patterns: str) -> list[pathlib.Path]:
         return sorted({file for pattern in patterns for file in self.folder.glob(pattern) if file.is_file()})

@@ -20,6 +20,7 @@ MAPS = {"d2t", "t2d", "token_map"}
 
 #: A published part.
 AnyPart = TypeVar("AnyPart", bound="PublishedPart")
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class PublishedPart(nn.Module, TrainedPart):
@@ -66,8 +67,22 @@ def filled(
 ) -> AnyPart:
     """A part with the weights from `files`, in evaluation mode, on the target's device and in its dtype.
 
-    make: makes it, with any weights. files: with its names. columns: of its vocabulary. Raises SpecvizError (field
-    ``draft``) for weights that are damaged, missing, unknown, or of other shapes or kinds than the part's.
+    columns: of its vocabulary. Everything else as `weighted`.
+    """
+    part = weighted(make, files)
+    part.columns = columns
+    part.names = {name: name if files.names is None else files.names[name] for name in part.state_dict()}
+    for weight in part.parameters():
+        # Not the frequencies of rotary positions, which half precision would spoil.
+        weight.data = weight.data.to(target.dtype)
+    return part.to(home_of(target))
+
+
+def weighted(make: Callable[[], AnyModule], files: PartFiles) -> AnyModule:
+    """A module with the weights from `files`, in evaluation mode, on the CPU, as they are stored.
+
+    make: makes it, with any weights. files: with its names. Raises SpecvizError (field ``draft``) for weights that are
+    damaged, missing, unknown, or of other shapes or kinds than the module's.
     """
     with torch.device("meta"):
         # Whatever sizes a configuration promises, they take no memory yet.
@@ -98,15 +113,10 @@ def filled(
                 found=str(found).removeprefix("torch."),
             )
     with no_init_weights():
-        part = make()
-    # The tensors themselves: as the part's own they would be in memory twice.
-    part.load_state_dict({name: tensors[name] for name in expected}, assign=True)
-    part.columns = columns
-    part.names = {name: name if files.names is None else files.names[name] for name in expected}
-    for weight in part.parameters():
-        # Not the frequencies of rotary positions, which half precision would spoil.
-        weight.data = weight.data.to(target.dtype)
-    return part.eval().requires_grad_(False).to(home_of(target))
+        module = make()
+    # The tensors themselves: as the module's own they would be in memory twice.
+    module.load_state_dict({name: tensors[name] for name in expected}, assign=True)
+    return module.eval().requires_grad_(False)
 
 
 def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) -> None:

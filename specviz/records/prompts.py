@@ -81,6 +81,8 @@ def on_each(
             text = conversation(prompt.messages) if prompt.messages else prompt.prompt
             results.append(make(replace(settings, prompt=text, chat=settings.chat and not prompt.messages)))
         except SpecvizError as error:
+            if error.field == "grammar":  # the same for all of them
+                raise
             raise SpecvizError(
                 "Line {number} of the prompts: {reason}", "prompts", number=prompt.name, reason=error
             ) from error

@@ -9,6 +9,7 @@ forbids, and such a token is rejected, because its p is 0. That costs a place in
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import json
@@ -66,6 +67,12 @@ class Grammar:
         self.never = [] if self.end else tokens.eos_tokens
         self.start = compiled(source, tokens)
         self._places: OrderedDict[Text, _Place] = OrderedDict()
+
+    def anew(self) -> Grammar:
+        """The same with nothing remembered: of a run that is timed, no earlier one has looked up the texts."""
+        other = copy.copy(self)
+        other._places = OrderedDict()
+        return other
 
     def text_of(self, committed: Sequence[int]) -> Text:
         """What follows the prompt."""

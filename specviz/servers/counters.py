@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from specviz.foreign.metrics import ServedRequest, served_in
+from specviz.foreign.metrics import served_in
+from specviz.foreign.requests import ServedRequest
 
 #: γ of engines that count by position: a place for each draft token of a round.
 _POSITION = re.compile(r'^\w+:spec_decode_num_accepted_tokens_per_pos_total\{[^}]*position="(\d{1,3})"', re.MULTILINE)

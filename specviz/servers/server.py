@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from specviz.foreign.metrics import ServedRequest
+from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round, Run

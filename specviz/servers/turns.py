@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from specviz.foreign.metrics import ServedRequest
+from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.counters import counted_between

@@ -246,9 +246,9 @@ def _variance_of_sum(parts: numpy.ndarray, strata: Sequence[Hashable]) -> tuple[
     return (len(parts) * within / degrees if degrees else 0.0), degrees
 
 
-def student_t(degrees: int) -> float:
-    """Student's t that leaves (1 − LEVEL) / 2 above it (Abramowitz & Stegun 26.7.5); good to 2 % from 2 degrees on."""
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+def student_t(degrees: int, level: float = LEVEL) -> float:
+    """Student's t that leaves (1 − level) / 2 above it (Abramowitz & Stegun 26.7.5); good to 2 % from 2 degrees on."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

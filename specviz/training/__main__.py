@@ -21,22 +21,27 @@ from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
-from specviz.training.data import Corpus, read_corpus, with_target_text
+from specviz.training.data import Corpus, batches_to_write, read_corpus, with_target_text
 from specviz.training.dspark import DSparkRecipe
+from specviz.training.forecast import forecast
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
-from specviz.training.loop import Recipe, Schedule, train
+from specviz.training.loop import Recipe, Schedule, checkpoint_of, train
 from specviz.training.models import DraftRecipe, TargetRecipe, small_llama
 from specviz.training.parts import PartRecipe
 
-#: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.
+#: Recipe -> its description, default number of tokens to learn from on a GPU and on a processor, and default learning
+#: rate of the matrices. Two cores need about an hour for the latter, with a target of 100 million parameters.
 _RECIPES = {
-    "target": ("a small Llama from scratch, with early exits", 15_000_000, 2e-3),
-    "draft": ("a small Llama that imitates the target", 3_000_000, 3e-3),
-    "medusa": ("Medusa heads on the frozen target", 1_000_000, 3e-3),
-    "eagle": ("an EAGLE head on the frozen target", 1_500_000, 3e-3),
-    "mtp": ("an MTP module on the frozen target", 1_500_000, 3e-3),
-    "parallel": ("a DSpark head on the frozen target, which drafts all tokens in one pass", 1_500_000, 3e-3),
+    "target": ("a small Llama from scratch, with early exits", 15_000_000, 15_000_000, 2e-3),
+    "draft": ("a small Llama that imitates the target", 3_000_000, 600_000, 3e-3),
+    "medusa": ("Medusa heads on the frozen target", 1_000_000, 300_000, 3e-3),
+    "eagle": ("an EAGLE head on the frozen target", 1_500_000, 300_000, 3e-3),
+    "mtp": ("an MTP module on the frozen target", 1_500_000, 300_000, 3e-3),
+    "parallel": ("a DSpark head on the frozen target, which drafts all tokens in one pass", 1_500_000, 300_000, 3e-3),
 }
+
+#: And how many tokens the target writes.
+_CONTINUATIONS, _CONTINUATIONS_ON_CPU = 500_000, 130_000
 
 #: What recipes can start from, where it is not simply a part of their kind.
 _STARTS = {
@@ -56,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one recipe; a mistake the user can fix prints one sentence and returns exit status 2."""
     options = _parser().parse_args(arguments)
     try:
+        _fill_in(options)
         _check(options)
         _run(options)
     except SpecvizError as error:
@@ -70,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.training", description=__doc__)
     recipes = parser.add_subparsers(dest="recipe", required=True, metavar="RECIPE")
-    for name, (description, tokens, lr) in _RECIPES.items():
+    for name, (description, *tokens, lr) in _RECIPES.items():
         recipe = recipes.add_parser(name, help=description, description=description)
-        _add_common(recipe, tokens, lr)
+        _add_common(recipe, "{:,}, on a processor {:,}".format(*tokens), lr)
         if name in ("target", "draft"):
             layers, width = (8, 384) if name == "target" else (1, 384)
             recipe.add_argument("--layers", type=int, default=layers, help="(default: %(default)s)")
@@ -87,16 +93,16 @@ def _parser() -> argparse.ArgumentParser:
             recipe.add_argument(
                 "--continuations",
                 type=int,
-                default=500_000,
                 metavar="N",
-                help="tokens that the target itself writes, for half of the training; 0: none (default: %(default)s)",
+                help="tokens that the target itself writes, for half of the training; 0: none "
+                f"(default: {_CONTINUATIONS:,}, on a processor {_CONTINUATIONS_ON_CPU:,})",
             )
         start = _STARTS.get(name, "a part of this kind")
         recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to continue training, instead of a new one")
     return parser
 
 
-def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None:
+def _add_common(recipe: argparse.ArgumentParser, tokens: str, lr: float) -> None:
     recipe.add_argument(
         "--text", type=pathlib.Path, nargs="+", required=True, metavar="FILE", help=".txt, .xz, or a folder of text"
     )
@@ -114,15 +120,24 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
         "--work",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT)",
+        help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT/training)",
     )
-    recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in total (default: %(default)s)")
+    recipe.add_argument("--tokens", type=int, metavar="N", help=f"to learn from in total (default: {tokens})")
     recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
     recipe.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="of the products")
     recipe.add_argument("--seed", type=int, default=0)
+
+
+def _fill_in(options: argparse.Namespace) -> None:
+    """The defaults that depend on the device. Raises SpecvizError (field ``device``) for one that cannot be used."""
+    on_cpu = place_named(options.device).device.type == "cpu"
+    if options.tokens is None:
+        options.tokens = _RECIPES[options.recipe][2 if on_cpu else 1]
+    if getattr(options, "continuations", 0) is None:
+        options.continuations = _CONTINUATIONS_ON_CPU if on_cpu else _CONTINUATIONS
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -137,10 +152,19 @@ def _check(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     out = options.out or _default_out(options)
-    work = options.work or out
-    recipe, corpus = _from_scratch(options) if options.recipe == "target" else _on_a_target(options, work)
-    compiled = getattr(options, "compile", False)
-    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every, compiled)
+    # In a folder of its own, where nobody takes it for a part of the result.
+    work = options.work or out / "training"
+    recipe, corpus, target = _from_scratch(options) if options.recipe == "target" else _on_a_target(options)
+    if getattr(options, "compile", False):
+        recipe.student.compile(dynamic=False)
+    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every)
+    own, missing = work / "continuations.safetensors", range(0)
+    if target is not None:
+        missing = batches_to_write(target, options.continuations, own)
+    if not checkpoint_of(recipe, schedule).exists():
+        print(forecast(recipe, corpus, schedule, target, len(missing)), flush=True)
+    if target is not None and options.continuations:
+        corpus = with_target_text(target, corpus, options.continuations, own)
     train(recipe, corpus, schedule, out)
 
 
@@ -152,21 +176,23 @@ def _default_out(options: argparse.Namespace) -> pathlib.Path:
     return (EMBEDDED if folder.resolve() == EMBEDDED / "target" else folder) / options.recipe
 
 
-def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
+def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus, None]:
     device = device_named(options.device)
     tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
     corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
-    return TargetRecipe(_model(options, tokenizer, device), tokenizer, _dtype(options), options.seed), corpus
+    return TargetRecipe(_model(options, tokenizer, device), tokenizer, _dtype(options), options.seed), corpus, None
 
 
-def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recipe, Corpus]:
+def _on_a_target(options: argparse.Namespace) -> tuple[Recipe, Corpus, PreTrainedModel]:
+    """And the target, which may write the rest of the corpus."""
     pair = _load(options)
     corpus = read_corpus(options.text, pair.tokenizer, options.weights, options.held_out)
-    if options.continuations:
-        corpus = with_target_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
+    recipe: Recipe
     if options.recipe == "draft":
-        return DraftRecipe(pair.target, _model(options, pair.tokenizer, pair.device), pair.tokenizer), corpus
-    return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
+        recipe = DraftRecipe(pair.target, _model(options, pair.tokenizer, pair.device), pair.tokenizer)
+    else:
+        recipe = _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed)
+    return recipe, corpus, pair.target
 
 
 def _load(options: argparse.Namespace) -> ModelPair:

@@ -4,6 +4,7 @@ A drafter meets two kinds of text, what people wrote (prompts) and what the targ
 """
 
 import lzma
+import os
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _HELD_OUT_SHARE, _HELD_OUT_MOST = 0.05, 100_000
 #: a GPU a pass over thousands takes hardly longer than one over few.
 _PROMPT_TOKENS = 32
 _TEMPERATURES = (0.0, 0.7, 1.0)
-_ROWS = {"cpu": 64, "cuda": 2048}
+ROWS = {"cpu": 64, "cuda": 2048}
 _ROWS_HELD_OUT = 16
 
 #: Characters tokenised at a time.
@@ -176,26 +177,38 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
     A third of the batches each at temperatures 0, 0.7 and 1: drafters meet greedy text, with its loops, too.
     tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice.
     """
-    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
-    rows = _ROWS[target.device.type]
-    wanted = -(-tokens // (BLOCK_SIZE * rows))
-    missing = range(len(blocks) // rows, wanted)
+    blocks, rows = _written(file), ROWS[target.device.type]
+    missing = batches_to_write(target, tokens, file)
     for index in tqdm(missing, desc="the target writes", unit="batch", disable=not missing):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         written = write_on(target, corpus.prompts(rows, generator), _TEMPERATURES[index % 3], seed + index)
         blocks = torch.cat([blocks, written])
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"blocks": blocks}, file)
-    return blocks[: wanted * rows]
+        save_file({"blocks": blocks}, partial := file.with_suffix(".partial"))
+        os.replace(partial, file)
+    return blocks[: missing.stop * rows]
+
+
+def batches_to_write(target: PreTrainedModel, tokens: int, file: pathlib.Path) -> range:
+    """The numbers of the batches of continuations that `file` still lacks of at least so many tokens in all."""
+    rows = ROWS[target.device.type]
+    wanted = -(-tokens // (BLOCK_SIZE * rows))
+    return range(min(len(_written(file)) // rows, wanted), wanted)
+
+
+def _written(file: pathlib.Path) -> Tensor:
+    return load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
 
 
 @torch.inference_mode()
-def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int) -> Tensor:
-    """The prompts [n, k] continued to blocks [n, BLOCK_SIZE], int32 on the CPU; end tokens do not stop them."""
+def write_on(
+    target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int, length: int = BLOCK_SIZE
+) -> Tensor:
+    """The prompts [n, k] continued to [n, length], int32 on the CPU; end tokens do not stop them."""
     generator = torch.Generator(target.device).manual_seed(seed)
     unread = written = prompts.to(target.device)
     cache = DynamicCache(config=target.config)
-    while written.shape[1] < BLOCK_SIZE:
+    while written.shape[1] < length:
         output = target(input_ids=unread, cache=cache, use_cache=True, logits_to_keep=1)
         logits = output.logits[:, -1].float()
         if temperature:

@@ -22,7 +22,7 @@ from specviz.parts.mtp import last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
-from specviz.training.loop import distillation, overlap
+from specviz.training.losses import distillation, overlap
 from specviz.training.parts import Checkpoint, FrozenTarget, Logits, PartRecipe, layer_settings, read_states, sizes_of
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.

@@ -1,18 +1,16 @@
-"""The loop that every recipe runs through: optimisers, steps, resumable checkpoints, a progress bar, validation; and
-how far a student's distribution q is from the target's p, row by row, to train it and to measure it.
-"""
+"""The loop that every recipe runs through: optimisers, steps, resumable checkpoints, a progress bar, validation."""
 
 import math
 import os
 import pathlib
 import re
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from tqdm import tqdm
 
 from specviz.records.errors import SpecvizError
@@ -125,7 +123,6 @@ class Schedule:
     folder: pathlib.Path  # where the checkpoint lies during training
     seed: int = 0
     every: int = 200  # steps between checkpoints, each with a validation
-    compiled: bool = False  # whether the student's forward and backward pass go through torch.compile first
 
     @property
     def steps(self) -> int:
@@ -133,35 +130,40 @@ class Schedule:
 
 
 def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:
-    """Trains from the last checkpoint, or from the start, to the end of the schedule; writes the result to `out`.
+    """Trains from the last checkpoint, or from the start, to the end of the schedule.
 
-    stop_after: end early after this many steps in all, as an interruption would; a later call resumes.
+    Every checkpoint is written to `out` as the result is, which can be used while the training goes on. stop_after: end
+    early after this many steps in all, as an interruption would; a later call resumes.
     """
     optimisers = make_optimisers(recipe.student, schedule.lr, recipe.dtype)
-    file = schedule.folder / f"{recipe.name}.checkpoint.pt"
+    file = checkpoint_of(recipe, schedule)
     steps_done = _resume(recipe, optimisers, schedule, file)
-    if schedule.compiled:
-        recipe.student.compile(dynamic=False)
-    if steps_done == 0:
+    if steps_done:
+        print(f"{recipe.name} goes on after step {steps_done:,} of {schedule.steps:,}.")
+    else:
         print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar = tqdm(total=schedule.steps, initial=steps_done, desc=recipe.name, unit="step", smoothing=0.05)
     while steps_done < min(schedule.steps, stop_after or schedule.steps):
         ids = corpus.batch(schedule.rows, schedule.seed, steps_done).to(recipe.device)
-        loss = _step(recipe, optimisers, ids, steps_done, schedule)
+        loss = step_on(recipe, optimisers, ids, steps_done, schedule)
         steps_done += 1
         bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         bar.update()
         if steps_done % schedule.every == 0 or steps_done == stop_after:
             _write_checkpoint(recipe, optimisers, schedule, steps_done, file)
+            _write_result(recipe, out)
             bar.write(_in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar.close()
     if steps_done == schedule.steps:
-        recipe.save(out)
+        _write_result(recipe, out)
         print(_in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus, _BLOCKS_AT_END)))
         file.unlink(missing_ok=True)
 
 
-def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, step: int, schedule: Schedule) -> float:
+def step_on(
+    recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, step: int, schedule: Schedule
+) -> float:
+    """One step on these blocks [rows, BLOCK_SIZE] int64; its loss."""
     recipe.student.train()
     with torch.autocast(recipe.device.type, recipe.dtype, enabled=recipe.dtype != torch.float32):
         loss = recipe.loss(ids, step)
@@ -202,6 +204,11 @@ def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
+def checkpoint_of(recipe: Recipe, schedule: Schedule) -> pathlib.Path:
+    """The file from which an interrupted training goes on; there is none before and afterwards."""
+    return schedule.folder / f"{recipe.name}.checkpoint.pt"
+
+
 def _write_checkpoint(
     recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, steps_done: int, file: pathlib.Path
 ) -> None:
@@ -216,6 +223,20 @@ def _write_checkpoint(
     partial = file.with_suffix(".partial")
     torch.save(state, partial)
     os.replace(partial, file)
+
+
+def _write_result(recipe: Recipe, out: pathlib.Path) -> None:
+    """Saves the student in the form that `load_pair` reads. Each file takes its place in one step: whoever reads `out`
+    meanwhile finds whole files."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as temporary:
+        recipe.save(pathlib.Path(temporary))
+        files = {file.name: file for file in pathlib.Path(temporary).iterdir()}
+        for name, file in files.items():
+            os.replace(file, out / name)
+    for former in out.glob("model*.safetensors*"):
+        if former.name not in files:  # of a result in other shards
+            former.unlink()
 
 
 def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, file: pathlib.Path) -> int:
@@ -239,47 +260,3 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: S
 def _identity(schedule: Schedule) -> dict[str, float]:
     """The settings that a run cannot change half-way."""
     return {"tokens": schedule.tokens, "batch": schedule.rows, "lr": schedule.lr, "seed": schedule.seed}
-
-
-def distillation(student_logits: Tensor, target_logits: Tensor) -> Tensor:
-    """0.5 · KL(p ‖ q) + TV(p, q), mean over rows; logits [..., vocab] each.
-
-    A draft token is accepted with probability 1 − TV(p, q) (arXiv 2211.17192, Thm 3.5), so TV is what counts, but its
-    gradient is flat where the two are far apart; there KL leads.
-    """
-    p = target_logits.float().softmax(-1)
-    log_q = student_logits.float().log_softmax(-1)
-    return 0.5 * _kl(p, log_q).mean() + 0.5 * (log_q.exp() - p).abs().sum(-1).mean()
-
-
-def _kl(p: Tensor, log_q: Tensor) -> Tensor:
-    return torch.special.xlogy(p, p).sum(-1) - (p * log_q).sum(-1)
-
-
-@torch.no_grad()
-def overlap(student_logits: Tensor, target_logits: Tensor) -> Tensor:
-    """Σ min(p, q), the probability that a sampled draft token is accepted, of each row; logits [..., vocab] each."""
-    return torch.minimum(target_logits.float().softmax(-1), student_logits.float().softmax(-1)).sum(-1)
-
-
-@torch.no_grad()
-def agreement(student_logits: Tensor, target_logits: Tensor) -> Tensor:
-    """[3] float32, means over rows: KL(p ‖ q), Σ min(p, q) at temperature 1, and how often the top choices agree.
-
-    The latter two are the probability that a draft token is accepted, sampled and greedy.
-    """
-    p, log_q = target_logits.float().softmax(-1), student_logits.float().log_softmax(-1)
-    overlap = torch.minimum(p, log_q.exp()).sum(-1)
-    same = (p.argmax(-1) == log_q.argmax(-1)).float()
-    return torch.stack([_kl(p, log_q).mean(), overlap.mean(), same.mean()])
-
-
-def of_one_width(student_logits: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, cut to the ids they share: checkpoints with one tokenizer may be padded to different widths."""
-    width = min(student_logits.shape[-1], target_logits.shape[-1])
-    return student_logits[..., :width], target_logits[..., :width]
-
-
-def next_token(logits: Tensor, ids: Tensor) -> Tensor:
-    """Mean cross-entropy of each next token in nats: logits [rows, n, vocab] against ids [rows, n]."""
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.training.loop import Recipe, agreement, distillation, next_token, of_one_width
+from specviz.training.loop import Recipe
+from specviz.training.losses import agreement, distillation, next_token, of_one_width
 from specviz.training.parts import FrozenTarget
 
 #: Layers after which the model may exit early, and the weight of an exit's loss relative to the last layer's.

@@ -26,7 +26,8 @@ from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS, PublishedPart, logit_width
 from specviz.records.errors import SpecvizError
-from specviz.training.loop import Recipe, agreement, distillation, of_one_width
+from specviz.training.loop import Recipe
+from specviz.training.losses import agreement, distillation, of_one_width
 
 #: The weight of each depth relative to the one before (Medusa, arXiv 2401.10774, §2.2.1: λ_k).
 _DECAY = 0.8
@@ -278,7 +279,7 @@ def speculators_settings(
             "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
             "verifier": {
                 # A path here says nothing elsewhere.
-                "name_or_path": pathlib.Path(named).name if pathlib.Path(named).is_dir() else named,
+                "name_or_path": pathlib.Path(named).name if pathlib.Path(named).exists() else named,
                 "architectures": target.config.architectures or [type(target).__name__],
             },
         },

@@ -1,15 +1,17 @@
-"""Five questions on recorded rounds, in two forms of the same difficulty: one before a lesson, one after it."""
+"""Five questions on recorded rounds, in two parallel forms: one before a lesson, one after it."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from specviz.records.metrics import tally
 from specviz.records.recordings import Recording
-from specviz.records.runs import DraftedToken, Round, Run
+from specviz.records.runs import DraftedToken, Run
 from specviz.theory.formulas import expected_speedup, expected_tokens
 
-#: The questions, in the order in which a class's answers are shown; each has `CHOICES` options.
-QUESTIONS = ("kept", "replaced", "law", "cost", "pays")
+#: The questions, in the order in which a class's answers are shown; each has `CHOICES` options. The last ones transfer
+#: what was learned to what a lesson on chains does not show: a tree, and a drafter that does not pay.
+TAUGHT, TRANSFER = ("kept", "replaced", "law"), ("tree", "pays")
+QUESTIONS = TAUGHT + TRANSFER
 CHOICES = 3
 
 #: A token is asked about if its coin is at least this far from its bound, and options if their p is at least that:
@@ -19,11 +21,11 @@ _APART, _LEAST = 0.04, 0.02
 #: What leaves the text's distribution as it is, and last what does not, for each form.
 _CHANGES = (("worse", "longer", "threshold"), ("copying", "block", "from_p"))
 
-#: α, c and γ of three pairs; one of them loses.
-_PAIRS = (((0.8, 0.1, 4), (0.5, 0.05, 3), (0.4, 0.3, 4)), ((0.6, 0.2, 2), (0.3, 0.02, 2), (0.7, 0.8, 5)))
+#: α, c and γ of three pairs. The one that loses has neither the lowest α nor the highest c or γ: no figure alone tells.
+_PAIRS = (((0.9, 0.5, 2), (0.3, 0.02, 6), (0.5, 0.4, 4)), ((0.8, 0.4, 2), (0.2, 0.01, 5), (0.4, 0.3, 4)))
 
-#: The recorded run of each form's question about a replaced token, and of the one about cost.
-_REPLACED, _COSTS = ("sampled", "at_once"), ("greedy", "mismatch")
+#: The recorded run of each form's question about a replaced token.
+_REPLACED = ("sampled", "at_once")
 
 
 def quiz_message() -> dict[str, Any]:
@@ -33,14 +35,11 @@ def quiz_message() -> dict[str, Any]:
     key and values each, and `truth`, the index of the right one.
     """
     sampled_runs = [Recording(name).load() for name in _REPLACED]
-    timed_runs = [Recording(name).load() for name in _COSTS]
     judged = _judged(sampled_runs[0], "rejected"), _judged(sampled_runs[0], "accepted")
     replaced = [next(_replaced(run)) for run in sampled_runs]
-    forms = zip(judged, replaced, _CHANGES, timed_runs, _PAIRS, strict=True)
-    return {
-        "kind": "quiz",
-        "forms": [[*both, _law(changes), _cost(timed), _pays(pairs)] for *both, changes, timed, pairs in forms],
-    }
+    siblings = islice(_sibling(Recording("tree").load()), len(_PAIRS))
+    forms = zip(judged, replaced, map(_law, _CHANGES), siblings, map(_pays, _PAIRS), strict=True)
+    return {"kind": "quiz", "forms": [list(form) for form in forms]}
 
 
 def _question(name: str, values: Mapping[str, Any], options: list[dict[str, Any]], truth: int) -> dict[str, Any]:
@@ -92,18 +91,18 @@ def _law(changes: tuple[str, ...]) -> dict[str, Any]:
     return _question("law", {}, [{"key": key} for key in changes], len(changes) - 1)
 
 
-def _cost(run: Run) -> dict[str, Any]:
-    """Asks for a recorded run's speedup by the formula, with the tokens and times of its rounds."""
-    counts, gamma = tally(run.rounds), max(len(round_.drafted) for round_ in run.rounds)
-    cost = _seconds(run.rounds, "draft") / counts.levels / (_seconds(run.rounds, "verify") / counts.rounds)
-    length = counts.acceptance_length or 1.0
-    speedups = {"right": length / (gamma * cost + 1), "free": length, "all": float(gamma + 1)}
-    options = [{"key": "speedup", "speedup": speedup} for speedup in speedups.values()]
-    return _question("cost", {"gamma": gamma, "c": cost, "length": length} | speedups, options, 0)
-
-
-def _seconds(rounds: tuple[Round, ...], phase: str) -> float:
-    return sum(getattr(round_.seconds, phase) for round_ in rounds)
+def _sibling(run: Run) -> Iterator[dict[str, Any]]:
+    """Asks for the bound of a token whose sibling was rejected: by p as it was before, the bound would be another."""
+    for round_ in run.rounds:
+        for place, token in enumerate(round_.drafted):
+            siblings = [one for one in round_.drafted[:place] if one.parent == token.parent]
+            p, q, left, bound = token.p or 0, token.q or 1, token.p_left, token.accept_prob
+            if len(siblings) != 1 or left is None or bound is None or not _APART <= bound <= min(1, p / q) - _APART:
+                continue
+            tokens = {"first": {"token": siblings[0].text}, "second": {"token": token.text}}
+            options: list[dict[str, Any]] = [{"key": "bound", "bound": one} for one in (bound, min(1, p / q))]
+            figures = {"p": p, "q": q, "left": left, "bound": bound}
+            yield _question("tree", tokens | figures, [*options, {"key": "discarded"}], 0)
 
 
 def _pays(pairs: tuple[tuple[float, float, int], ...]) -> dict[str, Any]:

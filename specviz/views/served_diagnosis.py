@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from specviz.foreign.doctor import ServerFinding, Signs, examine
-from specviz.foreign.metrics import ServedRequest
+from specviz.foreign.requests import ServedRequest
 from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Words

@@ -10,7 +10,8 @@ from operator import attrgetter
 from typing import Any
 
 from specviz.foreign.bounds import reached
-from specviz.foreign.metrics import ServedRequest, ServedRequests, read_metrics, tally_of
+from specviz.foreign.metrics import ServedRequests, read_metrics
+from specviz.foreign.requests import ServedRequest, tally_of
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.words import Words, words

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from specviz.foreign.doctor import Signs
-from specviz.foreign.metrics import ServedRequest
+from specviz.foreign.requests import ServedRequest
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally

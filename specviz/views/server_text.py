@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specviz.foreign.metrics import ServedRequest
+from specviz.foreign.requests import ServedRequest
 from specviz.records.tables import aligned
 from specviz.records.words import words
 from specviz.servers.engine import About

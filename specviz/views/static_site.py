@@ -16,10 +16,11 @@ from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS, Recording
 from specviz.records.words import LANGUAGES, said, words
 from specviz.views.charts import Trail
+from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
 
 #: The folders of assets/web that the page imports.
-FOLDERS = ("static", "shared", "moment", "run", "charts", "gallery")
+FOLDERS = ("static", "shared", "moment", "run", "charts", "gallery", "quiz")
 #: With it the folder is a static Space as it stands.
 README = """---
 title: specviz
@@ -96,6 +97,7 @@ def _site(recorded: Iterable[str]) -> dict[str, Any]:
         },
         "presets": {preset.name: preset.prompt for preset in PRESETS},
         "recordings": [recording.name for recording in RECORDINGS],
+        "quiz": quiz_message() | {"alone": True},
         "models": {
             "tokenizer": "models/target/tokenizer.json",
             **{

@@ -310,6 +310,19 @@ def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(gree
     assert all(one.identical and one.tokens == 6 for one in greedy.equality)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_under_a_grammar_all_write_what_fits_transformers_too(pair, ends):
+    """And end where it ends, whether or not the model has an end token."""
+    ending = replace(pair, eos_ids=pair.eos_ids if ends else frozenset())
+    report = measured(ending, quick=True, grammar="/a(b|cd?)/")
+    assert report.failed == [] and {row.settings["grammar"] for row in report.rows} == {"/a(b|cd?)/"}
+    assert {row.engine for row in report.rows} == {"specviz", "transformers"}
+    assert all(one.identical and one.tokens <= 3 + ends for one in report.equality)
+    for row in report.rows:
+        if row.mode != "plain":
+            assert 2 * row.repeats <= row.tokens <= (3 + ends) * row.repeats, row.title
+
+
 @pytest.fixture(scope="module")
 def half(pair):
     """The pair in bfloat16, where the target's best two can be one number apart; and what plain decoding says."""
@@ -472,12 +485,15 @@ def own_work(pair, monkeypatch, tmp_path):
 
 def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schema(own_work, tmp_path, capsys):
     path = tmp_path / "work.json"
-    assert own_work("--only", "suffix", "--max-new-tokens", "8", "--json", str(path)) == 0
+    (tmp_path / "words").write_text("/[a-z ]*/", encoding="utf-8")
+    order = f"--only suffix --max-new-tokens 8 --grammar {tmp_path / 'words'} --json {path}"
+    assert own_work(*order.split()) == 0
     out, err = capsys.readouterr()
     assert err.startswith("about ") and all(domain in out for domain in ("all", "stories", "code"))
     data = json.loads(path.read_text(encoding="utf-8"))
     assert (data["schema"], data["prompts"], data["temperature"]) == ("specviz.work/1", 2, 0.0)
     assert {row["contestant"]["mode"] for row in data["rows"]} == {"suffix"}
+    assert {row["settings"]["grammar"] for row in data["rows"]} == {"/[a-z ]*/"}
     assert {(row["domain"], row["prompts"]) for row in data["rows"]} == {("all", 2), ("stories", 1), ("code", 1)}
     assert set(data["rows"][0]["tokens_a_pass"]) == {"value", "low", "high"}
     assert {"speedup_measured", "speedup_interval"} <= data["rows"][0].keys() and "speedup" not in data["rows"][0]
@@ -490,6 +506,8 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
         (["--quick"], "--quick: --quick cannot be combined with your own prompts", False),
         (["--preset", "story"], "--preset: --preset cannot be combined", False),
         (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token", False),
+        (["--grammar", "no/such/file"], "--grammar: The file cannot be read: No such file", False),
+        (["--grammar", "long.txt"], "--grammar: The grammar cannot be followed", True),
         (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file", False),
         (["--prompts", "long.txt", "--only", "suffix"], "--prompts: Line 2 of the prompts: ", True),
     ],

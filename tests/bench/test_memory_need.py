@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from huggingface_hub import HfApi
 from huggingface_hub.utils import SafetensorsFileMetadata, SafetensorsRepoMetadata, TensorInfo
 from published_heads import write_eagle
 from refusal import refused
@@ -14,7 +15,7 @@ from tiny_gguf import SIZES, write_gguf
 
 from specviz.bench import memory_need as reckoning
 from specviz.bench.memory_need import ROWS, memory_need
-from specviz.models import sources, trained_parts
+from specviz.models import trained_parts
 from specviz.models.loading import load_pair
 from specviz.models.pair import logit_width
 from specviz.passes.cached_model import new_cached_model
@@ -111,8 +112,8 @@ def hub_of(tmp_path, monkeypatch):
         places = [(sum(sizes[:place]), sum(sizes[: place + 1])) for place in range(len(sizes))]
         tensors = {str(place): TensorInfo("I8", [size], ends) for place, (size, ends) in enumerate(zip(sizes, places))}
         heads = SafetensorsRepoMetadata(None, False, {}, {"model.safetensors": SafetensorsFileMetadata({}, tensors)})
-        monkeypatch.setattr(sources.HfApi, "model_info", lambda *asked, **more: SimpleNamespace(sha="0" * 40))
-        monkeypatch.setattr(sources.HfApi, "get_safetensors_metadata", lambda api, name, revision=None: heads)
+        monkeypatch.setattr(HfApi, "model_info", lambda *asked, **more: SimpleNamespace(sha="0" * 40))
+        monkeypatch.setattr(HfApi, "get_safetensors_metadata", lambda api, name, revision=None: heads)
         monkeypatch.setattr(trained_parts, "snapshot_download", fetched)
 
     return publish

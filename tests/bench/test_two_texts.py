@@ -1,13 +1,19 @@
 """Two texts of other engines: rounding is told from a fault, and whose fault it is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import generated, tiny_pair
 
 from specviz.__main__ import main
 from specviz.bench.two_texts import Parting, cut, parting
+from specviz.decoding.engine import rounds
+from specviz.decoding.record import collect
+from specviz.decoding.request import prepare
 from specviz.foreign.answers import written
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.views.terminal import parting_lines
 
@@ -24,6 +30,17 @@ def pair(request):
 def continued(pair, *tokens: int, length: int = 12) -> list[int]:
     """These tokens after the prompt, and then the target's own."""
     return [*PROMPT, *tokens, *generated(pair, [*PROMPT, *tokens], length)]
+
+
+def test_under_a_grammar_the_masked_target_is_the_judge(pair):
+    """What it forbids is a fault even where the target prefers it, and what it leaves is none where the target does
+    not."""
+    settings = RunSettings(tuple(PROMPT), None, sampling=SamplingParams(0.0), max_new_tokens=6)
+    free, masked = (prepare(pair, replace(settings, grammar=grammar)) for grammar in ("", "/[!-/]*/"))
+    free_text, fitting = ([*PROMPT, *collect(one, list(rounds(one))).token_ids] for one in (free, masked))
+    assert parting(pair, free_text, fitting, len(PROMPT)).wrong == (False, True)
+    judged = parting(pair, free_text, fitting, len(PROMPT), grammar=masked.grammar)
+    assert judged.wrong == (True, False) and judged.sides[1].largest == 0
 
 
 def verdict(found: Parting | None) -> str:

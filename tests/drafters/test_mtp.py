@@ -17,8 +17,7 @@ from mtp_folders import LAYERS, save_with_modules
 from refusal import refused
 from safetensors.torch import load_file, save_file
 from subjects import OWN_MODULES
-from tiny import InTurn, save_pair, tiny_model
-from tiny_gguf import write_modules
+from tiny import InTurn, save_pair
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import MtpCache
 from transformers.generation.candidate_generator import MTPCandidateGenerator
@@ -223,10 +222,3 @@ def test_modules_that_are_joined_otherwise_are_not_called_damaged(tmp_path):
     weights |= {f"mtp.fc_{name}.weight": half.contiguous() for name, half in zip(("embedding", "hidden"), joined)}
     save_file(weights, file, metadata={"format": "pt"})
     assert "does not read the MTP modules of" in str(specviz.load_pair(folder, device="cpu").flaws["mtp"])
-
-
-def test_modules_in_a_gguf_file_are_named(tmp_path):
-    target = tiny_model("qwen3_5")
-    target.name_or_path = target.config.name_or_path = str(write_modules(tmp_path / "target.gguf"))
-    with refused("drafter", "MTP modules of target.gguf are not read from a GGUF file"):
-        load_mtp_modules(target)

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 from refusal import refused
 
-from specviz.foreign.metrics import read_metrics, tally_of
+from specviz.foreign.metrics import read_metrics
+from specviz.foreign.requests import tally_of
 from specviz.records.errors import SpecvizError
 from specviz.records.files import decoded
 from specviz.records.metrics import tally

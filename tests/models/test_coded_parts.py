@@ -5,6 +5,7 @@ weight of 48 rows and 64 columns, and in float32 what they unpack from that (nvf
 """
 
 import pathlib
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -92,9 +93,65 @@ def test_a_head_in_codes_drafts_what_its_unpacked_weights_draft(target, tmp_path
 
 FP8, PACKED = CODED["float-quantized"], CODED["pack-quantized"]
 
+
+def packed(codes: Tensor, bits: int, order: Sequence[int]) -> Tensor:
+    """Words [rows, columns · bits / 32] int32, of which each holds the codes of as many columns, in this order from the
+    lowest bits on."""
+    words = torch.zeros(len(codes), codes.shape[1] * bits // 32, dtype=torch.int64)
+    for place, column in enumerate(order):
+        words |= codes[:, column :: len(order)].long() << place * bits
+    return (words - (words >> 31 << 32)).int()
+
+
+def transposed(bits: int, method: str, g_idx: Tensor | None = None) -> dict[str, Tensor]:
+    """Of a weight of 48 rows and 64 columns in 4 groups, the tensors that a layer has in AWQ's files, or in GPTQ's of
+    one version, and what they stand for."""
+    generator = torch.Generator().manual_seed(bits)
+    codes, zeros = (torch.randint(0, 2**bits, (rows, 48), generator=generator) for rows in (64, 4))
+    scales = torch.rand(4, 48, generator=generator).half()
+    groups = torch.arange(64) // 16 if g_idx is None else g_idx
+    unpacked = torch.stack([(codes[i] - zeros[group]) * scales[group].float() for i, group in enumerate(groups)], 1)
+    if method == "awq":
+        order = (0, 2, 4, 6, 1, 3, 5, 7)
+        tensors = {"qweight": packed(codes, bits, order), "qzeros": packed(zeros, bits, order)}
+    else:
+        in_turn, zeros = range(32 // bits), (zeros - int(method == "gptq")) % 2**bits
+        tensors = {"qweight": packed(codes.T, bits, in_turn).T.contiguous(), "qzeros": packed(zeros, bits, in_turn)}
+        tensors["g_idx"] = groups.int()
+    return tensors | {"scales": scales, "unpacked": unpacked}
+
+
+#: By a name, the bits, what packs them, and what the configuration says of the format.
+METHODS = {"AWQ": (4, "awq", {"version": "gemm"}), "GPTQ v2": (4, "gptq_v2", {"checkpoint_format": "gptq_v2"})}
+METHODS |= {f"GPTQ, {bits} bits": (bits, "gptq", {"checkpoint_format": "gptq"}) for bits in (2, 4, 8)}
+METHODS["GPTQ v2, as transformers calls it"] = (4, "gptq_v2", {"format": "gptq_v2"})
+METHODS["GPTQ by activations"] = (4, "gptq", {"desc_act": True})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_codes_in_words_are_unpacked_as_they_are_defined(name, target, tmp_path):
+    bits, method, settings = METHODS[name]
+    g_idx = torch.randperm(64, generator=torch.Generator().manual_seed(0)) // 16 if "desc_act" in settings else None
+    tensors = transposed(bits, method, g_idx)
+    unpacked = tensors.pop("unpacked")
+    part = head(tmp_path, target, tensors, quantization_config=settings)
+    assert torch.equal(part.layers[0].mlp.down_proj.weight, unpacked)
+
+
+GPTQ = transposed(4, "gptq")
+
 #: What is refused: the tensors of the layer, and what the sentence says.
 REFUSED = {
-    "GPTQ": ({"qweight": PACKED["weight_packed"], "scales": torch.ones(4, 48)}, "not unpacked here .*qweight"),
+    "no zero points": ({name: GPTQ[name] for name in ("qweight", "scales")}, "not unpacked here .*qweight"),
+    "MLX": ({"weight": PACKED["weight_packed"], "scales": torch.ones(48, 1)}, "not unpacked here .*down_proj"),
+    "a group too many": (
+        {name: GPTQ[name] for name in ("qweight", "qzeros", "scales")} | {"g_idx": torch.arange(64).int() // 8},
+        "not unpacked here",
+    ),
+    "AWQ for single rows (gemv)": (
+        {"qweight": torch.zeros(48, 8).int(), "qzeros": torch.zeros(48, 1).int(), "scales": torch.ones(48, 8).half()},
+        "has the shape",
+    ),
     "bitsandbytes": ({"weight": CODED["int-quantized"]["weight"], "SCB": torch.ones(48)}, "not unpacked here .*SCB"),
     "no scales": ({"weight": FP8["weight"]}, "numbers of the type float8_e4m3fn"),
     "scales alone": ({"weight_scale": FP8["weight_scale"]}, "has the shape"),

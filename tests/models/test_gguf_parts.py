@@ -1,7 +1,9 @@
 """Trained parts in GGUF: they draft what the published files draft that llama.cpp's own converter made them from.
 
 The files in data/gguf_parts were written by its convert_hf_to_gguf.py (build b11434, --outtype f32) from what `WRITTEN`
-writes for the target of these tests; that of the assistant with the tokenizer of `sentencepiece_tokenizer`.
+writes for the target of these tests, that of the assistant with the tokenizer of `sentencepiece_tokenizer`; and from
+what `checkpoint` writes, with --mtp where there are modules alone (Qwen's with full_attention_interval 2, and both with
+a token more, since a GGUF file's tokenizer needs one merge).
 """
 
 import pathlib
@@ -15,14 +17,17 @@ import torch
 from assistant_files import FULL, SLIDING, assistant_config, assistant_weights, saved
 from block_checkpoints import LAYOUTS, write_block
 from eagle3_heads import write_eagle3
+from mtp_folders import save_with_modules
 from refusal import refused
 from tiny import save_model, save_pair, tiny_model
-from tiny_gguf import write_modules
+from tiny_gguf import SIZES, write_modules
 from transformers import PreTrainedModel
 
 import specviz
 from specviz.models.pair import ModelPair
+from specviz.parts.gguf_file import GgufFile
 from specviz.parts.gguf_parts import GgufPart
+from specviz.parts.mtp import MtpModules
 from specviz.records.settings import SamplingParams
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
@@ -74,22 +79,77 @@ def loaded(target: pathlib.Path, *drafts: pathlib.Path) -> ModelPair:
 def test_a_part_in_gguf_drafts_what_the_published_one_drafts(name, target, gemma, tmp_path):
     target = gemma if name.startswith("gemma") else target
     WRITTEN[name](tmp_path, loaded(target).target)
-    published, converted = loaded(target, tmp_path), loaded(target, DATA / f"{name}.gguf")
+    assert_same_drafts(loaded(target, DATA / f"{name}.gguf"), loaded(target, tmp_path))
+
+
+def assert_same_drafts(converted: ModelPair, published: ModelPair, close: float = 0) -> None:
+    """close: how far probabilities may be apart."""
     ((drafter, part),) = converted.parts.items()
     assert part.facts() == published.parts[drafter].facts()
     for temperature in (0, 2):
         settings = {"drafter": drafter, "num_draft_tokens": 3, "max_new_tokens": 40, "seed": 3}
         settings["sampling"] = SamplingParams(temperature)
         here, there = (specviz.run(pair, [3, 5, 7, 11], **settings) for pair in (converted, published))
-        assert [round_.drafted for round_ in here.rounds] == [round_.drafted for round_ in there.rounds]
+        drafts = [[token for one in run.rounds for token in one.drafted] for run in (here, there)]
+        assert [token.id for token in drafts[0]] == [token.id for token in drafts[1]]
+        assert [token.q_raw for token in drafts[0]] == pytest.approx([token.q_raw for token in drafts[1]], abs=close)
         assert here.token_ids == there.token_ids and any(round_.drafted for round_ in here.rounds)
+
+
+#: By a family of targets, its file: of a target with its module, and of two modules alone.
+MODULES = {"qwen3_5_moe": DATA / "qwen35moe.gguf", "glm4_moe": DATA / "mtp-glm4moe.gguf"}
+
+
+@pytest.fixture(scope="module", params=MODULES)
+def checkpoint(request, tmp_path_factory) -> pathlib.Path:
+    """The published target with modules, in a folder that has its family's name."""
+    folder = tmp_path_factory.mktemp("modules") / request.param
+    folder.mkdir()
+    modules = 2 if request.param == "glm4_moe" else 1
+    return save_with_modules(folder, request.param, modules, vocab=SIZES["vocab"])
+
+
+def test_modules_in_gguf_draft_what_those_in_their_checkpoint_draft(checkpoint):
+    file = MODULES[checkpoint.name]
+    pair = loaded(checkpoint, file) if file.name.startswith("mtp") else loaded(file)
+    # Norms are stored as w + 1, which float32 rounds.
+    assert_same_drafts(pair, loaded(checkpoint), 1e-6)
+    assert isinstance(pair.parts["mtp"], MtpModules)
+
+
+def test_modules_in_codes_of_few_bits_are_unpacked_as_they_say(tmp_path):
+    """And a single row is read that llama.cpp's programs write as a vector."""
+    row, code = "blk.2.ffn_gate_inp_shexp.weight", gguf.GGMLQuantizationType.Q8_0
+    vector = GgufFile(MODULES["qwen3_5_moe"]).tensor(row).numpy().ravel()
+    file = repacked("qwen35moe", tmp_path / "target.gguf", "Q8_0", {row: vector})
+    exact, part = (loaded(one).parts["mtp"].modules[0].module for one in (MODULES["qwen3_5_moe"], file))
+    for (name, weight), expected in zip(part.named_parameters(), exact.parameters(), strict=True):
+        if weight.dim() > 1 and weight.shape[-1] % 32 == 0:
+            codes = gguf.quants.quantize(expected.numpy(), code)
+            assert not torch.equal(weight, expected), name
+            expected = torch.from_numpy(gguf.quants.dequantize(codes, code))
+        torch.testing.assert_close(weight, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("checkpoint", ["glm4_moe"], indirect=True)
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"glm4moe__embedding_length": 64}, "made for another target: hidden_size is 64 there and 48 here"),
+        ({"others": {"blk.3.attn_sinks.weight": np.ones(4, np.float32)}}, "contain blk.3.attn_sinks.weight"),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused(changes, sentence, checkpoint, tmp_path):
+    with refused("draft", sentence):
+        loaded(checkpoint, repacked("mtp-glm4moe", tmp_path / "part.gguf", **changes))
 
 
 def repacked(
     name: str, file: pathlib.Path, kind: str = "F32", others: dict[str, np.ndarray] | None = None, **header: object
 ) -> pathlib.Path:
     """A copy of one of the files with its matrices in codes of this kind, where their rows allow it, and other values
-    in its header; None leaves one out. others: tensors in the places of those there, codes if they are bytes."""
+    in its header; None leaves one out. others: tensors in the places of those there, or besides, codes if they are
+    bytes."""
     reader, code = gguf.GGUFReader(DATA / f"{name}.gguf"), gguf.GGMLQuantizationType[kind]
     block = gguf.GGML_QUANT_SIZES[code][0]
     writer = gguf.GGUFWriter(file, str(reader.get_field("general.architecture").contents()))
@@ -101,11 +161,12 @@ def repacked(
     for key, value in changes.items():
         if value is not None:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    for name, other in (others or {}).items():
+        writer.add_tensor(name, other, raw_dtype=code if other.dtype == np.uint8 else None)
     for tensor in reader.tensors:
-        if (other := (others or {}).get(tensor.name)) is not None:
-            writer.add_tensor(tensor.name, other, raw_dtype=code if other.dtype == np.uint8 else None)
+        if others and tensor.name in others:
             continue
-        whole = tensor.data.ndim == 2 and tensor.data.shape[1] % max(32, block) == 0 and kind != "F32"
+        whole = tensor.data.ndim > 1 and tensor.data.shape[-1] % max(32, block) == 0 and kind != "F32"
         data = gguf.quants.quantize(tensor.data, code) if whole else tensor.data
         writer.add_tensor(tensor.name, data, raw_dtype=code if whole else tensor.tensor_type)
     writer.write_header_to_file()
@@ -118,9 +179,10 @@ def repacked(
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16", "F16"])
 def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
     file = repacked("dspark", tmp_path / "part.gguf", kind)
-    exact, code = GgufPart(DATA / "dspark.gguf"), gguf.GGMLQuantizationType[kind]
+    exact, code = GgufPart(GgufFile(DATA / "dspark.gguf")), gguf.GGMLQuantizationType[kind]
     part = loaded(target, file).parts["parallel"]
-    packed = [name for name, stored in GgufPart(file).tensors.items() if stored.tensor_type == code]
+    tensors = GgufFile(file).tensors
+    packed = [name for name, stored in exact.tensors.items() if tensors[stored][1] == code]
     assert len(packed) == 3
     for name, weight in part.named_parameters():
         expected = exact.tensor(name)
@@ -128,6 +190,13 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
             codes = gguf.quants.quantize(expected.numpy(), code)
             expected = torch.from_numpy(gguf.quants.dequantize(codes, code)).reshape(expected.shape)
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
+
+
+def test_a_single_row_may_be_a_vector(target, tmp_path):
+    """As llama.cpp's own programs write it, though not its converter."""
+    row = GgufFile(DATA / "dspark.gguf").tensor("conf_proj.weight")
+    file = repacked("dspark", tmp_path / "part.gguf", others={"conf_proj.weight": row.numpy().ravel()})
+    assert row.dim() == 2 and torch.equal(loaded(target, file).parts["parallel"].confidence_head.proj.weight, row)
 
 
 #: By the kinds of codes that come in blocks of 256, how many bytes a block has, and where in it half-precision factors
@@ -138,7 +207,7 @@ BLOCKS |= {"IQ4_XS": (136, 0)}
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path):
-    width, wide, (size, factors) = GgufPart(DATA / "eagle3.gguf").settings["hidden_size"], 512, BLOCKS[kind]
+    width, wide, (size, factors) = GgufPart(GgufFile(DATA / "eagle3.gguf")).settings["hidden_size"], 512, BLOCKS[kind]
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 256, (width, wide // 256, size), np.uint8)
     two = 4 if kind in ("Q2_K", "Q4_K", "Q5_K") else 2

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 from huggingface_hub import errors as hub
 from refusal import refusal, refused
 from safetensors import safe_open
@@ -59,7 +59,7 @@ def folder(saved, tmp_path):
 
 
 def test_the_embedded_pair_needs_no_name_and_no_network_and_tells_and_times_what_it_does(monkeypatch):
-    monkeypatch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
+    monkeypatch.setattr(HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
     steps = []
     pair = load_pair(device="cpu", progress=lambda *step: steps.append(step))
     assert pair.vocab_size == 4096 and pair.context_length == 1024 and pair.eos_ids == {0}
@@ -430,7 +430,7 @@ def hub_cache(saved, tmp_path, monkeypatch):
     (tmp_path / "models--org--tiny" / "refs").mkdir()
     (tmp_path / "models--org--tiny" / "refs" / "main").write_text("0" * 40)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.HTTPError("Name or service not known")))
+    monkeypatch.setattr(HfApi, "model_info", raising(hub.HTTPError("Name or service not known")))
     return tmp_path
 
 
@@ -475,7 +475,7 @@ def test_the_hubs_refusals_are_sentences(with_a_file, error, words, monkeypatch)
         raise OSError("wrapped, as transformers does") from error
 
     answer = (lambda *a, **k: types.SimpleNamespace(sha="1" * 40)) if with_a_file else raising(error)
-    monkeypatch.setattr(sources.HfApi, "model_info", answer)
+    monkeypatch.setattr(HfApi, "model_info", answer)
     monkeypatch.setattr(sources.AutoConfig, "from_pretrained", wrapped)
     assert words in refusal("target", load_pair, "org/new")
 
@@ -493,7 +493,7 @@ def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypa
         asked.append((name, revision, self.token))
         return types.SimpleNamespace(sha="0" * 40)
 
-    monkeypatch.setattr(sources.HfApi, "model_info", model_info)
+    monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(
         sources.AutoConfig,
         "from_pretrained",

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import torch
+from huggingface_hub import HfApi
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import filter_repo_objects
 from refusal import refused
 from safetensors.torch import save_file
 
-from specviz.models import sources, trained_parts
+from specviz.models import trained_parts
 from specviz.models.trained_parts import sort_drafts
 
 COMMIT = "0" * 40
@@ -64,7 +65,7 @@ class Hub:
 @pytest.fixture
 def hub_of(tmp_path, monkeypatch) -> Hub:
     found = Hub(tmp_path)
-    monkeypatch.setattr(sources.HfApi, "model_info", found.model_info)
+    monkeypatch.setattr(HfApi, "model_info", found.model_info)
     monkeypatch.setattr(trained_parts, "snapshot_download", found.snapshot_download)
     return found
 

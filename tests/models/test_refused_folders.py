@@ -12,8 +12,8 @@ from tiny import ONE_BY_ONE, edit_config, save_model, tiny_model
 from transformers import CONFIG_MAPPING, BertConfig, T5Config, ViTConfig
 from transformers.models.llama.modeling_llama import LlamaModel
 
+from specviz.models.hub import without_page
 from specviz.models.loading import load_pair
-from specviz.models.sources import without_page
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 

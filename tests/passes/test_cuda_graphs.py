@@ -18,7 +18,7 @@ from specviz.bench.turns import Amount, engine_stepper, take_turns
 from specviz.decoding import decoder, engine
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.models import graph_room, pass_checks
+from specviz.models import pass_checks
 from specviz.models.pair_passes import PairPasses
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import new_cached_model
@@ -222,8 +222,8 @@ def _whole(pair, settings: RunSettings) -> Run:
 @pytest.mark.parametrize("free", [2**28, 2**33])
 def test_nothing_is_recorded_where_that_would_leave_texts_no_memory(model, monkeypatch, free):
     static, record = StaticPass(model), Recorder()
-    monkeypatch.setattr(graph_room, "free_memory", lambda device: free)
-    needed = graph_room.graph_bytes(static)
+    monkeypatch.setattr(pass_checks, "free_memory", lambda device: free)
+    needed = pass_checks.graph_bytes(static)
     assert 2**28 < needed < 2**33
     if free > needed:
         assert pass_checks.recorded(static, record, None).graphs
@@ -236,9 +236,9 @@ def test_nothing_is_recorded_where_that_would_leave_texts_no_memory(model, monke
 
 def test_the_memory_that_graphs_take_grows_with_the_vocabulary_and_an_exit_has_no_rows_of_its_own(model):
     static = StaticPass(model)
-    needed = graph_room.graph_bytes(static)
-    assert graph_room.graph_bytes(static.first_layers(1)) < needed
-    assert graph_room.graph_bytes(StaticPass(tiny_model("llama", vocab=4096))) > needed
+    needed = pass_checks.graph_bytes(static)
+    assert pass_checks.graph_bytes(static.first_layers(1)) < needed
+    assert pass_checks.graph_bytes(StaticPass(tiny_model("llama", vocab=4096))) > needed
 
 
 def failing(function, examples):

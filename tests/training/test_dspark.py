@@ -11,7 +11,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training.dspark import DSparkRecipe
-from specviz.training.loop import overlap
+from specviz.training.losses import overlap
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,19 @@ from refusal import refused
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
+from specviz.models.loading import load_pair
+from specviz.models.placement import Place
 from specviz.models.trained_parts import load_part
 from specviz.parts.head_passes import HeadModel
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
+from specviz.training import forecast as forecasts
+from specviz.training import losses
 from specviz.training.data import (
     BLOCK_SIZE,
+    ROWS,
     Corpus,
     Text,
     continue_texts,
@@ -28,15 +33,8 @@ from specviz.training.data import (
     with_target_text,
 )
 from specviz.training.heads import Eagle3Recipe
-from specviz.training.loop import (
-    Schedule,
-    agreement,
-    distillation,
-    learning_rate_factor,
-    orthogonalised,
-    train,
-    validate,
-)
+from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
+from specviz.training.losses import agreement, distillation
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +97,7 @@ def test_auto_trains_in_what_the_processor_multiplies_in(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
     taken = []
     monkeypatch.setattr(command, "train", lambda recipe, *rest: taken.append(recipe.dtype))
+    monkeypatch.setattr(command, "forecast", lambda *given: "")
     own = ("--tokenizer", target_folder) if name == "target" else ("--target", target_folder, "--continuations", 0)
     assert run(name, *own, "--text", story, "--out", tmp_path, "--device", "cpu") == 0
     assert taken == [dtype]
@@ -154,12 +153,104 @@ def test_a_resumed_run_ends_where_one_that_never_stopped_ends(name, target, corp
     whole, broken = command._PARTS[name](target), command._PARTS[name](target)
     train(whole, corpus, schedule(tmp_path / "whole", 4), tmp_path / "a")
     train(broken, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b", stop_after=2)
-    assert not (tmp_path / "b").exists()
+    checkpoint = load_part(name, tmp_path / "b", target)
+    for weight, learnt in zip(checkpoint.state_dict().values(), broken.student.state_dict().values()):
+        assert torch.equal(weight, learnt.bfloat16())  # half of a training is a head, too
     resumed = command._PARTS[name](target)
     train(resumed, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b")
     for weight, expected in zip(resumed.student.state_dict().values(), whole.student.state_dict().values()):
         assert torch.equal(weight, expected)
     assert not torch.equal(broken.student.norm.weight, whole.student.norm.weight)
+
+
+def test_what_is_read_while_a_checkpoint_is_written_is_the_one_before(target, corpus, tmp_path, monkeypatch):
+    recipe, out = command._PARTS["eagle"](target), tmp_path / "eagle"
+    train(recipe, corpus, schedule(tmp_path / "work", 4), out, stop_after=2)
+    before = load_part("eagle", out, target).state_dict()
+    save = type(recipe).save
+
+    def interrupted(self, folder):
+        save(self, folder)
+        (folder / "model.safetensors").write_bytes(b"half a file")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(recipe), "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, corpus, schedule(tmp_path / "work", 4), out)
+    after = load_part("eagle", out, target).state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_a_result_in_fewer_shards_leaves_none_of_the_former(target, corpus, tmp_path):
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"")
+    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path / "work", 1), tmp_path)
+    load_part("medusa", tmp_path, target)
+
+
+def test_the_target_finds_a_head_beside_what_its_training_left(target, story, tmp_path, monkeypatch):
+    monkeypatch.setitem(ROWS, "cpu", 2)
+    folder = save_model(tmp_path / "target", target)
+    few = (*SMALL, "--tokens", 2 * BLOCK_SIZE, "--continuations", 1)
+    assert run("medusa", "--target", folder, "--text", story, *few) == 0
+    weights = sorted(file.name for file in (folder / "medusa").glob("*.safetensors"))
+    assert weights == ["model.safetensors"]  # servers read whatever lies there
+    assert set(load_pair(folder, device="cpu", dtype="float32", passes="plain").parts) == {"medusa"}
+    (own,) = folder.glob("medusa/**/continuations.safetensors")
+    own.rename(folder / "medusa" / own.name)  # where earlier versions put it
+    load_part("medusa", folder / "medusa", target)
+
+
+def test_how_long_it_takes_is_said_first(target_folder, story, tmp_path, capsys):
+    given = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path)
+    assert run("medusa", *given, *SMALL, "--tokens", 2 * 2 * BLOCK_SIZE) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert "2 steps of 512 tokens, about 1 minute" in first
+
+
+@pytest.mark.parametrize("name", ["eagle", "parallel"])
+def test_to_time_a_step_changes_nothing(name, target, corpus, tmp_path):
+    recipe, untouched = command._PARTS[name](target), command._PARTS[name](target)
+    assert forecasts.seconds_a_step(recipe, corpus, schedule(tmp_path, 4)) > 0
+    for weight, expected in zip(recipe.student.state_dict().values(), untouched.student.state_dict().values()):
+        assert torch.equal(weight, expected)
+    assert all(weight.grad is None for weight in recipe.student.parameters())
+
+
+def test_the_forecast_counts_steps_and_batches(target, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecasts, "seconds_a_step", lambda *given: 10.0)
+    monkeypatch.setattr(forecasts, "seconds_a_batch", lambda *given: 120.0)
+    recipe = command._PARTS["medusa"](target)
+    alone = forecasts.forecast(recipe, corpus, schedule(tmp_path, 360), target, 0)
+    assert "360 steps of 512 tokens, about 1 hour to 1.5 hours" in alone and "writes" not in alone
+    after = forecasts.forecast(recipe, corpus, schedule(tmp_path, 360), target, 30)
+    assert "writes 491,520 tokens, then 360 steps" in after and "about 2 hours to 3.5 hours" in after
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        ((5, 20), "1 minute"),
+        ((100, 200), "2 minutes to 3 minutes"),
+        ((2300, 3500), "40 minutes to 1 hour"),
+        ((3600 * 5, 3600 * 7.6), "5 hours to 8 hours"),
+        ((3600 * 46, 3600 * 60), "46 hours to 2 days"),
+    ],
+)
+def test_durations_are_said_in_round_numbers(span, words):
+    assert forecasts.in_words(*span) == words
+
+
+@pytest.mark.parametrize("name", ["eagle", "medusa", "mtp", "parallel", "draft"])
+def test_a_processor_is_given_less_to_do_unless_somebody_says(name, monkeypatch):
+    def filled(device, *more):
+        monkeypatch.setattr(command, "place_named", lambda name: Place(torch.device(name)))
+        options = command._parser().parse_args([name, "--text", "t", "--device", device, *more])
+        command._fill_in(options)
+        return options.tokens, options.continuations
+
+    assert all(least < most for least, most in zip(filled("cpu"), filled("cuda")))
+    given = ("--tokens", "7", "--continuations", "0")
+    assert filled("cpu", *given) == filled("cuda", *given) == (7, 0)
 
 
 def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path):
@@ -262,6 +353,13 @@ def test_a_part_of_another_kind_is_nothing_to_begin_with(target, tmp_path):
         command._PARTS["mtp"](target, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["target", "target.gguf"])
+def test_a_part_says_what_its_target_is_called_and_not_where_it_lay(name, target, tmp_path):
+    (tmp_path / name).mkdir() if name == "target" else (tmp_path / name).touch()
+    target.name_or_path = str(tmp_path / name)
+    assert Eagle3Recipe(target).settings["speculators_config"]["verifier"]["name_or_path"] == name
+
+
 def test_the_target_learns_nothing_from_training_its_parts(target, corpus, tmp_path):
     before = {name: weight.clone() for name, weight in target.state_dict().items()}
     train(command._PARTS["eagle"](target), corpus, schedule(tmp_path, 2), tmp_path / "out")
@@ -333,6 +431,39 @@ def test_xz_files_and_folders_are_read(story, tmp_path, corpus):
     assert torch.equal(both.texts[0].ids, corpus.texts[0].ids)
     whole = byte_tokenizer().decode(torch.cat([both.texts[1].ids, both.texts[1].held_out]).tolist())
     assert whole.startswith("tale ") and whole.endswith("pass\n")
+
+
+def whole_distillation(student_logits, target_logits):
+    """As the docstring of `distillation` says it, over all rows at once."""
+    p, log_q = target_logits.softmax(-1), student_logits.log_softmax(-1)
+    kl = (p * (target_logits.log_softmax(-1) - log_q)).sum(-1)
+    return (0.5 * kl + 0.5 * (log_q.exp() - p).abs().sum(-1)).mean()
+
+
+@pytest.mark.parametrize("piece", [1, 70, 10_000], ids=["row by row", "two rows", "whole"])
+@pytest.mark.parametrize("shape", [(7, 33), (2, 7, 33)])
+def test_the_loss_in_pieces_is_the_loss_and_has_its_gradient(shape, piece, monkeypatch):
+    monkeypatch.setattr(losses, "_PIECE", piece)
+    generator = torch.Generator().manual_seed(0)
+    student, target = (3 * torch.randn(shape, generator=generator) for _ in range(2))
+    pieces, whole = student.clone().requires_grad_(), student.double().requires_grad_()
+    loss, expected = distillation(pieces, target), whole_distillation(whole, target.double())
+    torch.testing.assert_close(loss.double(), expected)
+    # A factor, as the loss of each depth has.
+    (0.8 * loss).backward()
+    (0.8 * expected).backward()
+    torch.testing.assert_close(pieces.grad.double(), whole.grad, rtol=1e-4, atol=1e-7)
+    assert agreement(student, target).tolist() == pytest.approx(
+        agreement(student.flatten(0, -2), target.flatten(0, -2)).tolist()
+    )
+
+
+def test_of_the_loss_only_its_gradient_is_kept():
+    kept = []
+    student = torch.randn(4, 9, 50, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
+        distillation(student, torch.randn(4, 9, 50))
+    assert sum(kept) == student.numel()
 
 
 def test_distillation_is_half_kl_plus_total_variation():

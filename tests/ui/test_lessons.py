@@ -1,14 +1,18 @@
-"""A class's answers: counted, bounded, forgotten."""
+"""A class's answers: without names, bounded, forgotten."""
+
+import csv
 
 import pytest
 from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from specviz.records.words import words
 from specviz.ui.routes.lessons import LONGEST, MOST_BYTES, MOST_LESSONS, MOST_SEATS, UNREAD, Lessons, lesson_routes
-from specviz.views.quiz import QUESTIONS
+from specviz.views.quiz import CHOICES, QUESTIONS
 
-NOTHING = [[[0, 0, 0]] * 5] * 2
+#: The right answers to one question, in either form.
+RIGHT = [words()(f"quiz.law_{key}") for key in ("threshold", "from_p")]
 
 
 class Clock:
@@ -37,20 +41,22 @@ def opened(client) -> tuple[str, str]:
 
 
 def answers(seat: str, **changes) -> dict:
-    return {"seat": seat, "phase": "before", "form": 0, "chosen": [0, 1, 2, 0, 1]} | changes
+    given = {"form": 0, "chosen": [0, 1, 2, 0, 1], "seconds": [4.5, 3, 10, 8.25, 0]}
+    return {"seat": seat, "phase": "before"} | given | changes
 
 
-def test_answers_are_counted_by_phase_and_form_and_a_phone_counts_once(class_room):
+def test_the_key_reads_each_phones_last_answers_and_no_name(class_room):
     client, _ = class_room
-    lesson, counts = opened(client)
-    first, second = (client.post(lesson).json()["seat"] for _ in range(2))
+    lesson, told = opened(client)
+    first, second, _ = (client.post(lesson).json()["seat"] for _ in range(3))
     for sent in (answers(first), answers(first, chosen=[2] * 5), answers(second, phase="after", form=1)):
         assert client.post(lesson, json=sent).status_code == 204
-    told = client.get(counts).json()
-    assert told["seats"] == 2
-    assert told["before"] == [[[0, 0, 1]] * 5, [[0, 0, 0]] * 5]
-    assert told["after"] == [[[0, 0, 0]] * 5, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]]
-    assert first not in str(told) and second not in str(told)
+    seconds = [4.5, 3, 10, 8.25, 0]
+    assert client.get(told).json() == [
+        {"before": {"form": 0, "chosen": [2] * 5, "seconds": seconds}},
+        {"after": {"form": 1, "chosen": [0, 1, 2, 0, 1], "seconds": seconds}},
+        {},
+    ]
 
 
 def test_only_the_key_reads_or_ends_a_lesson_and_then_nothing_is_left(class_room):
@@ -82,6 +88,8 @@ def test_a_lesson_ends_by_itself(class_room, clock, looking, lasts):
         ({"chosen": [0] * 4}, 422),
         ({"chosen": [0, 0, 0, 0, 3]}, 422),
         ({"chosen": [0, 0, 0, 0, True]}, 422),
+        ({"seconds": [0.5] * 4}, 422),
+        ({"seconds": [0, 0, 0, 0, -1]}, 422),
         ({"name": "Ada"}, 422),
         ({"seat": "x" * MOST_BYTES}, 413),
     ],
@@ -90,8 +98,7 @@ def test_what_is_no_answer_changes_nothing(class_room, body, status):
     client, _ = class_room
     lesson, counts = opened(client)
     assert client.post(lesson, json=answers(client.post(lesson).json()["seat"]) | body).status_code == status
-    told = client.get(counts).json()
-    assert told["before"] == told["after"] == NOTHING
+    assert client.get(counts).json() == [{}]
 
 
 def test_a_flood_takes_no_memory_and_no_lesson_away(class_room, clock):
@@ -105,7 +112,7 @@ def test_a_flood_takes_no_memory_and_no_lesson_away(class_room, clock):
         client.post("/lessons")
         client.post(lesson)
     assert len(lessons.lessons) <= MOST_LESSONS
-    assert client.get(counts).json()["seats"] == MOST_SEATS
+    assert len(client.get(counts).json()) == MOST_SEATS
 
 
 def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(visit, new_page):
@@ -127,13 +134,22 @@ def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(
         phone.locator(f"specviz-quiz [part={button}]").click(timeout=60_000)
         for _ in QUESTIONS:
             # The last of two taps counts.
-            phone.locator("specviz-quiz [data-option='1']").click()
-            phone.locator("specviz-quiz [data-option='2']").click()
+            options = phone.locator("specviz-quiz .option")
+            taken = next((i for i, text in enumerate(options.all_text_contents()) if text in RIGHT), 0)
+            options.nth((taken + 1) % CHOICES).click()
+            options.nth(taken).click()
             phone.locator("specviz-quiz [part=next], specviz-quiz [part=done]").click()
         expect(phone.locator("specviz-quiz [part=note]")).to_contain_text("counted")
         law = teacher.locator("specviz-quiz [data-question=law]")
         expect(law).to_contain_text(f"{seen}: 1 of 1 right")
     expect(teacher.locator("specviz-quiz [part=seats]")).to_have_text("1 phone")
+    with teacher.expect_download() as saved:
+        teacher.locator("specviz-quiz [part=save]").click()
+    heads, *rows = csv.reader(saved.value.path().open(encoding="utf-8"))
+    assert heads == ["form", "item", "before", "after", "seconds", "person"] and [row[1] for row in rows] == [
+        *QUESTIONS
+    ]
+    assert rows[2][2:4] == ["1", "1"] and {row[5] for row in rows} == {link.rpartition("lesson=")[2] + "-1"}
     teacher.locator("specviz-quiz [part=end]").click()
     phone.goto(link)
     expect(phone.locator("specviz-quiz [part=total]")).to_contain_text("of 5 right before")

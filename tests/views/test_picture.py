@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 from elements import VIEW
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
 import specviz
@@ -123,6 +123,32 @@ def test_the_residual_lists_what_it_has_and_not_what_the_target_likes_best(prese
     page.keyboard.press("p")
     names = page.locator(".overview .passed.next .name")
     expect(names).to_have_text([run.vocabulary[id].replace(" ", "·").replace("\n", "⏎") for id, _ in likeliest])
+
+
+def test_on_a_phone_the_residual_is_seen_with_the_verdict_that_leaves_it(show):
+    page = show(a_run((a_round("rddd"),)), "token", viewport={"width": 390, "height": 844}, has_touch=True)
+    page.locator('[part="text"]').focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator('[part="place"]')).to_contain_text("rejected")
+    top, bottom = span(page.locator(".overview .table"))
+    for seen in (".rejected.drafted", ".passed.next .bars"):
+        first, last = span(page.locator(f".overview {seen}"))
+        assert top - 1 <= first and last <= bottom + 1, seen
+
+
+def span(node: Locator) -> tuple[float, float]:
+    """Where it begins and ends, from the top."""
+    box = node.bounding_box()
+    return box["y"], box["y"] + box["height"]
+
+
+def test_tokens_that_the_end_of_the_text_cut_off_do_not_point_into_it(presented):
+    page = presented(a_run((a_round("aar", emit=1, stop_reason="eos"),)))
+    signs = page.locator(".overview .flipped").evaluate_all(
+        "all => all.map((one) => getComputedStyle(one.querySelector('.m, .verdict'), '::after').content)"
+    )
+    assert ["↓" in sign for sign in signs] == [True, False, False, False]
+    assert ["✂" in sign for sign in signs] == [False, True, False, True]
 
 
 def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_box(presented):

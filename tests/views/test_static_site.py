@@ -27,6 +27,7 @@ from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
+from specviz.views.quiz import QUESTIONS
 from specviz.views.run_messages import rounds_message
 from specviz.views.static_site import write_site
 from tools import static_kernels
@@ -273,6 +274,21 @@ def test_a_run_is_branched_off_at_a_coin_and_read_on_in_another_language(live):
     page.get_by_role("button", name="English").click()
     expect(page.get_by_role("button", name=words()("page.go"))).to_be_visible()
     assert state(page, "text") == after
+
+
+def test_a_group_without_a_server_answers_the_five_questions_and_saves_the_same_table(live):
+    page = live("?lang=de")
+    page.locator("specviz-quiz [part=opener]").click()
+    expect(page.locator("specviz-quiz [part=teach]")).to_have_count(0)
+    for button in ("begin", "again"):
+        page.locator(f"specviz-quiz [part={button}]").click()
+        for _ in QUESTIONS:
+            page.locator("specviz-quiz .option").first.click()
+            page.locator("specviz-quiz [part=next], specviz-quiz [part=done]").click()
+    with page.expect_download() as saved:
+        page.locator("specviz-quiz [part=save]").click()
+    heads, *rows = saved.value.path().read_text(encoding="utf-8").splitlines()
+    assert heads == "form,item,before,after,seconds,person" and [row.split(",")[1] for row in rows] == [*QUESTIONS]
 
 
 def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_runs(live):

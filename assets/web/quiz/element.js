@@ -1,25 +1,26 @@
 // <specviz-quiz>: five questions on recorded rounds, once before a lesson and once after it, for one reader or a class.
 //
-// Takes { kind: "quiz", forms } of specviz/views/quiz.py: two forms of the same questions. Chance decides which of them
-// comes before, and the order of questions and options. What was right is said after the second time only. A teacher's
-// page shows a class what to scan, and its answers side by side; `?lesson=CODE` in the address opens a phone's.
+// Takes { kind: "quiz", forms } of specviz/views/quiz.py: two forms of the same questions; `alone` where there is no server
+// for a class. Chance decides which of them comes before, and the order of questions and options. What was right is said
+// after the second time only; until then nothing on the page tells it. A teacher's page shows a class what to scan, and
+// its answers side by side; `?lesson=CODE` in the address opens a phone's.
 
+import { hand } from "../moment/moment.js";
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { keep, kept } from "../shared/kept.js";
 import { isOwnName } from "../shared/spot.js";
 import { quoted, showToken } from "../shared/tokens.js";
-import { endLesson, leaveAnswers, linkedLesson, linkToLesson, openLesson, pictureOf, readCounts, takeSeat } from "./lesson.js";
+import { marks, PHASES, table } from "./answers.js";
+import { endLesson, leaveAnswers, linkedLesson, linkToLesson, openLesson, pictureOf, readAnswers, takeSeat } from "./lesson.js";
 
-/** @typedef {{ key: string, [value: string]: any }} Option */
-/** @typedef {{ name: string, values: Record<string, any>, options: Option[], truth: number }} Question */
-/** @typedef {"before" | "after"} Phase */
-/** @typedef {{ form: number, chosen: number[] }} Answers by question, the index of the option */
-/** @typedef {{ first: number, before?: Answers, after?: Answers, seat?: { code: string, seat: string }, taught?: import("./lesson.js").Taught }} State */
+/** @typedef {import("./answers.js").Question} Question */
+/** @typedef {import("./answers.js").Phase} Phase */
+/** @typedef {import("./answers.js").Answers} Answers */
+/** @typedef {import("./answers.js").Person} Person */
+/** @typedef {{ first: number, person: string, before?: Answers, after?: Answers, seat?: { code: string, seat: string }, taught?: import("./lesson.js").Taught }} State */
 
-const LOOK_EVERY = 2000; // ms between a teacher's looks at the counts
-/** @type {Phase[]} */
-const PHASES = ["before", "after"];
+const LOOK_EVERY = 2000; // ms between a teacher's looks at the answers
 
 const sheets = [await sheet(new URL("quiz.css", import.meta.url))];
 
@@ -29,15 +30,18 @@ function shuffled(list) {
   return list.map(() => left.splice(Math.floor(Math.random() * left.length), 1)[0]);
 }
 
-const newState = () => ({ first: Math.random() < 0.5 ? 0 : 1 });
+const newState = () => ({ first: Math.random() < 0.5 ? 0 : 1, person: Math.random().toString(36).slice(2, 10) });
 
 class SpecvizQuiz extends SpecvizElement {
   static sheets = sheets;
 
   /** @type {State} */
-  state = kept("quiz") ?? newState();
+  state = kept("questions") ?? newState();
   /** @type {Question[][]} */
   forms = [];
+  /** @type {Person[]} of a teacher's class, by seat */
+  people = [];
+  alone = false;
   /** @type {any} the nodes drawn into */
   ui = {};
   /** @type {Promise<void> | undefined} of a phone: done once it has its seat, or is refused one */
@@ -61,8 +65,8 @@ class SpecvizQuiz extends SpecvizElement {
   get handlers() {
     return {
       /** @param {any} message */
-      quiz: ({ forms }) => {
-        this.forms = forms;
+      quiz: ({ forms, alone = false }) => {
+        Object.assign(this, { forms, alone });
         const code = linkedLesson();
         if (code) this.joining ??= this.join(code); // the page is told of them more than once
       },
@@ -82,7 +86,7 @@ class SpecvizQuiz extends SpecvizElement {
   /** @param {Partial<State>} changes */
   change(changes) {
     Object.assign(this.state, changes);
-    keep("quiz", this.state);
+    keep("questions", this.state);
     this.show();
   }
 
@@ -116,8 +120,9 @@ class SpecvizQuiz extends SpecvizElement {
   }
 
   start() {
-    const alone = this.state.seat ? [] : [this.button("teach", () => this.teach(), "plain")];
-    return [this.line(this.state.seat ? "lead_class" : "lead"), make("div", { class: "buttons" }, this.button("begin", () => this.ask("before")), ...alone)];
+    const { seat } = this.state;
+    const teach = seat || this.alone ? [] : [this.button("teach", () => this.teach(), "plain")];
+    return [this.line(seat ? "lead_class" : "lead"), make("div", { class: "buttons" }, this.button("begin", () => this.ask("before")), ...teach)];
   }
 
   pause() {
@@ -129,30 +134,36 @@ class SpecvizQuiz extends SpecvizElement {
   /** @param {Phase} phase */
   ask(phase) {
     const form = phase === "before" ? this.state.first : 1 - this.state.first;
-    /** @type {number[]} */
-    const chosen = [];
-    this.next(phase, form, shuffled([...this.forms[form].keys()]), chosen);
+    this.note("");
+    this.next(phase, { form, chosen: [], seconds: [] }, shuffled([...this.forms[form].keys()]));
   }
 
-  /** @param {Phase} phase @param {number} form @param {number[]} left the questions that are still to be asked @param {number[]} chosen */
-  next(phase, form, left, chosen) {
+  /** @param {Phase} phase @param {Answers} answers as far as they are given @param {number[]} left the questions that are still to be asked */
+  next(phase, answers, left) {
+    const { form, chosen, seconds } = answers;
     if (!left.length) {
-      this.change({ [phase]: { form, chosen } });
+      this.change({ [phase]: answers });
       this.leave(phase);
       return;
     }
     const [number, ...rest] = left;
     const question = this.forms[form][number];
     const n = this.forms[form].length;
-    const next = this.button(rest.length ? "next" : "done", () => this.next(phase, form, rest, chosen));
+    const begun = performance.now();
+    const next = this.button(rest.length ? "next" : "done", () => {
+      seconds[number] = Math.round((performance.now() - begun) / 100) / 10;
+      this.next(phase, answers, rest);
+    });
     next.disabled = true;
     // An answer can be changed until the next question, which then does not stand under the same finger.
-    const options = shuffled([...question.options.keys()]).map((index) =>
-      make("button", { type: "button", class: "option", "aria-pressed": "false", "data-option": index, on: { click: () => {
+    const options = shuffled([...question.options.keys()]).map((index) => {
+      const option = make("button", { type: "button", class: "option", "aria-pressed": "false", on: { click: () => {
         chosen[number] = index;
         next.disabled = false;
-        for (const one of options) one.setAttribute("aria-pressed", String(Number(one.dataset.option) === index));
-      } } }, this.option(question, index)));
+        for (const one of options) one.setAttribute("aria-pressed", String(one === option));
+      } } }, this.option(question, index));
+      return option;
+    });
     this.draw(make("p", { class: "count", text: this.say("quiz.count", { i: n - rest.length, n }) }),
       make("p", { class: "question", part: "question", "data-question": question.name, text: this.said(question, "ask") }),
       make("div", { class: "options", role: "group", "aria-label": this.say("quiz.options") }, ...options), make("div", { class: "buttons end" }, next));
@@ -174,20 +185,19 @@ class SpecvizQuiz extends SpecvizElement {
   // What came of it.
 
   result() {
-    const [before, after] = PHASES.map((phase) => this.right(phase));
+    const [before, after] = PHASES.map((phase) => marks(this.forms, /** @type {Answers} */ (this.state[phase])));
     const rows = this.forms[0].map(({ name }, i) => make("li", { part: "answered" },
       make("b", { text: this.say(`quiz.${name}_title`) }),
       make("span", { text: this.say("quiz.marks", { before: mark(before[i]), after: mark(after[i]) }) }),
       ...PHASES.map((phase, which) => this.explained(phase, i, ![before, after][which][i]))));
     const total = this.say("quiz.total", { before: before.filter(Boolean).length, after: after.filter(Boolean).length, n: rows.length });
     return [make("p", { class: "total", part: "total", text: total }), make("ol", {}, ...rows),
-      make("div", { class: "buttons" }, this.button("forget", () => this.restart(), "plain"))];
+      make("div", { class: "buttons" }, this.saver(() => [[this.state.person, this.state]]), this.button("forget", () => this.restart(), "plain"))];
   }
 
-  /** @param {Phase} phase @returns {boolean[]} by question */
-  right(phase) {
-    const { form, chosen } = /** @type {Answers} */ (this.state[phase]);
-    return this.forms[form].map(({ truth }, i) => chosen[i] === truth);
+  /** @param {() => [string, Person][]} people */
+  saver(people) {
+    return this.button("save", () => hand(new Blob([table(this.forms, people())], { type: "text/csv" }), "five-questions.csv"), "plain");
   }
 
   /** @param {Phase} phase @param {number} i @param {boolean} open as it is where the answer was wrong */
@@ -239,32 +249,33 @@ class SpecvizQuiz extends SpecvizElement {
     const own = isOwnName(link); // no phone could follow it
     return [make("div", { class: "class" }, ...(own ? [] : [make("img", { part: "qr", src: pictureOf(link), alt: this.say("quiz.qr") })]),
       make("div", {}, this.line(own ? "own_name" : "lead_teacher", { host: location.host }), make("p", {}, make("a", { href: link, text: link })), this.ui.seats)),
-    this.ui.counts, make("div", { class: "buttons" }, this.button("end", () => this.end(), "plain"))];
+    this.ui.counts, make("div", { class: "buttons" }, this.saver(() => this.people.map((one, seat) => [`${taught?.code}-${seat + 1}`, one])),
+      this.button("end", () => this.end(), "plain"))];
   }
 
-  /** Reads the counts while they are on the screen. */
+  /** Reads the answers while they are on the screen. */
   look() {
     const { taught } = this.state;
     if (!taught || !this.ui.dialog.open) return;
-    readCounts(taught).then((counts) => taught === this.state.taught && this.count(counts), (status) => {
+    readAnswers(taught).then((people) => taught === this.state.taught && this.count(people), (status) => {
       if (status !== 404 || taught !== this.state.taught) return;
       this.change({ taught: undefined });
       this.note(this.say("quiz.over"));
     });
   }
 
-  /** @param {import("./lesson.js").Counts} counts */
-  count(counts) {
-    setText(this.ui.seats, this.say("quiz.seats", { n: counts.seats }));
+  /** @param {Person[]} people */
+  count(people) {
+    this.people = people;
+    setText(this.ui.seats, this.say("quiz.seats", { n: people.length }));
     this.ui.counts.replaceChildren(...this.forms[0].map(({ name }, i) => make("li", { part: "counted", "data-question": name },
-      make("b", { text: this.say(`quiz.${name}_title`) }), ...PHASES.map((phase) => this.bar(phase, counts[phase], i)))));
+      make("b", { text: this.say(`quiz.${name}_title`) }), ...PHASES.map((phase) => this.bar(phase, i)))));
   }
 
-  /** @param {Phase} phase @param {number[][][]} counts by form, question and option @param {number} i the question */
-  bar(phase, counts, i) {
-    const chosen = counts.map((form) => form[i]);
-    const n = chosen.flat().reduce((sum, one) => sum + one, 0);
-    const right = chosen.reduce((sum, form, which) => sum + form[this.forms[which][i].truth], 0);
+  /** How many of the class were right. @param {Phase} phase @param {number} i the question */
+  bar(phase, i) {
+    const given = this.people.flatMap((one) => one[phase] ?? []);
+    const [n, right] = [given.length, given.filter((answers) => marks(this.forms, answers)[i]).length];
     const bar = make("span", { class: "bar", "aria-hidden": "true" }, make("i", { style: `width: ${n ? (100 * right) / n : 0}%` }));
     return make("span", { class: "phase" }, make("span", { text: this.say(`quiz.${phase}`, { right, n }) }), bar);
   }

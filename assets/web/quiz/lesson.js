@@ -2,7 +2,7 @@
 
 import { linkToPage } from "../shared/spot.js";
 
-/** @typedef {{ seats: number, before: number[][][], after: number[][][] }} Counts by form, question and option */
+/** @typedef {import("./answers.js").Person} Person */
 /** @typedef {{ code: string, key: string }} Taught */
 
 const ADDRESS = new URL("../../lessons", import.meta.url).href;
@@ -20,11 +20,11 @@ export const openLesson = () => ask("POST", "");
 /** @param {string} code @returns {Promise<string>} the phone's seat */
 export const takeSeat = (code) => ask("POST", `/${encodeURIComponent(code)}`).then(({ seat }) => seat);
 
-/** @param {string} code @param {{ seat: string, phase: string, form: number, chosen: number[] }} answers */
+/** @param {string} code @param {{ seat: string, phase: string } & import("./answers.js").Answers} answers */
 export const leaveAnswers = (code, answers) => ask("POST", `/${encodeURIComponent(code)}`, JSON.stringify(answers));
 
-/** @param {Taught} taught @returns {Promise<Counts>} */
-export const readCounts = ({ code, key }) => ask("GET", `/${code}?key=${key}`);
+/** @param {Taught} taught @returns {Promise<Person[]>} by seat */
+export const readAnswers = ({ code, key }) => ask("GET", `/${code}?key=${key}`);
 
 /** @param {Taught} taught */
 export const endLesson = ({ code, key }) => ask("DELETE", `/${code}?key=${key}`);

@@ -3,6 +3,7 @@
 
 import "../charts/element.js";
 import "../gallery/element.js";
+import "../quiz/element.js";
 import "../run/element.js";
 import { make } from "../shared/dom.js";
 import { speaker } from "../shared/words.js";
@@ -44,13 +45,14 @@ function show(language) {
   controls = new Controls(say, site.presets, { go, stop: () => worker.postMessage({ stop: true }) });
   if (before) controls.set(before);
   view = make("specviz-run");
-  const [charts, gallery] = [make("specviz-charts"), make("specviz-gallery")];
+  const [charts, gallery, quiz] = [make("specviz-charts"), make("specviz-gallery"), make("specviz-quiz")];
   const others = Object.keys(site.languages).filter((one) => one !== language);
   document.body.replaceChildren(
     make("header", {}, make("h1", { text: title }), make("p", { text: subtitle }), make("p", { text: say("static.about") }),
-      ...others.map((one) => make("button", { type: "button", lang: one, text: site.languages[one].name, on: { click: () => turn(one) } }))),
+      ...others.map((one) => make("button", { type: "button", lang: one, text: site.languages[one].name, on: { click: () => turn(one) } })), quiz),
     make("main", {}, controls.form, view, charts, gallery));
-  for (const element of [view, charts, gallery]) element.words = words;
+  for (const element of [view, charts, gallery, quiz]) element.words = words;
+  quiz.receive(site.quiz);
   charts.receive({ kind: "charts", charts: {}, file: "" });
   told.forEach(pass);
   gallery.receive({ kind: "gallery", shown: view.share?.recording ?? null, cards: site.recordings.map((/** @type {string} */ name) =>

@@ -1,8 +1,8 @@
-"""A class's answers to the five questions (views/quiz.py): in memory for one lesson, counted, nobody named.
+"""A class's answers to the five questions (views/quiz.py): in memory for one lesson, nobody named.
 
-A teacher opens a lesson and gets a code for the class and a key for reading the counts. A phone that brings the code
+A teacher opens a lesson and gets a code for the class and a key for reading the answers. A phone that brings the code
 gets a seat, and leaves its answers there. Nothing is kept once the lesson has ended: by its key, or by itself when its
-counts have not been read for a while. All is bounded, and what comes faster than a class would is refused.
+answers have not been read for a while. All is bounded, and what comes faster than a class would is refused.
 """
 
 import secrets
@@ -23,7 +23,7 @@ from specviz.views.quiz import CHOICES, QUESTIONS
 #: Lessons at a time, and phones in each.
 MOST_LESSONS, MOST_SEATS = 32, 200
 
-#: Seconds without a look at the counts after which a lesson has ended, and that it lasts at the most.
+#: Seconds without a look at the answers after which a lesson has ended, and that it lasts at the most.
 UNREAD, LONGEST = 900, 4 * 3600
 
 #: Bytes of a request that are read.
@@ -34,18 +34,19 @@ _SIGNS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 Phase = Literal["before", "after"]
 
+_EACH = Field(min_length=len(QUESTIONS), max_length=len(QUESTIONS))
+
 
 class Answers(BaseModel):
-    """What one phone has answered: for each of `QUESTIONS` the index of an option of that form."""
+    """What one phone has answered: for each of `QUESTIONS` the index of an option of that form, and its seconds."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     seat: Annotated[str, Field(max_length=32)]
     phase: Phase
     form: Annotated[int, Field(ge=0, le=1)]
-    chosen: Annotated[
-        list[Annotated[int, Field(ge=0, lt=CHOICES)]], Field(min_length=len(QUESTIONS), max_length=len(QUESTIONS))
-    ]
+    chosen: Annotated[list[Annotated[int, Field(ge=0, lt=CHOICES)]], _EACH]
+    seconds: Annotated[list[Annotated[float, Field(ge=0, le=LONGEST)]], _EACH]
 
 
 @dataclass
@@ -74,24 +75,22 @@ class Rate:
 class Lesson:
     """One class."""
 
-    #: Seconds without a look at the counts after which it has ended; answers a second, and at once.
+    #: Seconds without a look at the answers after which it has ended; answers a second, and at once.
     unread: ClassVar[float] = UNREAD
     pace: ClassVar[tuple[float, float]] = 5, 60
 
     key: str
     rate: Rate
     began: float
-    read: float  # when its counts were last read
+    read: float  # when its answers were last read
     seats: dict[str, dict[Phase, Answers]] = field(default_factory=dict)
 
-    def counts(self) -> dict[str, object]:
-        """How many phones there are, and for each phase, form, question and option how many chose it."""
-        counts = {phase: [[[0] * CHOICES for _ in QUESTIONS] for _ in range(2)] for phase in ("before", "after")}
-        for answers in self.seats.values():
-            for phase, answer in answers.items():
-                for question, option in enumerate(answer.chosen):
-                    counts[phase][answer.form][question][option] += 1
-        return {"seats": len(self.seats), **counts}
+    def told(self) -> object:
+        """What the holder of the key reads: each phone's answers by phase, in the order of seats, which go unnamed."""
+        return [
+            {phase: answer.model_dump(exclude={"seat", "phase"}) for phase, answer in answers.items()}
+            for answers in self.seats.values()
+        ]
 
 
 class Lessons:
@@ -136,12 +135,12 @@ class Lessons:
                 raise HTTPException(404)
             lesson.seats[answers.seat][answers.phase] = answers
 
-    def counts(self, code: str, key: str) -> dict[str, object]:
-        """`Lesson.counts`, for the holder of the key; others get 404."""
+    def told(self, code: str, key: str) -> object:
+        """`Lesson.told`, for the holder of the key; others get 404."""
         with self.lock:
             lesson = self.find(code, key)
             lesson.read = self.clock()
-            return lesson.counts()
+            return lesson.told()
 
     def end(self, code: str, key: str) -> None:
         with self.lock:
@@ -172,7 +171,7 @@ def lesson_routes(address: str, lessons: Lessons) -> list[Route]:
     async def lesson_by_code(request: Request) -> Response:
         code, key = request.path_params["code"], request.query_params.get("key", "")
         if request.method == "GET":
-            return JSONResponse(lessons.counts(code, key), headers={"Cache-Control": "no-store"})
+            return JSONResponse(lessons.told(code, key), headers={"Cache-Control": "no-store"})
         if request.method == "DELETE":
             lessons.end(code, key)
             return Response(status_code=204)

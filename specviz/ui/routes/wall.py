@@ -77,7 +77,7 @@ class Wall(Lesson):
             raise HTTPException(409)
         self.votes[vote.seat] = vote.option
 
-    def counts(self) -> dict[str, object]:
+    def told(self) -> object:
         chosen = list(self.votes.values())
         votes = [chosen.count(option) for option in range(len(self.question.options))]
         return {"seats": len(self.seats), "number": self.question.number, "votes": votes}
@@ -98,7 +98,7 @@ def wall_routes(address: str, walls: Lessons, version: str) -> list[Route]:
         if request.method == "DELETE":
             walls.end(code, key or "")
         elif request.method == "GET":
-            told = walls.counts(code, key) if key is not None else _asked(walls, code)
+            told = walls.told(code, key) if key is not None else _asked(walls, code)
             return JSONResponse(told, headers={"Cache-Control": "no-store"})
         else:
             body = await body_of(request, MOST_BYTES)

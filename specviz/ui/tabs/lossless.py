@@ -171,7 +171,7 @@ def examine_by_name(request: Request, rule: str, runs: int) -> Iterator[ExactDis
             (plain if item.plain else drafted).append(item.id)
             shared = plain[: len(drafted)]
             if not item.plain and shared[:-1] == drafted[:-1] and shared != drafted:
-                parted = parting(request.pair, shared, drafted, len(start), later=0)
+                parted = parting(request.pair, shared, drafted, len(start), 0, request.grammar)
                 item = replace(item, gap=parted.sides[1].gap if parted else None)
         yield item
 

@@ -85,8 +85,8 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor) -> None:
 
 
 def write_modules(file: pathlib.Path) -> pathlib.Path:
-    """Names that a Qwen3.5's multi-token-prediction module has after the two layers of its target. Returns the file."""
-    writer = gguf.GGUFWriter(file, "qwen35")
+    """Names that a DeepSeek-V3.2's multi-token-prediction module has in a file of its own. Returns the file."""
+    writer = gguf.GGUFWriter(file, "deepseek32")
     writer.add_block_count(3)
     writer.add_nextn_predict_layers(1)
     for name in ("token_embd", "blk.2.nextn.eh_proj", "blk.2.attn_q"):

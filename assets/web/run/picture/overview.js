@@ -74,12 +74,11 @@ function draftPieces(view, number, round, index) {
   const spot = { round: number, index };
   const token = round.drafted[index];
   const pending = sealedAt(view, spot);
-  const kind = pending ? `sealed ${pending === "unborn" ? "unborn" : ""}` : token.outcome;
+  const kind = pending ? `sealed ${pending === "unborn" ? "unborn" : ""}` : `${token.outcome} ${wasDropped(round, index) ? "dropped" : ""}`;
   const said = sentenceHere(view, spot);
   const { bars, coin } = evidence(view, spot, ROWS);
   const heard = labelOf(bars);
-  const dropped = !pending && wasDropped(round, index) ? " ✂" : "";
-  const verdict = pending ? "" : `${SYMBOL[token.outcome]} ${run.say(isGreedy(run, token) && token.outcome === "accepted" ? "rounds.match" : `rounds.${token.outcome}`)}${dropped}`;
+  const verdict = pending ? "" : `${SYMBOL[token.outcome]} ${run.say(isGreedy(run, token) && token.outcome === "accepted" ? "rounds.match" : `rounds.${token.outcome}`)}`;
   const title = isUnknown(token) && run.say("rounds.unknown_token");
   return [
     piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w", title }), token.text),
@@ -104,7 +103,7 @@ function nextPieces(view, number, round) {
     make("span", { class: "m" }, SYMBOL[kind], make("span", { class: "kind", text: ` ${name}` })))];
   return [
     piece(view, "pass", "next", `${name}: ${heard}`, `passed next ${pending ? "sealed" : kind}`, small(bars), isRefusal(run, round, "next") && bars.length ? "residual" : "own"),
-    piece(view, "coin", "next", saySupposed(view, spot) ?? sentenceHere(view, spot), `flipped next ${pending ? "sealed unborn" : kind}`,
+    piece(view, "coin", "next", saySupposed(view, spot) ?? sentenceHere(view, spot), `flipped next ${pending ? "sealed unborn" : kind} ${wasDropped(round, "next") ? "dropped" : ""}`,
       [...(draw.length || round.next.unknown ? drawnLine(round, !pending) : []), ...token], "draw"),
   ];
 }

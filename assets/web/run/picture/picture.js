@@ -255,7 +255,8 @@ function fitPicture({ ui, presentation }) {
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
   if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
-  for (const node of ui.whole.querySelectorAll(".table .chosen")) bringIn(node.parentElement, node); // of a long draft
+  // Of a long draft; once all verdicts are out, with what is drawn from.
+  for (const node of [...ui.whole.querySelectorAll(".table .next:has(.bars)"), ...ui.whole.querySelectorAll(".table .chosen")]) bringIn(node.parentElement, node);
   if (presentation.open) for (const box of ui.near.children) fit(ui.near, box, box.matches(".page") ? LARGEST : 1, LEAST);
   if (isText(ui.near.dataset.piece)) ui.near.scrollTop = ui.near.scrollHeight; // what is new stands at the end
 }
