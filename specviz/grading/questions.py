@@ -36,7 +36,7 @@ SETUPS = (
     Setup(HALVES, 1, 3, cells=2),
     Setup(HALVES, 2, 1, cells=2),
     Setup(HALVES, 2, 3, cells=2, prompt=(0, 0)),
-    Setup(OTHERS, 2, 3, cells=2),
+    Setup(OTHERS, 2, 3, cells=2, prompt=(1,)),
     Setup(QUARTERS, 1, 2, cells=4, within=0.99),
     Setup(QUARTERS, 1, 2, cells=4, within=0.01, prompt=(3,)),
 )
