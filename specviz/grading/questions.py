@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
 from specviz.grading.laws import CHANCE, MOST_COINS, Functions, Setup, long_texts, same_twice, speculated, threshold
 from specviz.grading.mistakes import STRICT
-from specviz.grading.solutions import Coins, Row, Solution
+from specviz.grading.solutions import RIGHT, Coins, Row, Solution
 from specviz.grading.student import Fault
 
 Pair = tuple[Row, Row]
@@ -42,8 +43,15 @@ SETUPS = (
 )
 LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)
 
+#: In turn, for runs whose first two ids the page counts: drafts of one token show a wrong bonus, of two what is wrong
+#: after a rejection.
+COUNTED, COUNTED_RUNS = (replace(LONG, gamma=1, length=3), replace(LONG, gamma=2, length=3)), 1000
+
 #: Coins from the middle of each cell.
 MIDDLES = (0.125, 0.375, 0.625, 0.875)
+
+#: Which part of the right solution a student's function can take the place of.
+PART_OF = {"accept": "passing", "residual": "after", "verify": "verifying"}
 
 #: After so many faults no more is asked.
 MOST_FAULTS = 4
@@ -115,7 +123,7 @@ def _verify(functions: Functions) -> Iterator[Answered]:
             yield asked("coins", pairs, drafted, us, u_next)
 
 
-@functools.cache
+@cache
 def _speculated(solution: Solution, setup: Setup) -> Any:
     """Of one of our own solutions, whom many files may be compared with."""
     return speculated(solution, setup)
@@ -170,3 +178,23 @@ def answers_of_student(functions: Functions, name: str) -> list[Answered]:
     if name == "speculate" and not any(isinstance(one.answer, Fault) for one in found):
         found.append(Answered("longer texts", {}, _attempt(_long, functions)))
     return found
+
+
+def counted_runs(functions: Functions, name: str) -> Iterator[tuple[int, ...]]:
+    """The first two ids of each of `COUNTED_RUNS`, by one of the functions in a program that is right otherwise.
+
+    Raises Fault, or LookupError where the function gives what no program can go on from.
+    """
+    part: dict[str, Any] = {PART_OF[name]: partial(functions.call, name)} if name in PART_OF else {}
+    program = replace(RIGHT, **part) if part else functions
+    chance = random.Random(3)
+    for run in range(COUNTED_RUNS):
+        text, _ = COUNTED[run % 2].run(program, Coins([chance.random() for _ in range(MOST_COINS)]))
+        yield text[:2]
+
+
+def counted_law() -> dict[tuple[int, ...], float]:
+    """What these ids must follow."""
+    setup = COUNTED[0]
+    texts = product(range(len(setup.pairs[0][0])), repeat=2)
+    return {text: math.prod(setup.pairs[place][0][id] for place, id in setup.steps(text)) for text in texts}

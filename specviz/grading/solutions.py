@@ -131,8 +131,8 @@ class Solution:
                 q.append(draft(text + tokens)[-1])
                 coins.append(rng.random())
                 tokens.append(self.drawing(self.drawn(q[-1]), coins[-1]))
-            p = target(text + tokens)[len(text) - 1 + self.since :]
-            p = [*p, *p[-1:] * (len(tokens) + 1 - len(p))]
+            p = [*target(text + tokens)[len(text) - 1 + self.since :]]
+            p += p[-1:] * (len(tokens) + 1 - len(p))
             for end in range(len(tokens) if self.one_by_one else 0):
                 target(text + tokens[:end])
             us = [self.judging_coin(u, rng.random()) for u in coins]

@@ -5,17 +5,33 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pathlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 from xml.etree import ElementTree
+
+from pydantic import TypeAdapter, ValidationError
 
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.judging import POINTS, Grade
-from specviz.records.errors import shortened
+from specviz.records.errors import SpecvizError, shortened
 from specviz.records.tables import aligned
 from specviz.views.terminal import harmless
 
-SCHEMA = "specviz.grade/1"
+Schema = Literal["specviz.grade/1"]
+[SCHEMA] = get_args(Schema)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is read of a file with grades."""
+
+    schema: Schema
+    files: list[Grade]
+
+
+_REPORT = TypeAdapter(Report)
 
 #: What a system may hold a student's process to, and what to say where it does not.
 WALLS = {
@@ -59,6 +75,14 @@ def wall_line(grades: Sequence[Grade]) -> str:
 def as_json(grades: Sequence[Grade]) -> str:
     files = [asdict(grade) | {"points": grade.points, "sentence": grade.sentence} for grade in grades]
     return json.dumps({"schema": SCHEMA, "most": POINTS * len(FUNCTIONS), "files": files}, ensure_ascii=False, indent=1)
+
+
+def of_json(path: pathlib.Path) -> list[Grade]:
+    """The grades that `as_json` wrote. Raises SpecvizError if the file holds none."""
+    try:
+        return _REPORT.validate_json(path.read_bytes()).files
+    except ValidationError as error:
+        raise SpecvizError("This is no report that grade --json has written.") from error
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
