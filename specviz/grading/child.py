@@ -57,7 +57,10 @@ def limit() -> bool:
     if sys.platform == "linux":  # macOS reserves more address space than any limit allows
         most["AS"] = MOST_BYTES
     for name, value in most.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        already = resource.getrlimit(kind)[1]  # nobody may raise it
+        value = value if already == resource.RLIM_INFINITY else min(value, already)
+        resource.setrlimit(kind, (value, value))
     return True
 
 

@@ -41,7 +41,7 @@ SETUPS = (
     Setup(QUARTERS, 1, 2, cells=4, within=0.99),
     Setup(QUARTERS, 1, 2, cells=4, within=0.01, prompt=(3,)),
 )
-LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)
+LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555", "3773 6446"), 3, 8)
 
 #: In turn, for runs whose first two ids the page counts: drafts of one token show a wrong bonus, of two what is wrong
 #: after a rejection.
