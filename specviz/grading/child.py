@@ -179,9 +179,8 @@ def kind(value: Any) -> str:
     if isinstance(value, numpy.ndarray):
         return f"an array of {value.dtype} with the shape {value.shape}"
     if isinstance(value, (tuple, list)):
-        return (
-            f"a {type(value).__name__} of {len(value)} ({', '.join(sorted({type(part).__name__ for part in value}))})"
-        )
+        kinds = sorted({type(part).__name__ for part in value})
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(kinds)})"
     return f"a value of type {type(value).__name__}"
 
 

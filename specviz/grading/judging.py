@@ -15,7 +15,7 @@ from typing import Any
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.laws import Setup, Speculated
 from specviz.grading.mistakes import wrong_solutions
-from specviz.grading.questions import PARTS, QUESTIONS, Answered, answers, answers_of_student, counted_runs
+from specviz.grading.questions import PARTS, QUESTIONS, Answered, answers, counted_runs
 from specviz.grading.solutions import RIGHT
 from specviz.grading.student import Fault, Student, loaded
 
@@ -82,7 +82,7 @@ def grade(path: pathlib.Path, name: str, counted: bool = False) -> Grade:
         verdicts = []
         for function in defined:
             with loaded(path) as student:
-                verdict = _verdict(student, function)
+                verdict = verdict_on(function, answers(student, function))
                 verdicts.append(replace(verdict, runs=_runs(student, function)) if counted else verdict)
                 tried = [*tried, *(what for what in student.tried if what not in tried)]
     except Fault as fault:
@@ -95,10 +95,6 @@ def _runs(student: Student, name: str) -> str:
         return " ".join(".".join(map(str, ids)) for ids in counted_runs(student, name))
     except (Fault, LookupError):
         return ""
-
-
-def _verdict(student: Student, name: str) -> Verdict:
-    return verdict_on(name, answers_of_student(student, name))
 
 
 def verdict_on(name: str, given: list[Answered]) -> Verdict:

@@ -130,11 +130,18 @@ def _speculated(solution: Solution, setup: Setup) -> Any:
 
 
 def _speculate(functions: Functions) -> Iterator[Answered]:
+    """Students' functions are asked whether coins decide alone, too, and for longer texts."""
+    ours, faults = isinstance(functions, Solution), False
+    if not ours and _attempt(same_twice, functions, LONG) is False:
+        unsteady = "The same coins gave two texts: rng is not its only source of chance, or it remembers a call."
+        yield Answered("length", {}, Fault(unsteady))
+        return
     for setup in SETUPS:
-        found = (
-            _speculated(functions, setup) if isinstance(functions, Solution) else _attempt(speculated, functions, setup)
-        )
+        found = _attempt(_speculated if ours else speculated, functions, setup)
+        faults |= isinstance(found, Fault)
         yield from (Answered(part, {"setup": setup}, found) for part in ("length", "law", "passes"))
+    if not ours and not faults:
+        yield Answered("longer texts", {}, _attempt(_long, functions))
 
 
 def _long(functions: Functions) -> Fault | None:
@@ -166,17 +173,6 @@ def answers(functions: Functions, name: str) -> list[Answered]:
             faults += 1
             if answered.answer.over or faults == MOST_FAULTS:
                 break
-    return found
-
-
-def answers_of_student(functions: Functions, name: str) -> list[Answered]:
-    """The same; `speculate` is asked whether coins decide alone, and for longer texts."""
-    if name == "speculate" and _attempt(same_twice, functions, LONG) is False:
-        unsteady = "The same coins gave two texts: rng is not its only source of chance, or it remembers a call."
-        return [Answered("length", {}, Fault(unsteady))]
-    found = answers(functions, name)
-    if name == "speculate" and not any(isinstance(one.answer, Fault) for one in found):
-        found.append(Answered("longer texts", {}, _attempt(_long, functions)))
     return found
 
 
