@@ -29,7 +29,8 @@ SMALL = _pairs(4, "13 22")
 MIDDLE = _pairs(4, "211 121", "112 211", "022 211", "121 040", "211 211")
 LARGE = _pairs(20, "2468 8642", "1964 6275")
 
-#: Models for `speculate`.
+#: Models for `speculate`. After one of the prompts an uncertain token follows another: one coin for both would show. Of
+#: three pairs, which one comes next would depend on the last id alone.
 QUARTERS = _pairs(4, "1021 2110", "2101 1111", "2110 1012", "2200 4000")
 HALVES = _pairs(2, "101 110", "110 200", "011 020", "110 110")
 OTHERS = _pairs(2, "011 020", "011 011", "110 200", "101 200")

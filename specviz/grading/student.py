@@ -162,10 +162,9 @@ class Student:
             return f"ended the process, with exit status {status}"
         if -status == getattr(signal, "SIGXCPU", None):
             return f"took more than {MOST_SECONDS} seconds of processor time"
-        names = {signal.value: signal.name for signal in signal.Signals}
-        return (
-            f"crashed ({names.get(-status, f'signal {-status}')}), as endless recursion or too much memory can make it"
-        )
+        names = {int(one): one.name for one in signal.Signals}
+        name = names.get(-status, f"signal {-status}")
+        return f"crashed ({name}), as endless recursion or too much memory can make it"
 
 
 @contextlib.contextmanager
