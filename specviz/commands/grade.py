@@ -14,7 +14,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     what = "a Python file that defines any of the functions, or a folder with a file for each student"
     add("homework", type=pathlib.Path, metavar="FILE", help=what)
-    add("--json", type=pathlib.Path, metavar="OUT", help="write all verdicts to this file")
+    what = "write all verdicts to this file; those on one student can be opened on the page, under Lossless?"
+    add("--json", type=pathlib.Path, metavar="OUT", help=what)
     add("--csv", type=pathlib.Path, metavar="OUT", help="write the table of a class to this file")
     add("--junit", type=pathlib.Path, metavar="OUT", help="write the verdicts as JUnit's XML to this file")
 
@@ -26,7 +27,7 @@ def main(options: argparse.Namespace) -> int:
 
     files, grades = _files(options.homework), []
     try:
-        for grade in grade_all(files, options.homework):
+        for grade in grade_all(files, options.homework, counted=options.json is not None and len(files) == 1):
             grades.append(grade)
             if len(files) > 1:
                 progress(harmless(f"{len(grades)} of {len(files)}: {grade.file}"))

@@ -57,7 +57,10 @@ def limit() -> bool:
     if sys.platform == "linux":  # macOS reserves more address space than any limit allows
         most["AS"] = MOST_BYTES
     for name, value in most.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        already = resource.getrlimit(kind)[1]  # nobody may raise it
+        value = value if already == resource.RLIM_INFINITY else min(value, already)
+        resource.setrlimit(kind, (value, value))
     return True
 
 
@@ -176,9 +179,8 @@ def kind(value: Any) -> str:
     if isinstance(value, numpy.ndarray):
         return f"an array of {value.dtype} with the shape {value.shape}"
     if isinstance(value, (tuple, list)):
-        return (
-            f"a {type(value).__name__} of {len(value)} ({', '.join(sorted({type(part).__name__ for part in value}))})"
-        )
+        kinds = sorted({type(part).__name__ for part in value})
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(kinds)})"
     return f"a value of type {type(value).__name__}"
 
 

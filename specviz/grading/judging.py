@@ -8,13 +8,14 @@ import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.laws import Setup, Speculated
 from specviz.grading.mistakes import wrong_solutions
-from specviz.grading.questions import PARTS, QUESTIONS, Answered, answers, answers_of_student
+from specviz.grading.questions import PARTS, QUESTIONS, Answered, answers, counted_runs
 from specviz.grading.solutions import RIGHT
 from specviz.grading.student import Fault, Student, loaded
 
@@ -31,12 +32,14 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Verdict:
     """On one function. parts: which of its parts are right. sentence: the mistake, or what it did instead of answering;
-    empty if it is right. counterexample: the smallest numbers that show it, in sentences."""
+    empty if it is right. counterexample: the smallest numbers that show it, in sentences. runs: of `counted_runs`, as
+    "0.2 1.3"; empty where they were not made, or the function did not always answer."""
 
     function: str
     parts: dict[str, bool]
     sentence: str = ""
     counterexample: list[str] = field(default_factory=list)
+    runs: str = ""
 
     @property
     def points(self) -> float:
@@ -63,14 +66,15 @@ class Grade:
         return next(filter(None, [self.fault, *(verdict.sentence for verdict in self.verdicts)]), "")
 
 
-def grade_all(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> Iterator[Grade]:
-    """Grades files side by side, in their order. folder: which holds them all, or the one file."""
+def grade_all(paths: Sequence[pathlib.Path], folder: pathlib.Path, counted: bool = False) -> Iterator[Grade]:
+    """Grades files side by side, in their order. folder: which holds them all, or the one file. counted: whether the
+    functions are also run for the page to count."""
     names = [path.name if path == folder else path.relative_to(folder).as_posix() for path in paths]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(grade, paths, names)
+        yield from pool.map(grade, paths, names, repeat(counted))
 
 
-def grade(path: pathlib.Path, name: str) -> Grade:
+def grade(path: pathlib.Path, name: str, counted: bool = False) -> Grade:
     """Runs a file's functions, each in a process of its own; whatever the file does, there is a grade of this name."""
     try:
         with loaded(path) as student:
@@ -78,15 +82,19 @@ def grade(path: pathlib.Path, name: str) -> Grade:
         verdicts = []
         for function in defined:
             with loaded(path) as student:
-                verdicts.append(_verdict(student, function))
+                verdict = verdict_on(function, answers(student, function))
+                verdicts.append(replace(verdict, runs=_runs(student, function)) if counted else verdict)
                 tried = [*tried, *(what for what in student.tried if what not in tried)]
     except Fault as fault:
         return Grade(name, fault=fault.sentence)
     return Grade(name, verdicts, "" if defined else f"It defines none of {', '.join(FUNCTIONS)}.", tried, walls)
 
 
-def _verdict(student: Student, name: str) -> Verdict:
-    return verdict_on(name, answers_of_student(student, name))
+def _runs(student: Student, name: str) -> str:
+    try:
+        return " ".join(".".join(map(str, ids)) for ids in counted_runs(student, name))
+    except (Fault, LookupError):
+        return ""
 
 
 def verdict_on(name: str, given: list[Answered]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,8 @@ _BOTH = {"warped_p", "warped_q"}
 _PARTS = {
     "accept": {"passing"} | _BOTH,
     "residual": {"after"} | _BOTH,
-    "verify": {"passing", "after", "bonus", "missing", "drawing", "coin", "judged", "replaced", "going_on", "counted"}
+    "verify": {"passing", "after", "bonus", "missing", "drawing", "coin", "coins"}
+    | {"judged", "replaced", "going_on", "counted"}
     | _BOTH,
 }
 
@@ -30,6 +32,10 @@ def _difference(p: Row, q: Row) -> Row:
 
 def _clipped(p: Row, q: Row) -> Row:
     return [max(0.0, part) for part in _difference(p, q)]
+
+
+def _softmax(row: Row) -> Row:
+    return scaled([math.exp(part) for part in row], row)
 
 
 def _by_size(p: Row, q: Row) -> Row:
@@ -71,6 +77,18 @@ def _warped(part: str) -> tuple[dict[str, Any], ...]:
     return tuple({part: by(power)} for power in POWERS)
 
 
+def _rows_off(by: int) -> tuple[dict[str, Any], ...]:
+    """Rows too late, which end, or too early: then there is the first, or what a negative index finds."""
+    late = {"judged": lambda place, rows: min(place + by, rows - 1)}
+    early = ({"judged": lambda place, rows: max(0, place - by)}, {"judged": lambda place, rows: (place - by) % rows})
+    return (late, late | {"replaced": by}, *early)
+
+
+def _begun(since: int) -> tuple[dict[str, Any], ...]:
+    """Rows that begin elsewhere. Near the end it matters whether as many tokens are drafted as ever."""
+    return ({"since": since}, {"since": since, "spared": -MANY})
+
+
 def _passing_after(warped_p: Callable[[Row], Row] = same, warped_q: Callable[[Row], Row] = same) -> Any:
     return lambda p, q, token, u: passes(warped_p(p), warped_q(q), token, u)
 
@@ -100,6 +118,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "The residual is not normalised: max(0, p − q) must be divided by its sum.": tuple(
         {"after": _clipped} | way for way in _DRAWS
+    ),
+    "The residual is put through a softmax: max(0, p − q) must be divided by its sum.": (
+        {"after": lambda p, q: _softmax(_difference(p, q))},
+        {"after": lambda p, q: _softmax(_clipped(p, q))},
     ),
     "The residual where p equals q is 0 / 0: p itself must take its place.": (
         {"after": lambda p, q: scaled(_clipped(p, q), [float("nan")] * len(p))},
@@ -147,7 +169,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     "It goes on after a rejection: what was drafted after a rejected token must be thrown away.": tuple(
         {"going_on": way} for way in ("count", "first", "last", "in place", "in place, no bonus")
     ),
-    "It is off by one row: row i of p judges token i.": ({"judged": 1}, {"judged": 1, "replaced": 1}, {"judged": -1}),
+    "It is off by one row: row i of p judges token i.": (*_rows_off(1), *_begun(-1)),
+    "It is off by two rows: row i of p judges token i.": (*_rows_off(2), *_begun(-2)),
     "After a rejection the residual is off by one row: it must be that of the rejected token.": ({"replaced": 1},),
     "A coin is used twice: the coin that rejected a token draws the next one too.": (
         {"coin": lambda us, u, accepted: [*us, u][accepted]},
@@ -157,12 +180,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     "A coin is used twice: the coin that drew a draft token judges it too.": (
         {"judging_coin": lambda drawn, judged: drawn},
     ),
+    "One coin judges all tokens of a draft: each needs one of its own.": ({"coins": lambda us: us[:1] * len(us)},),
     "The next token is the likeliest one: it must be drawn.": ({"drawing": lambda probs, u: _best(probs)},),
     "The next token is drawn in another order: it is the first id whose cumulative probability exceeds u.": (
         {"drawing": lambda probs, u: len(probs) - 1 - draw(probs[::-1], u)},
         {"drawing": lambda probs, u: draw(probs, 1 - u)},
     ),
     "The next token is counted as accepted.": ({"counted": 1},),
+    "The next token is appended twice.": (
+        {"appended": lambda rejected: 1 + rejected},
+        {"appended": lambda rejected: 2},
+    ),
     "The drafts are greedy, but judged by a soft q: their q is 1 at one token.": ({"drawn": _one_hot},),
     "A temperature is on one side only: p or q was sharpened or flattened, and the other was not.": (
         *_warped("warped_p"),

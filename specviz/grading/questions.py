@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
 from specviz.grading.laws import CHANCE, MOST_COINS, Functions, Setup, long_texts, same_twice, speculated, threshold
 from specviz.grading.mistakes import STRICT
-from specviz.grading.solutions import Coins, Row, Solution
+from specviz.grading.solutions import RIGHT, Coins, Row, Solution
 from specviz.grading.student import Fault
 
 Pair = tuple[Row, Row]
@@ -28,7 +29,8 @@ SMALL = _pairs(4, "13 22")
 MIDDLE = _pairs(4, "211 121", "112 211", "022 211", "121 040", "211 211")
 LARGE = _pairs(20, "2468 8642", "1964 6275")
 
-#: Models for `speculate`.
+#: Models for `speculate`. After one of the prompts an uncertain token follows another: one coin for both would show. Of
+#: three pairs, which one comes next would depend on the last id alone.
 QUARTERS = _pairs(4, "1021 2110", "2101 1111", "2110 1012", "2200 4000")
 HALVES = _pairs(2, "101 110", "110 200", "011 020", "110 110")
 OTHERS = _pairs(2, "011 020", "011 011", "110 200", "101 200")
@@ -36,14 +38,21 @@ SETUPS = (
     Setup(HALVES, 1, 3, cells=2),
     Setup(HALVES, 2, 1, cells=2),
     Setup(HALVES, 2, 3, cells=2, prompt=(0, 0)),
-    Setup(OTHERS, 2, 3, cells=2),
+    Setup(OTHERS, 2, 3, cells=2, prompt=(1,)),
     Setup(QUARTERS, 1, 2, cells=4, within=0.99),
     Setup(QUARTERS, 1, 2, cells=4, within=0.01, prompt=(3,)),
 )
-LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555"), 3, 8)
+LONG = Setup(_pairs(20, "2468 8642", "1964 6275", "9542 5555", "3773 6446"), 3, 8)
+
+#: In turn, for runs whose first two ids the page counts: drafts of one token show a wrong bonus, of two what is wrong
+#: after a rejection.
+COUNTED, COUNTED_RUNS = (replace(LONG, gamma=1, length=3), replace(LONG, gamma=2, length=3)), 1000
 
 #: Coins from the middle of each cell.
 MIDDLES = (0.125, 0.375, 0.625, 0.875)
+
+#: Which part of the right solution a student's function can take the place of.
+PART_OF = {"accept": "passing", "residual": "after", "verify": "verifying"}
 
 #: After so many faults no more is asked.
 MOST_FAULTS = 4
@@ -115,18 +124,25 @@ def _verify(functions: Functions) -> Iterator[Answered]:
             yield asked("coins", pairs, drafted, us, u_next)
 
 
-@functools.cache
+@cache
 def _speculated(solution: Solution, setup: Setup) -> Any:
     """Of one of our own solutions, whom many files may be compared with."""
     return speculated(solution, setup)
 
 
 def _speculate(functions: Functions) -> Iterator[Answered]:
+    """Students' functions are asked whether coins decide alone, too, and for longer texts."""
+    ours, faults = isinstance(functions, Solution), False
+    if not ours and _attempt(same_twice, functions, LONG) is False:
+        unsteady = "The same coins gave two texts: rng is not its only source of chance, or it remembers a call."
+        yield Answered("length", {}, Fault(unsteady))
+        return
     for setup in SETUPS:
-        found = (
-            _speculated(functions, setup) if isinstance(functions, Solution) else _attempt(speculated, functions, setup)
-        )
+        found = _attempt(_speculated if ours else speculated, functions, setup)
+        faults |= isinstance(found, Fault)
         yield from (Answered(part, {"setup": setup}, found) for part in ("length", "law", "passes"))
+    if not ours and not faults:
+        yield Answered("longer texts", {}, _attempt(_long, functions))
 
 
 def _long(functions: Functions) -> Fault | None:
@@ -161,12 +177,21 @@ def answers(functions: Functions, name: str) -> list[Answered]:
     return found
 
 
-def answers_of_student(functions: Functions, name: str) -> list[Answered]:
-    """The same; `speculate` is asked whether coins decide alone, and for longer texts."""
-    if name == "speculate" and _attempt(same_twice, functions, LONG) is False:
-        unsteady = "The same coins gave two texts: rng is not its only source of chance, or it remembers a call."
-        return [Answered("length", {}, Fault(unsteady))]
-    found = answers(functions, name)
-    if name == "speculate" and not any(isinstance(one.answer, Fault) for one in found):
-        found.append(Answered("longer texts", {}, _attempt(_long, functions)))
-    return found
+def counted_runs(functions: Functions, name: str) -> Iterator[tuple[int, ...]]:
+    """The first two ids of each of `COUNTED_RUNS`, by one of the functions in a program that is right otherwise.
+
+    Raises Fault, or LookupError where the function gives what no program can go on from.
+    """
+    part: dict[str, Any] = {PART_OF[name]: partial(functions.call, name)} if name in PART_OF else {}
+    program = replace(RIGHT, **part) if part else functions
+    chance = random.Random(3)
+    for run in range(COUNTED_RUNS):
+        text, _ = COUNTED[run % 2].run(program, Coins([chance.random() for _ in range(MOST_COINS)]))
+        yield text[:2]
+
+
+def counted_law() -> dict[tuple[int, ...], float]:
+    """What these ids must follow."""
+    setup = COUNTED[0]
+    texts = product(range(len(setup.pairs[0][0])), repeat=2)
+    return {text: math.prod(setup.pairs[place][0][id] for place, id in setup.steps(text)) for text in texts}

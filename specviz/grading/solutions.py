@@ -62,11 +62,13 @@ class Solution:
 
     after: the distribution after a rejection. bonus: after a draft that was wholly accepted, from all rows of p and q;
     None for no token, and `missing` in its place. coin: the next token's, from the judging coins, u_next and how many
-    passed. judged, replaced: how many rows too late a token is judged, and replaced. going_on: from which row the next
-    token comes if what follows a rejection is judged too, or "in place". warped_p, warped_q: what becomes of a model's
-    distribution before it is used. drawn: what drafts are drawn from. judging_coin: from the coins that drew and judge
-    a draft token. extra: more draft tokens than asked for. spared: how many fewer than are left to
-    write; for a right solution that makes no difference. cuts: at the length.
+    passed. coins: those that judge, from `us`. judged: which row of p judges a token, by its place and how many rows
+    there are. replaced: how many rows too late a token is replaced. going_on: from which row the next token comes if
+    what follows a rejection is judged too, or "in place". warped_p, warped_q: what becomes of a model's distribution
+    before it is used. drawn: what drafts are drawn from. judging_coin: from the coins that drew and judge a draft
+    token. since: how many rows too late p begins. appended: how often the next token is, by whether one was rejected.
+    extra: more draft tokens than asked for. spared: how many fewer than are left to write; for a right solution that
+    makes no difference. cuts: at the length. verifying: in place of `verify`.
     """
 
     passing: Callable[[Row, Row, int, float], bool] = passes
@@ -75,7 +77,8 @@ class Solution:
     missing: int | None = None
     drawing: Callable[[Row, float], int] = draw
     coin: Callable[[Sequence[float], float, int], float] = lambda us, u_next, accepted: u_next
-    judged: int = 0
+    coins: Callable[[Sequence[float]], Sequence[float]] = same
+    judged: Callable[[int, int], int] = lambda place, rows: place
     replaced: int = 0
     going_on: str = ""
     counted: int = 0
@@ -83,11 +86,14 @@ class Solution:
     warped_q: Callable[[Row], Row] = same
     drawn: Callable[[Row], Row] = same
     judging_coin: Callable[[float, float], float] = lambda drawn, judged: judged
+    since: int = 0
+    appended: Callable[[bool], int] = lambda rejected: 1
     rewinds: bool = True
     one_by_one: bool = False
     extra: int = 0
     spared: int = 0
     cuts: bool = True
+    verifying: Callable[..., tuple[int, int | None]] | None = None
 
     def call(self, name: str, *given: Any) -> Any:
         """As `Student.call`."""
@@ -103,12 +109,12 @@ class Solution:
         self, p: Rows, q: Rows, tokens: Sequence[int], us: Sequence[float], u_next: float
     ) -> tuple[int, int | None]:
         p, q = [*map(self.warped_p, p)], [*map(self.warped_q, q)]
-        judging = [p[max(0, place + self.judged)] for place in range(len(tokens))]
-        passed = [self.passing(*one) for one in zip(judging, q, tokens, us)]
+        judging = [p[self.judged(place, len(p))] for place in range(len(tokens))]
+        passed = [self.passing(*one) for one in zip(judging, q, tokens, self.coins(us))]
         refused = [place for place, good in enumerate(passed) if not good] or [len(tokens)]
         row = {"count": sum(passed), "last": refused[-1]}.get(self.going_on, refused[0])
         accepted = sum(passed) if self.going_on == "first" else row
-        source = self.after(p[row + self.replaced], q[row]) if row < len(tokens) else self.bonus(p, q)
+        source = self.after(p[min(row + self.replaced, len(tokens))], q[row]) if row < len(tokens) else self.bonus(p, q)
         next_token = self.missing if source is None else self.drawing(source, self.coin(us, u_next, accepted))
         return accepted + self.counted, next_token
 
@@ -125,7 +131,8 @@ class Solution:
                 q.append(draft(text + tokens)[-1])
                 coins.append(rng.random())
                 tokens.append(self.drawing(self.drawn(q[-1]), coins[-1]))
-            p = target(text + tokens)[len(text) - 1 :]
+            p = [*target(text + tokens)[len(text) - 1 + self.since :]]
+            p += p[-1:] * (len(tokens) + 1 - len(p))
             for end in range(len(tokens) if self.one_by_one else 0):
                 target(text + tokens[:end])
             us = [self.judging_coin(u, rng.random()) for u in coins]
@@ -137,8 +144,8 @@ class Solution:
     def _kept(self, p: Rows, q: Rows, tokens: list[int], us: list[float], rng: Coins) -> list[int]:
         """The new tokens of a round."""
         if not self.going_on.startswith("in place"):
-            accepted, token = self.verify(p, q, tokens, us, rng.random())
-            return tokens[:accepted] + ([] if token is None else [token])
+            accepted, token = (self.verifying or self.verify)(p, q, tokens, us, rng.random())
+            return tokens[:accepted] + ([] if token is None else [token] * self.appended(accepted < len(tokens)))
         passed = [passes(*one) for one in zip(p, q, tokens, us)]
         kept = [
             token if good else draw(residual(*rows), rng.random()) for *rows, token, good in zip(p, q, tokens, passed)

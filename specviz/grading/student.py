@@ -22,6 +22,9 @@ from specviz.grading.solutions import Coins, Model
 #: Seconds for one call, for loading a file, and for all calls of one process.
 CALL_SECONDS, LOAD_SECONDS, ALL_SECONDS = 5, 20, 80
 
+#: What the process runs.
+CHILD = pathlib.Path(__file__).with_name("child.py")
+
 #: The most bytes of an answer and of a file.
 MOST_ANSWERED, MOST_SOURCE = 100_000, 1_000_000
 
@@ -57,7 +60,7 @@ class Student:
         self._seconds, self._until, self._all_until = 0, float("inf"), float("inf")
         self._overdue, self._done = False, threading.Event()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(pathlib.Path(__file__).with_name("child.py"))],
+            [sys.executable, "-I", "-B", str(CHILD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -159,7 +162,9 @@ class Student:
             return f"ended the process, with exit status {status}"
         if -status == getattr(signal, "SIGXCPU", None):
             return f"took more than {MOST_SECONDS} seconds of processor time"
-        return f"crashed ({signal.Signals(-status).name}), as endless recursion or too much memory can make it"
+        names = {int(one): one.name for one in signal.Signals}
+        name = names.get(-status, f"signal {-status}")
+        return f"crashed ({name}), as endless recursion or too much memory can make it"
 
 
 @contextlib.contextmanager

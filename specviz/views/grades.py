@@ -5,17 +5,33 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pathlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 from xml.etree import ElementTree
+
+from pydantic import TypeAdapter, ValidationError
 
 from specviz.grading.child import FUNCTIONS
 from specviz.grading.judging import POINTS, Grade
-from specviz.records.errors import shortened
+from specviz.records.errors import SpecvizError, shortened
 from specviz.records.tables import aligned
 from specviz.views.terminal import harmless
 
-SCHEMA = "specviz.grade/1"
+Schema = Literal["specviz.grade/1"]
+[SCHEMA] = get_args(Schema)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is read of a file with grades."""
+
+    schema: Schema
+    files: list[Grade]
+
+
+_REPORT = TypeAdapter(Report)
 
 #: What a system may hold a student's process to, and what to say where it does not.
 WALLS = {
@@ -61,6 +77,14 @@ def as_json(grades: Sequence[Grade]) -> str:
     return json.dumps({"schema": SCHEMA, "most": POINTS * len(FUNCTIONS), "files": files}, ensure_ascii=False, indent=1)
 
 
+def of_json(path: pathlib.Path) -> list[Grade]:
+    """The grades that `as_json` wrote. Raises SpecvizError if the file holds none."""
+    try:
+        return _REPORT.validate_json(path.read_bytes()).files
+    except ValidationError as error:
+        raise SpecvizError("This is no report that grade --json has written.") from error
+
+
 def as_csv(grades: Sequence[Grade]) -> str:
     """The class's table; no cell is a formula, whatever a file is called."""
     written = io.StringIO()
@@ -71,7 +95,7 @@ def as_csv(grades: Sequence[Grade]) -> str:
 
 
 def as_junit(grades: Sequence[Grade]) -> str:
-    """A suite for each file, a case for each part of a function."""
+    """A suite for each file, a case for each part of a function; as in Jenkins' schema, junit-10.xsd."""
     suites = ElementTree.Element("testsuites")
     for grade in grades:
         suite = ElementTree.SubElement(suites, "testsuite", name=harmless(grade.file))
@@ -83,6 +107,7 @@ def as_junit(grades: Sequence[Grade]) -> str:
                 _case(suite, verdict.function, part, told, harmless("\n".join(verdict.counterexample)))
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("*/failure"))))
+        suite.set("errors", "0")
     return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True).decode()
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from specviz.decoding.lossless import GreedyToken, Sample
     from specviz.theory.statistics import ChiSquare, Evidence, Noise
 
+#: The rule of a trial that counts what a student's function wrote.
+GRADED = "graded"
+
 #: How many of the likeliest outcomes are drawn.
 SHOWN = 10
 
@@ -31,7 +34,7 @@ class TrialInfo:
     """What the test is about, in the page's words."""
 
     key: str  # unique
-    rule: str  # a name from `LAB_RULES`
+    rule: str  # a name from `LAB_RULES`, or `GRADED`
     drafter: Said
     settings: Said  # in one line
     lossless: bool  # whether the rule claims to follow the target's distribution
@@ -39,6 +42,7 @@ class TrialInfo:
     dtype: str  # of the pair
     runs: int
     deepest_draft: int  # the most levels that a round drafts
+    told: Said = ""  # of a wrong graded rule, what its grade says
 
 
 @dataclass(slots=True)
@@ -141,11 +145,11 @@ def outcome(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> di
     values = {"n": evidence.n, "tv": evidence.distance, "mean": now.mean, "p": _p_value(test.p_value)}
     if test.p_value < SIGNIFICANT:
         times = said("lossless.times", times=evidence.distance / now.mean) if now.mean else "∞"
-        why = said("lossless.false_alarm") if trial.lossless else _why_wrong(trial.rule)
+        why = said("lossless.false_alarm") if trial.lossless else trial.told or _why_wrong(trial.rule)
         return _verdict("different", said("lossless.is_different", times=times, **values), why)
     share = 100 * counts.origins[0]["accepted"] / evidence.n
     least = said("lossless.noticed", tv=noticed(test.cells, evidence.n) + counts.exact.rounding)
-    why = least if trial.lossless else joined([said("lossless.missed", share=share), least], " ")
+    why = least if trial.lossless else joined([trial.told or said("lossless.missed", share=share), least], " ")
     return _verdict("same", said("lossless.is_same", low=now.low, high=now.high, **values), why)
 
 
@@ -198,15 +202,17 @@ def _bars(counts: TrialCounts) -> list[dict[str, Any]]:
 def _facts(trial: TrialInfo, counts: TrialCounts, test: ChiSquare | None) -> list[list[Said]]:
     exact, n = counts.exact, counts.evidence.n
     possible = sum(p > 0 for p in exact.probs)
-    rounding = "lossless.rounding_half" if trial.half_precision else "lossless.rounding_full"
+    graded = trial.rule == GRADED
     facts = {
         "distribution": said("lossless.distribution_words", n=possible, total=sum(exact.probs)),
-        "runs": said("lossless.runs_words", n=trial.deepest_draft),
-        "rounding": said(rounding, dtype=trial.dtype, tv=exact.rounding),
+        "runs": said("lossless.runs_graded" if graded else "lossless.runs_words", n=trial.deepest_draft),
     }
+    if not graded:
+        rounding = "lossless.rounding_half" if trial.half_precision else "lossless.rounding_full"
+        facts["rounding"] = said(rounding, dtype=trial.dtype, tv=exact.rounding)
     if test is not None and test.p_value is not None:
         facts["test"] = said("lossless.test_words", x=test.statistic, cells=test.cells, pooled=test.pooled)
-    if n:
+    if n and not graded:
         facts |= {name: _origins(origin_counts) for name, origin_counts in zip(("first", "second"), counts.origins)}
     return [[said(f"lossless.fact_{name}"), text] for name, text in facts.items()]
 

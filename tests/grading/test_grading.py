@@ -62,6 +62,36 @@ def test_a_law_that_is_off_by_little_is_found_and_has_a_counterexample(tmp_path)
     assert "must pass for u below 0.5, and passes for u below 0.49" in grade.verdicts[0].counterexample[0]
 
 
+# Begins as on a system without such walls, after modules that ask for the system; on one, with a narrower limit.
+ELSEWHERE = """
+import ctypes, json, os, runpy, sys, types, numpy
+sys.platform = {platform!r}
+if sys.platform == "win32":
+    sys.modules["resource"] = None
+else:
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+ctypes.CDLL = os.O_PATH = None
+runpy.run_path({child!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("platform", "limits"), [("win32", False), ("darwin", True)])
+def test_without_the_systems_walls_files_are_graded_and_what_they_may_not_do_is_refused(
+    tmp_path, monkeypatch, platform, limits
+):
+    child = tmp_path / "child.txt"
+    child.write_text(ELSEWHERE.format(platform=platform, child=str(student.CHILD)), encoding="utf-8")
+    monkeypatch.setattr(student, "CHILD", child)
+    files = {name: HOSTILE[name][0].replace("HERE", str(tmp_path)) for name in ("writes", "forks", "goes out")}
+    right = "def accept(p, q, token, u):\n    return bool(u < p[token] / q[token])"
+    *refused, passed = graded(
+        tmp_path, {f"{name}.py": source for name, source in (files | {"right": right}).items()}
+    ).values()
+    assert passed.points == 10 and passed.walls == {"limits": limits, "network": False, "files": False}
+    assert [HOSTILE[name][1] in grade.sentence for name, grade in zip(files, refused)] == [True] * 3
+
+
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     folder, watched = tmp_path_factory.mktemp("hostile"), tmp_path_factory.mktemp("watched")

@@ -43,7 +43,7 @@ DASH = "—"
 
 def open_trace(page: Page, content: bytes | str, name: str = "trace.json") -> None:
     content = content.encode() if isinstance(content, str) else content
-    chooser = page.locator('input[type=file][accept=".json"]')
+    chooser = page.locator("input[type=file]:has(+ #open-run)")
     chooser.set_input_files({"name": name, "mimeType": "application/json", "buffer": content})
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from specviz.grading.child import FUNCTIONS
+from specviz.grading.questions import counted_law
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
 from specviz.records.words import Words, joined, said
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui.components import element_view
+from specviz.ui.components import QUEUED, element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, Tab
@@ -24,6 +27,7 @@ from specviz.ui.line import Visit
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, closing
 from specviz.views import lossless_messages as messages
+from specviz.views.grades import of_json
 from specviz.views.run_messages import label, message, passes_words, text_messages
 
 if TYPE_CHECKING:
@@ -43,6 +47,9 @@ REPORT_EVERY = 0.25
 
 #: Seconds of counting after which its pace is known.
 SETTLED = 1.0
+
+#: In so many steps, and seconds, the runs of a graded function are counted.
+GRADED_STEPS, GRADED_SECONDS = 20, 2.0
 
 #: At how many points the noise is computed.
 NOISE_STEPS = 14
@@ -76,6 +83,16 @@ def create_lossless_tab(desk: Desk) -> Tab:
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
     view = element_view("lossless", say)
+    with gr.Row(elem_classes=["sv-traces"]):
+        upload = gr.UploadButton(say("lossless.open_graded"), file_types=[".json"], size="sm", elem_id="open-graded")
+
+    def on_upload(path: str) -> Iterator[str]:
+        try:
+            yield from count_graded(pathlib.Path(path))
+        except SpecvizError as error:
+            yield text_messages("error")(say.error(error))
+
+    upload.upload(on_upload, upload, view, trigger_mode="always_last", **QUEUED)
 
     def check_trial(pair: ModelPair, order: Order, **values: Any) -> None:
         trial_request(pair, order, Trial(**values), runner.deployment)
@@ -140,9 +157,53 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
         yield messages.greedy_message(test, tokens, "stopped" if halt.is_set() else "finished")
         return
     yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
+    yield from _trial_messages(test, results)
+
+
+def _trial_messages(test: messages.TrialInfo, results: Iterator[list[Any]]) -> Iterator[str]:
     for counted, over in counts_of(results, test.runs):
         phase = "running" if not over else "finished" if counted.evidence.n == test.runs else "stopped"
         yield messages.trial_message(test, counted, counted.test(), phase)
+
+
+def count_graded(report: pathlib.Path) -> Iterator[str]:
+    """Messages for the view: the runs of each function of a report of `grade --json`, the wrong ones last.
+
+    The runs were made where the report was: nothing that a student wrote is run here. Raises SpecvizError for a file
+    that has none.
+    """
+    found = [(grade.file, verdict) for grade in of_json(report) for verdict in grade.verdicts if verdict.runs]
+    if not found:
+        raise SpecvizError("This report has no runs to count: write one for a single file, with grade FILE --json OUT.")
+    for file, verdict in sorted(found[: len(FUNCTIONS)], key=lambda one: one[1].sentence != ""):
+        runs = verdict.runs.split(" ")[:MOST_RUNS]
+        test = messages.TrialInfo(
+            key=uuid.uuid4().hex,
+            rule=messages.GRADED,
+            drafter=f"{verdict.function} · {file}",
+            settings=said("lossless.graded_settings"),
+            lossless=not verdict.sentence,
+            half_precision=False,
+            dtype="float64",
+            runs=len(runs),
+            deepest_draft=2,
+            told=" ".join([verdict.sentence, *verdict.counterexample]),
+        )
+        yield from _trial_messages(test, _graded_results(runs))
+
+
+def _graded_results(runs: Sequence[str]) -> Iterator[list[ExactDistribution | Sample]]:
+    """As `examine` would give them, slowly enough to watch."""
+    from specviz.decoding.exact_distribution import ExactDistribution
+    from specviz.decoding.lossless import Sample
+
+    law = dict(sorted(counted_law().items(), key=lambda one: -one[1]))
+    probs, named = tuple(law.values()), {".".join(map(str, ids)): ids for ids in law}
+    yield [ExactDistribution(tuple(law), tuple(tuple(map(str, ids)) for ids in law), probs, probs, probs, 0.0)]
+    step = math.ceil(len(runs) / GRADED_STEPS)
+    for start in range(0, len(runs), step):
+        time.sleep(GRADED_SECONDS / GRADED_STEPS)
+        yield [Sample(named.get(run, ()), ()) for run in runs[start : start + step]]
 
 
 def results_of(

@@ -18,6 +18,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
         'import socket\ndef accept(p, q, token, u):\n    socket.create_connection(("127.0.0.1", 9))',
         "homework may not use the network",
     ),
+    "raises a signal": (
+        "import signal\ndef accept(p, q, token, u):\n    signal.raise_signal(40)",
+        "accept crashed (signal 40)",
+    ),
     "kills": ("import os\ndef accept(p, q, token, u):\n    os.kill(os.getppid(), 9)", "homework may not end a process"),
     "leaves Python": (
         "import ctypes, os\ndef accept(p, q, token, u):\n    ctypes.CDLL(None).kill(os.getppid(), 9)",

@@ -1,6 +1,7 @@
 """The Lossless tab: what it asks for, what it says of right and wrong rules, and the page."""
 
 import json
+import pathlib
 import re
 import threading
 from dataclasses import replace
@@ -13,12 +14,17 @@ from refusal import refused
 from tiny import tiny_pair, with_heads
 
 from specviz.decoding.lossless import GreedyToken
+from specviz.grading.judging import Grade, Verdict
+from specviz.grading.questions import counted_runs
+from specviz.grading.solutions import RIGHT, Solution
 from specviz.models.pair import ModelPair
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order
-from specviz.ui.tabs.lossless import Trial, trial_order, trial_request, try_rule
+from specviz.ui.tabs import lossless
+from specviz.ui.tabs.lossless import Trial, count_graded, trial_order, trial_request, try_rule
+from specviz.views.grades import as_json
 from specviz.views.lossless_messages import TrialInfo, greedy_message
 
 PROMPT = "Once upon a time, upon a time"
@@ -106,12 +112,84 @@ def test_temperature_0_is_judged_by_its_one_text_and_only_half_precision_excuses
         assert message["verdict"]["state"] == state
 
 
+# What a grader wrote
+
+#: A wrong part for each function.
+WRONG = {
+    "accept": replace(RIGHT, passing=lambda p, q, token, u: u < q[token] / p[token]),
+    "residual": replace(RIGHT, after=lambda p, q: p),
+    "verify": replace(RIGHT, bonus=lambda p, q: q[-1]),
+    "speculate": replace(RIGHT, rewinds=False),
+}
+
+
+def report(folder: pathlib.Path, wrong: dict[str, Solution]) -> pathlib.Path:
+    """Of one file, whose functions are right but for these."""
+    verdicts = []
+    for name in WRONG:
+        runs = " ".join(".".join(map(str, ids)) for ids in counted_runs(wrong.get(name, RIGHT), name))
+        told = (f"{name} is wrong.", ["With p = 1."]) if name in wrong else ("", [])
+        verdicts.append(Verdict(name, {"law": name not in wrong}, *told, runs=runs))
+    path = folder / "report.json"
+    path.write_text(as_json([Grade("ann.py", verdicts)]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(lossless, "GRADED_SECONDS", 0)
+
+
+@pytest.mark.parametrize("wrong", [{}, WRONG], ids=["right", "wrong"])
+def test_what_a_graded_function_wrote_is_counted_and_its_mistake_said(tmp_path, at_once, wrong):
+    shown = [json.loads(one) for one in count_graded(report(tmp_path, wrong))]
+    over = [one for one in shown if one["phase"] != "running"]
+    assert [(one["n"], one["lossless"]) for one in over] == [(1000, not wrong)] * 4
+    for name, one in zip(WRONG, over):
+        said = words("de").translated(one)
+        assert said["drafter"] == f"{name} · ann.py"
+        assert said["verdict"]["state"] == ("different" if wrong else "same")
+        assert said["verdict"]["why"].startswith(f"{name} is wrong. With p = 1." if wrong else "Eine Abweichung")
+
+
+def test_a_mistake_that_the_counts_do_not_show_is_said_after_the_right_functions(tmp_path, at_once):
+    shown = [json.loads(one) for one in count_graded(report(tmp_path, {"accept": RIGHT}))]
+    assert [one["drafter"] for one in shown if one["phase"] == "finished"][-1] == "accept · ann.py"
+    verdict = words().translated(shown[-1])["verdict"]
+    assert verdict["state"] == "same" and verdict["why"].startswith("accept is wrong. With p = 1.")
+
+
+def test_ids_that_are_none_are_counted_as_what_the_target_never_writes(tmp_path, at_once):
+    path = report(tmp_path, {})
+    path.write_text(path.read_text(encoding="utf-8").replace("1.0 ", "7.x "), encoding="utf-8")
+    *_, last = count_graded(path)
+    *_, outside = json.loads(last)["bars"]
+    assert outside["kind"] == "outside" and outside["share"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[", "no report"),
+        ("[]", "no report"),
+        (as_json([Grade("ann.py")]).replace("grade/1", "grade/2"), "no report"),
+        (as_json([Grade("ann.py", [Verdict("accept", {"law": True})])]), "no runs"),
+    ],
+)
+def test_a_file_that_cannot_be_counted_is_refused_in_both_languages(tmp_path, text, sentence):
+    path = tmp_path / "report.json"
+    path.write_text(text, encoding="utf-8")
+    with refused(None, sentence) as caught:
+        next(count_graded(path))
+    assert words("de").error(caught.value) != str(caught.value)
+
+
 # In the browser
 
 VIEW = element("lossless")
 
 
-def test_the_lab_fills_in_judges_and_keeps_what_was_counted(pair, serve, new_page, monkeypatch):
+def test_the_lab_fills_in_judges_and_keeps_what_was_counted(pair, serve, new_page, monkeypatch, tmp_path, at_once):
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
     url, _ = serve(pair)
     page = new_page()
@@ -145,6 +223,12 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(pair, serve, new_pag
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)
     assert re.search("not the target's", rows.last.inner_text())
+
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Open a graded rule").click()
+    chooser.value.set_files(report(tmp_path, {"verify": WRONG["verify"]}))
+    expect(rows).to_have_count(6)
+    expect(view.locator("[part=why]")).to_have_text("verify is wrong. With p = 1.")
     assert violations(page, "#lossless-view") == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
