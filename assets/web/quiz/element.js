@@ -2,7 +2,8 @@
 //
 // Takes { kind: "quiz", forms } of specviz/views/quiz.py: two forms of the same questions. Chance decides which of them
 // comes before, and the order of questions and options. What was right is said after the second time only. A teacher's
-// page shows a class what to scan, and its answers side by side; `?lesson=CODE` in the address opens a phone's.
+// page shows a class what to scan, and its answers side by side; `?lesson=CODE` in the address opens a phone's,
+// `?quiz=1` the questions.
 
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -62,9 +63,11 @@ class SpecvizQuiz extends SpecvizElement {
     return {
       /** @param {any} message */
       quiz: ({ forms }) => {
+        const again = this.forms.length > 0; // the page is told of them more than once
         this.forms = forms;
         const code = linkedLesson();
-        if (code) this.joining ??= this.join(code); // the page is told of them more than once
+        if (code) this.joining ??= this.join(code);
+        else if (!again && new URLSearchParams(location.search).get("quiz") === "1") this.open();
       },
     };
   }

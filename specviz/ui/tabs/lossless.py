@@ -16,7 +16,8 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
 from specviz.records.words import Words, joined, said
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui.components import element_view
+from specviz.ui.applying import warn
+from specviz.ui.components import QUEUED, element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, Tab
@@ -75,7 +76,14 @@ def create_lossless_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
-    view = element_view("lossless", say)
+    view = element_view("lossless", say, submits="specviz-lab")
+
+    def on_linked(wanted: gr.EventData) -> Any:
+        try:
+            return _known_rule(str(wanted.rule))
+        except SpecvizError as error:
+            warn(desk.controls, error)
+            return gr.skip()
 
     def check_trial(pair: ModelPair, order: Order, **values: Any) -> None:
         trial_request(pair, order, Trial(**values), runner.deployment)
@@ -83,6 +91,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**values), visit.halt)
 
+    view.submit(on_linked, None, fields["rule"], **QUEUED)
     shown = text_messages("phase"), text_messages("error")
     return Tab([desk.action(go, view, stream, *shown, check_trial, fields)], stop)
 
@@ -94,6 +103,13 @@ def _label(rule: str, say: Words) -> str:
     return say(f"lossless.rule_{rule}", k=LIKELIEST)
 
 
+def _known_rule(name: str) -> str:
+    """Raises SpecvizError for a rule that the page does not offer."""
+    if name not in LAB_RULES:
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(name))
+    return name
+
+
 def trial_order(order: Order, trial: Trial) -> Order:
     """The order of one run of the test: two tokens, of so few candidates that all pairs can be counted.
 
@@ -102,8 +118,7 @@ def trial_order(order: Order, trial: Trial) -> Order:
     from specviz.decoding import lossless
     from specviz.decoding.exact_distribution import RUN_TOKENS
 
-    if trial.rule not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
+    _known_rule(trial.rule)
     whole_up_to(MOST_RUNS, "runs", trial.runs)
     whole_up_to(MOST_SUPPORT, "support", trial.support)
     rule, sampling = lossless.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
