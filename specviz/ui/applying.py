@@ -56,7 +56,8 @@ def wire_remote(controls: Controls) -> None:
 def wire_links(controls: Controls, share: gr.HTML) -> None:
     """Sets the controls as the page's address asks, and has the run started; `share` submits when there is something.
 
-    With ``start=0`` the controls only stand ready, for what a visitor starts by hand. Errors in a link are shown as warnings, and the rest of it applies.
+    With ``start=0`` the controls only stand ready, for what a visitor starts by hand. Errors in a link are shown as
+    warnings, and the rest of it applies.
     """
     store = controls.runner.store
 

@@ -31,7 +31,11 @@ class SpecvizShare extends SpecvizElement {
     this.listen(document, "specviz-branch", (event) => {
       this.spot = event.detail;
     });
-    /** Where the page's address points, or where the next run branches off, until it has been shown. */
+    /**
+     * Where the page's address points, or where the next run branches off, until it has been shown.
+     *
+     * @type {ReturnType<typeof linkedSpot>}
+     */
     this.spot = linkedSpot();
   }
 

@@ -29,7 +29,7 @@ export function linkTo(query, spot) {
  * Where the page's own address points: null where it points to no round; `index` is null where to no token. `predict`:
  * the round is still to be guessed; `present`: it is shown large.
  *
- * @returns {{ round: number, index: Spot["index"] | null, predict: boolean, present: boolean } | null}
+ * @returns {{ round: number, index: Spot["index"] | null, predict?: boolean, present?: boolean } | null}
  */
 export function linkedSpot() {
   const asked = new URLSearchParams(location.search);

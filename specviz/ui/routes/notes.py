@@ -1,7 +1,7 @@
 """A lesson's notes, a page for the teacher's own screen: what its links open is shown in another window, to the class.
 
-The notes are Markdown (assets/lessons), to be read where they lie, too. There their links lead to a page on the reader's
-own machine, here to the one that serves them.
+The notes are Markdown (assets/lessons), to be read where they lie, too: there their links lead to a page on the
+reader's own machine, here to the one that serves them.
 """
 
 import html
