@@ -31,7 +31,7 @@ _PAGE = """<!doctype html>
 <link rel="stylesheet" href="{root}gradio_api/specviz/{version}/colours.css">
 <link rel="stylesheet" href="{root}gradio_api/specviz/{version}/notes/notes.css">
 <body>
-<nav>{others}</nav>
+<nav>{nav}</nav>
 <main>
 {notes}</main>
 <script type="module" src="{root}gradio_api/specviz/{version}/notes/notes.js"></script>
@@ -49,10 +49,8 @@ def as_html(notes: str, root: str) -> str:
         if address.startswith(HOME):
             # One window by its name, whichever link is followed: `noopener` would open a new one each time.
             link.attrs |= {"href": root + address.removeprefix(HOME), "target": "specviz"}
-        elif address.endswith(".md"):
-            link.attrs["href"] = address.removesuffix(".md")  # another lesson
         else:
-            link.attrs |= {"target": "_blank", "rel": "noopener"}
+            link.attrs["href"] = address.removesuffix(".md")  # another lesson
     return str(markdown.renderer.render(tokens, markdown.options, {}))
 
 
@@ -61,22 +59,18 @@ def notes_routes(version: str) -> list[Route]:
 
     def route(path: str, language: str) -> Route:
         root = "../" * (1 + path.count("/"))
-        others = [(str(length), f"{length} min") for length in LENGTHS]
+        lengths = "".join(f'<a href="{length}">{length} min</a>' for length in LENGTHS)
+        others = [(other, LANGUAGES[name]) for other, name in PAGES.items() if name != language]
+        languages = "".join(f'<a href="{root[:-1]}{other}/lesson/{{minutes}}">{name}</a>' for other, name in others)
 
         async def show(request: Request) -> Response:
             minutes = request.path_params["minutes"]
             if minutes not in LENGTHS:
                 raise HTTPException(404)
             notes = (LESSONS / language / f"{minutes}.md").read_text(encoding="utf-8")
-            translated = [
-                (f"{root}{other}/lesson/{minutes}".replace("//", "/"), LANGUAGES[name])
-                for other, name in PAGES.items()
-                if name != language
-            ]
-            links = (f'<a href="{address}">{name}</a>' for address, name in [*others, *translated])
-            title = html.escape(notes.partition("\n")[0].strip("# "))
-            parts = {"title": title, "others": " ".join(links), "notes": as_html(notes, root)}
-            return HTMLResponse(_PAGE.format(language=language, root=root, version=version, **parts))
+            given = {"title": html.escape(notes.partition("\n")[0].strip("# ")), "notes": as_html(notes, root)}
+            nav = f"{lengths}{languages.format(minutes=minutes)}"
+            return HTMLResponse(_PAGE.format(language=language, root=root, version=version, nav=nav, **given))
 
         return Route(f"{path}/lesson/{{minutes:int}}", show)
 

@@ -79,11 +79,10 @@ def create_lossless_tab(desk: Desk) -> Tab:
     view = element_view("lossless", say, submits="specviz-lab")
 
     def on_linked(wanted: gr.EventData) -> Any:
-        try:
-            return _known_rule(str(wanted.rule))
-        except SpecvizError as error:
-            warn(desk.controls, error)
-            return gr.skip()
+        if wanted.rule in LAB_RULES:
+            return wanted.rule
+        warn(desk.controls, _no_rule(str(wanted.rule)))
+        return gr.skip()
 
     def check_trial(pair: ModelPair, order: Order, **values: Any) -> None:
         trial_request(pair, order, Trial(**values), runner.deployment)
@@ -103,11 +102,8 @@ def _label(rule: str, say: Words) -> str:
     return say(f"lossless.rule_{rule}", k=LIKELIEST)
 
 
-def _known_rule(name: str) -> str:
-    """Raises SpecvizError for a rule that the page does not offer."""
-    if name not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(name))
-    return name
+def _no_rule(name: str) -> SpecvizError:
+    return SpecvizError("There is no rule {name} to test.", "rule", name=quoted(name))
 
 
 def trial_order(order: Order, trial: Trial) -> Order:
@@ -118,7 +114,8 @@ def trial_order(order: Order, trial: Trial) -> Order:
     from specviz.decoding import lossless
     from specviz.decoding.exact_distribution import RUN_TOKENS
 
-    _known_rule(trial.rule)
+    if trial.rule not in LAB_RULES:
+        raise _no_rule(trial.rule)
     whole_up_to(MOST_RUNS, "runs", trial.runs)
     whole_up_to(MOST_SUPPORT, "support", trial.support)
     rule, sampling = lossless.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
