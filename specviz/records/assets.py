@@ -10,5 +10,8 @@ WEB = ASSETS / "web"
 #: The embedded pair: ``target``, ``draft`` and the target's trained parts.
 EMBEDDED = ASSETS / "models"
 
+#: Lessons ready to teach, a folder for each language.
+LESSONS = ASSETS / "lessons"
+
 #: What other sites show of a link to the page.
 PREVIEW = ASSETS / "screenshots" / "present-light.png"

@@ -37,11 +37,11 @@ def wire_remote(controls: Controls) -> None:
             settings = wanted.settings
             # Of a run with another pair, which is not made again: the rest of its settings applies.
             if not wanted.press and "drafter" in settings and (why := refusal(used, settings["drafter"] or PLAIN)):
-                _warn(controls, why)
+                warn(controls, why)
                 settings = {field: value for field, value in settings.items() if field != "drafter"}
             changes = changes_for(controls, used, settings)
         except SpecvizError as error:
-            _warn(controls, error)
+            warn(controls, error)
             return {controls.remote: _answer(None, refused=controls.say.error(error))}
         for component, value in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
             changes |= {} if value is None else {component: value}
@@ -56,21 +56,24 @@ def wire_remote(controls: Controls) -> None:
 def wire_links(controls: Controls, share: gr.HTML) -> None:
     """Sets the controls as the page's address asks, and has the run started; `share` submits when there is something.
 
-    Errors in a link are shown as warnings, and the rest of it applies.
+    With ``start=0`` the controls only stand ready, for what a visitor starts by hand. Errors in a link are shown as
+    warnings, and the rest of it applies.
     """
     store = controls.runner.store
 
     def on_link(request: gr.Request) -> Changes:
         settings, errors = linked_settings(controls, store.starting_pair, request.query_params)
         for error in errors:
-            _warn(controls, error)
-        answer = _answer("generate") if settings else gr.skip()
+            warn(controls, error)
+        press = None if request.query_params.get("start") == "0" else "generate"
+        answer = _answer(press) if settings else gr.skip()
         return changes_for(controls, store.starting_pair, settings) | {controls.remote: answer}
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
 
-def _warn(controls: Controls, error: SpecvizError) -> None:
+def warn(controls: Controls, error: SpecvizError) -> None:
+    """Says what is wrong with a link, or with what is asked for, in a corner of the page."""
     # A toast is HTML, and the sentence may quote a link.
     gr.Warning(html.escape(controls.say.error(error)))
 

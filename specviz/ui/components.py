@@ -24,6 +24,7 @@ from specviz.records.recordings import RECORDINGS
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui.deployment import hub_page
 from specviz.ui.routes.lessons import Lessons, lesson_routes
+from specviz.ui.routes.notes import notes_routes
 from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
@@ -75,9 +76,9 @@ def preloads() -> str:
     return "".join(
         f'<link {kind(name)} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/, static/ and
-        # wall/, and the frame of theirs, are for other pages.
-        if "/" in name and not name.startswith(("words/", "file/", "static/", "wall/", "shared/page.css"))
+        # Files outside a folder come with the page, which needs its own language alone; those in file/, notes/, static/
+        # and wall/, and the frame of theirs, are for other pages.
+        if "/" in name and not name.startswith(("words/", "file/", "notes/", "static/", "wall/", "shared/page.css"))
     )
 
 
@@ -110,6 +111,7 @@ ROUTES = [
     Route("/gradio_api/specviz/qr", _qr_code),
     *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
     *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), _VERSION),
+    *notes_routes(_VERSION),
 ]
 
 

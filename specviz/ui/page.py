@@ -124,13 +124,16 @@ def _head(runner: Runner, say: Words) -> PageHead:
 
 
 def _languages_and_line(line: str, say: Words) -> gr.Markdown:
-    """Links to the page in its other languages, of which the first stands at the root, and the line about the pair."""
+    """Links to the page in its other languages, of which the first stands at the root, and to the lessons; and the line
+    about the pair."""
     first, *_ = LANGUAGES
     links = [
         f'<a href="{"./" if language == first else language}" hreflang="{language}" lang="{language}">{name}</a>'
         for language, name in LANGUAGES.items()
         if language != say.language
     ]
+    lessons = f"{'' if say.language == first else f'{say.language}/'}lesson/10"
+    links.append(f'<a href="{lessons}" target="_blank">{say("page.lessons")}</a>')
     named = components.page_names(say) + components.hub_link()
     gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=named, elem_classes=["sv-languages"])
     return gr.Markdown(components.as_text(line), elem_classes=["sv-pair"])

@@ -167,6 +167,12 @@ def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_dra
     expect(page.locator('specviz-run [part="presentation"]')).to_be_hidden()
 
 
+def test_a_link_that_names_a_tab_leads_back_to_it_after_its_run(page):
+    page.goto(f"{page.url}?prompt=Once%20upon&max_new_tokens=9#why")
+    wait_for_own_run(page)
+    expect(page.locator("specviz-why [part=source]")).to_be_visible()  # of this run
+
+
 def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     bad = "drafter=%3Cimg%20src%3Dx%20onerror%3Dwindow.pwned%3D1%3E&num_draft_tokens=99&temperature=0"
     page.goto(f"{page.url}?{bad}&seed=x&chat=1&max_new_tokens=5&prompt=Once%20upon")
@@ -183,3 +189,6 @@ def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     held = page.evaluate(f"() => {{ const {{ prompt, figures }} = {VIEW}; return [prompt, figures.tokens]; }}")
     assert held == ["Once upon", 5]
     expect(page.locator('specviz-run [part="meta"]')).to_contain_text("greedy")
+    page.goto(f"{page.url.partition('?')[0]}?lab=%3Cb%3Ex#lossless")
+    expect(page.get_by_test_id("toast-text")).to_contain_text("There is no rule '<b>x' to test.")
+    expect(page.locator(".sv-lab-rules input[value=auto]")).to_be_checked()

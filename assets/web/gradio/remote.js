@@ -15,8 +15,9 @@ const button = (name) => /** @type {HTMLElement | null} */ (document.querySelect
 
 /** @param {import("./view.js").Component} component */
 export function join({ trigger }) {
+  // A link that names a tab leads to it again once its run is over.
   /** @type {string | undefined} */
-  let back;
+  let back = location.hash.slice(1);
   document.addEventListener("specviz-press", (event) => {
     const { back: wanted, ...asked } = event.detail;
     back = wanted;

@@ -2,7 +2,8 @@
 // the rule.
 //
 // Takes the messages of specviz/views/lossless_messages.py: `trial` holds all that is shown; `phase` and `error` come in
-// between. Fires `specviz-tried` with a trial that is over. Its getters show what it holds.
+// between. Fires `specviz-tried` with a trial that is over, and `specviz-lab` with the rule that the page's address names.
+// Its getters show what it holds.
 
 import { bringIntoSight, make, setText, svg } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -60,6 +61,8 @@ class SpecvizLossless extends SpecvizElement {
   }
 
   build() {
+    const rule = new URLSearchParams(location.search).get("lab");
+    if (rule !== null) this.tell("specviz-lab", { rule });
     this.ui.text = make("div", { class: "says", role: "status", part: "status" });
     this.ui.bar = make("i");
     this.ui.track = make("div", { class: "track", role: "progressbar", "aria-label": this.say("lossless.progress"), "aria-valuemin": "0", "aria-valuemax": "100" }, this.ui.bar);

@@ -3,7 +3,7 @@
 // Takes { kind: "quiz", forms } of specviz/views/quiz.py: two forms of the same questions; `alone` where there is no server
 // for a class. Chance decides which of them comes before, and the order of questions and options. What was right is said
 // after the second time only; until then nothing on the page tells it. A teacher's page shows a class what to scan, and
-// its answers side by side; `?lesson=CODE` in the address opens a phone's.
+// its answers side by side; `?lesson=CODE` in the address opens a phone's, `?quiz=1` the questions.
 
 import { hand } from "../moment/moment.js";
 import { make, setText } from "../shared/dom.js";
@@ -66,9 +66,11 @@ class SpecvizQuiz extends SpecvizElement {
     return {
       /** @param {any} message */
       quiz: ({ forms, alone = false }) => {
+        const again = this.forms.length > 0; // the page is told of them more than once
         Object.assign(this, { forms, alone });
         const code = linkedLesson();
-        if (code) this.joining ??= this.join(code); // the page is told of them more than once
+        if (code) this.joining ??= this.join(code);
+        else if (!again && new URLSearchParams(location.search).get("quiz") === "1") this.open();
       },
     };
   }

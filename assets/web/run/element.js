@@ -193,6 +193,18 @@ export class SpecvizRun extends SpecvizElement {
     showAll(this.view);
   }
 
+  /** Stands before a round, which waits for guesses. @param {number} round */
+  predict(round) {
+    if (!this.view) return;
+    goToRound(this.view, round);
+    if (!this.view.playback.predicting) togglePredict(this.view);
+  }
+
+  /** Shows large what is looked at. */
+  present() {
+    if (this.view) present(this.view);
+  }
+
   release() {
     if (this.view) letGo(this.view, false);
   }

@@ -31,7 +31,11 @@ class SpecvizShare extends SpecvizElement {
     this.listen(document, "specviz-branch", (event) => {
       this.spot = event.detail;
     });
-    /** Where the page's address points, or where the next run branches off, until it has been shown. */
+    /**
+     * Where the page's address points, or where the next run branches off, until it has been shown.
+     *
+     * @type {ReturnType<typeof linkedSpot>}
+     */
     this.spot = linkedSpot();
   }
 
@@ -74,8 +78,15 @@ class SpecvizShare extends SpecvizElement {
     const [run, spot] = [liveRun(), this.spot];
     if (!spot || !run || (run.recorded && run.share?.recording !== linkedRecording())) return;
     this.spot = null;
-    if (!run.has(spot)) this.status.textContent = this.say("share.no_such_place", { n: run.rounds.length });
-    else run.choose(spot.round, spot.index ?? run.telling(spot.round));
+    const { round, index, predict, present } = spot;
+    if (!run.has(spot)) {
+      this.status.textContent = this.say("share.no_such_place", { n: run.rounds.length });
+      return;
+    }
+    run.showAll(); // or the run would be shown from its beginning, where this round is still to come
+    if (predict) run.predict(round);
+    else run.choose(round, index ?? run.telling(round));
+    if (present) run.present();
   }
 
   /** Puts the link onto the clipboard, and in any case into a box of which it can be copied by hand. */

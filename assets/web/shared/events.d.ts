@@ -25,6 +25,7 @@ export type Events = {
   "specviz-charts": Record<string, any>; // the charts' values by their place
   "specviz-choose": { name: string | null }; // a recorded run
   "specviz-finished": Finished;
+  "specviz-lab": { rule: string }; // that the page's address names, for the Lossless tab
   "specviz-opened": null; // the page was opened by a link
   "specviz-pair": PairFacts;
   "specviz-press": Press;

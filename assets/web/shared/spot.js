@@ -26,16 +26,17 @@ export function linkTo(query, spot) {
 }
 
 /**
- * Where the page's own address points: null where it points to no round; `index` is null where to no token.
+ * Where the page's own address points: null where it points to no round; `index` is null where to no token. `predict`:
+ * the round is still to be guessed; `present`: it is shown large.
  *
- * @returns {{ round: number, index: Spot["index"] | null } | null}
+ * @returns {{ round: number, index: Spot["index"] | null, predict?: boolean, present?: boolean } | null}
  */
 export function linkedSpot() {
   const asked = new URLSearchParams(location.search);
   const [round, token] = [asked.get("round"), asked.get("token")];
   if (round === null) return null;
   const index = token === null || token === "next" ? token : Number(token) - 1;
-  return { round: Number(round) - 1, index };
+  return { round: Number(round) - 1, index, predict: asked.get("predict") === "1", present: asked.get("present") === "1" };
 }
 
 /** Names of a machine for itself: no other one can follow them. */

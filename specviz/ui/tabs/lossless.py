@@ -19,6 +19,7 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import LAB_RULES, LIKELIEST, RULES
 from specviz.records.words import Words, joined, said
 from specviz.theory.statistics import Evidence, noise, steps
+from specviz.ui.applying import warn
 from specviz.ui.components import QUEUED, element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
@@ -82,7 +83,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]), gr.Row(elem_classes=["sv-either"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
-    view = element_view("lossless", say)
+    view = element_view("lossless", say, submits="specviz-lab")
     with gr.Row(elem_classes=["sv-traces"]):
         upload = gr.UploadButton(say("lossless.open_graded"), file_types=[".json"], size="sm", elem_id="open-graded")
 
@@ -94,12 +95,19 @@ def create_lossless_tab(desk: Desk) -> Tab:
 
     upload.upload(on_upload, upload, view, trigger_mode="always_last", **QUEUED)
 
+    def on_linked(wanted: gr.EventData) -> Any:
+        if wanted.rule in LAB_RULES:
+            return wanted.rule
+        warn(desk.controls, _no_rule(str(wanted.rule)))
+        return gr.skip()
+
     def check_trial(pair: ModelPair, order: Order, **values: Any) -> None:
         trial_request(pair, order, Trial(**values), runner.deployment)
 
     def stream(visit: Visit, order: Order, **values: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**values), visit.halt)
 
+    view.submit(on_linked, None, fields["rule"], **QUEUED)
     shown = text_messages("phase"), text_messages("error")
     return Tab([desk.action(go, view, stream, *shown, check_trial, fields)], stop)
 
@@ -111,6 +119,10 @@ def _label(rule: str, say: Words) -> str:
     return say(f"lossless.rule_{rule}", k=LIKELIEST)
 
 
+def _no_rule(name: str) -> SpecvizError:
+    return SpecvizError("There is no rule {name} to test.", "rule", name=quoted(name))
+
+
 def trial_order(order: Order, trial: Trial) -> Order:
     """The order of one run of the test: two tokens, of so few candidates that all pairs can be counted.
 
@@ -120,7 +132,7 @@ def trial_order(order: Order, trial: Trial) -> Order:
     from specviz.decoding.exact_distribution import RUN_TOKENS
 
     if trial.rule not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
+        raise _no_rule(trial.rule)
     whole_up_to(MOST_RUNS, "runs", trial.runs)
     whole_up_to(MOST_SUPPORT, "support", trial.support)
     rule, sampling = lossless.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
