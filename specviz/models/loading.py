@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, reading, try_model
+from specviz.models.gguf_files import read_once
 from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pair_passes import PairPasses
@@ -102,7 +103,7 @@ def load_pair(
     token = token or os.environ.get("HF_TOKEN") or None
     models: list[PreTrainedModel] = []
     try:
-        with quietly():
+        with quietly(), read_once():
             tell(0.0, Sentence("Looking for the models."))
             named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
             draft_model, part_folders = sort_drafts(named, draft_revision, token)
