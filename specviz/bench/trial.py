@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 from specviz.bench.contest import Contest
@@ -25,12 +26,12 @@ SECONDS, MOST_SECONDS = 4.0, 12.0
 def try_drafters(pair: ModelPair, halt: threading.Event) -> None:
     """Puts into `pair.passes.trials` how each drafter did on the page's first prompt, with the page's own settings.
 
-    Nothing where something was named to draft with, where passes take so long that a trial would, or once `halt` is
-    set. A drafter that fails is left out.
+    Nothing where something was named to draft with, where passes take so long that a trial would, or were not timed, or
+    once `halt` is set. A drafter that fails is left out.
     """
     names = able(pair)
     texts = (1 + len(names)) * (WARM_UP_TOKENS + TOKENS)
-    if named_for(pair) or pair.passes.seconds_by_width.get(1, 0.0) * texts > MOST_SECONDS:
+    if named_for(pair) or pair.passes.seconds_by_width.get(1, math.inf) * texts > MOST_SECONDS:
         return
     preset, *_ = CHAT_PRESETS if pair.has_chat_template else PRESETS
     contestants = [Contestant.of(name) for name in (PLAIN, *names)]

@@ -86,7 +86,7 @@ def prepare_passes(
     where programs have to be made, once faster passes without them have been tried; by default that sets
     `PairPasses.tried`. Passes that cannot be prepared raise nothing: the result says why.
     """
-    work = _Work(pair, compiling, halt or threading.Event(), turn, tried or pair.passes.tried.set)
+    work = _Work(pair, compiling, halt or threading.Event(), turn, tried)
     statics = work.statics()
     if pair.device.type == "cuda":
         work.record(statics, CudaRecorder(pair.device), progress)
@@ -122,9 +122,10 @@ class _Work:
         compiling: bool,
         halt: threading.Event,
         turn: Turn,
-        tried: Callable[[], None],
+        tried: Callable[[], None] | None = None,
     ):
-        self.pair, self.compiling, self.halt, self.turn, self.tried = pair, compiling, halt, turn, tried
+        self.pair, self.compiling, self.halt, self.turn = pair, compiling, halt, turn
+        self.tried = tried or pair.passes.tried.set
         self.threads = pair.passes.threads or torch.get_num_threads()
         self.outcome = Preparation()
         pair.passes.prepared = self.outcome

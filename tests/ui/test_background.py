@@ -62,7 +62,7 @@ class StandIn:
     def __call__(self, pair, progress, halt, turn, tried) -> Preparation:
         self.begun.append(pair)
         if self.tries_first.wait(PATIENCE):
-            pair.passes.tried.set()
+            tried()
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
         self.step.set()
         while not self.go_on.wait(0.01):
@@ -157,6 +157,15 @@ def test_a_press_in_the_first_seconds_waits_for_the_first_fast_passes(preparer, 
     pressed.join(PATIENCE)
     assert not pressed.is_alive() and preparer.begins(pair) == stopped
     stand_in.tries_first.set()
+
+
+def test_a_press_in_the_first_seconds_waits_for_the_trial_of_the_drafters_too(preparer, stand_in):
+    alone = replace(tiny_pair("llama", layers=6), draft=None, passes=PairPasses(seconds_by_width={1: 0.001}))
+    preparer.add(alone)
+    preparer.start()
+    preparer.await_first(alone, threading.Event())
+    assert alone.passes.trials and alone.passes.fast == {}, "before programs are made"
+    assert not preparer.begins(alone)
 
 
 def test_a_page_takes_the_drafter_that_the_trial_finds_and_keeps_one_that_its_visitor_chose(serve, stand_in, new_page):
