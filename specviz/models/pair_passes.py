@@ -28,7 +28,7 @@ class QuantisedTarget:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a drafter did in the short trial after loading (`specviz.bench.trial`)."""
+    """How a drafter did in the short trial after loading (`specviz.bench.advising`)."""
 
     ratio: Ratio  # of its speed to plain decoding's
     tokens_a_pass: float

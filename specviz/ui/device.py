@@ -178,7 +178,7 @@ class Preparer:
             return thread.submit(work).result()
 
     def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
-        from specviz.bench.trial import try_drafters
+        from specviz.bench.advising import try_drafters
         from specviz.models.preparation import prepare_passes
 
         def report(fraction: float, step: Sentence) -> None:

@@ -6,8 +6,7 @@ import threading
 import pytest
 from tiny import tiny_pair, with_heads
 
-from specviz.bench import trial
-from specviz.bench.trial import try_drafters
+from specviz.bench.advising import MOST_TRIAL_SECONDS, TRIAL_TOKENS, try_drafters
 from specviz.drafters.registry import able
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
@@ -38,7 +37,7 @@ def test_every_drafter_that_needs_no_part_is_measured_in_turns_with_plain_decodi
 def test_there_is_none_where_something_was_named_or_it_would_keep_a_visitor_waiting_or_is_halted(pair):
     halted = threading.Event()
     halted.set()
-    slow = PairPasses(seconds_by_width={1: trial.MOST_SECONDS / trial.TOKENS})
+    slow = PairPasses(seconds_by_width={1: MOST_TRIAL_SECONDS / TRIAL_TOKENS})
     for one, halt in (
         (alone(pair, draft=pair.draft), threading.Event()),
         (alone(pair, parts={"medusa": pair.parts["medusa"]}), threading.Event()),
