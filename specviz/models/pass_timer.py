@@ -52,6 +52,15 @@ def settle_threads(model: PreTrainedModel) -> int:
     return threads
 
 
+def leave_a_core_free() -> None:
+    """Sets torch to one thread less than it has, for trials over a few tokens.
+
+    There the last thread gains little, and costs much beside a busy program: SmolLM2's took 56 seconds with two threads
+    on two such processors, and 7 with one.
+    """
+    torch.set_num_threads(max(1, _ALL_THREADS - 1))
+
+
 def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int:
     """Sets torch to the fewest threads with which prepared passes take hardly longer than with `most`; returns it.
 
