@@ -12,7 +12,7 @@ Measuring
     contesting       how contestants decode, by the engine, transformers or a server, and all of them on prompts in turn
     benchmark        many settings and contestants on one pair
     duel             a run and its plain rival: the race, and the speedup of a run
-    advising         every drafter in the time available, then the fastest again
+    advising         every drafter in the time available, then the fastest again; the trial after loading
     forced           speculation at any acceptance rate: an oracle in the draft model's place
     pass_times       T(K), the time of a pass over K tokens, and T(B, K), with B requests
     memory_need      the memory of a pair, reckoned before it is loaded

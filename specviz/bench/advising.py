@@ -1,25 +1,31 @@
 """Does it pay here: every drafter there is in turn with plain decoding, then the fastest again, on the user's own work.
 
-It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
+It times a few tokens first, estimates how long the rest will take, and scales it to the time available. A shorter
+trial of the same kind finds the drafter to start with, where none was named.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contest import Contest, runs_in_turn
 from specviz.bench.contestants import Contestant, Event, Progress, TimedRun
-from specviz.bench.contesting import Failures, entry_of, measure_contest, shortened
+from specviz.bench.contesting import Failures, entry_of, measure_contest, plain_request, shortened
 from specviz.bench.pass_times import measure_batches
 from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
+from specviz.drafters.registry import able, named_for
 from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import Trial
 from specviz.records.errors import SpecvizError
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE
+from specviz.records.settings import PLAIN
 from specviz.theory.roofline import BatchTimes
 
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
@@ -39,6 +45,10 @@ FINALISTS, REPEATS = 3, 4
 
 #: Seconds that the passes over many requests take, twice.
 LOAD_SECONDS = 2.0
+
+#: New tokens of each text of the trial after loading, its most repeats and its seconds, warming up aside; and the most
+#: seconds that one text of each may take: a visitor may be waiting.
+TRIAL_TOKENS, TRIAL_REPEATS, TRIAL_SECONDS, MOST_TRIAL_SECONDS = 32, 4, 4.0, 12.0
 
 #: The only draft length of each drafter where there is no time for several.
 ONLY_GAMMA = 4
@@ -99,6 +109,33 @@ def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
             measured = [times]
             yield None
     yield from measured
+
+
+def try_drafters(pair: ModelPair, halt: threading.Event) -> None:
+    """Puts into `pair.passes.trials` how each drafter did on the page's first prompt, with the page's own settings.
+
+    Nothing where something was named to draft with, where passes take so long that a trial would, or were not timed, or
+    once `halt` is set. A drafter that fails is left out.
+    """
+    names = able(pair)
+    texts = (1 + len(names)) * (WARM_UP_TOKENS + TRIAL_TOKENS)
+    if named_for(pair) or pair.passes.seconds_by_width.get(1, math.inf) * texts > MOST_TRIAL_SECONDS:
+        return
+    preset, *_ = CHAT_PRESETS if pair.has_chat_template else PRESETS
+    contestants = [Contestant.of(name) for name in (PLAIN, *names)]
+    try:
+        plain = plain_request(pair, preset, TEMPERATURE, TRIAL_TOKENS)
+        contest = Contest([entry_of(contestant, plain) for contestant in contestants], [""])
+    except SpecvizError:
+        return  # the context has no room for this prompt
+    for event in measure_contest([plain], contestants, Amount(TRIAL_TOKENS, TRIAL_REPEATS, TRIAL_SECONDS, whole=False)):
+        contest.hear(event)
+        if halt.is_set():
+            return
+    rows = [row for row in contest.rows()[1:] if row.title not in contest.failed]
+    pair.passes.trials = {
+        row.mode: Trial(row.ratio, row.acceptance_length) for row in rows if row.ratio and row.acceptance_length
+    }
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """From a drafter's name to the class that drafts for a pair, and the default drafter of a pair."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from specviz.drafters import CLASSES, DRAFTERS
 from specviz.drafters.base import Drafter, Plain
@@ -10,6 +10,7 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle, Medusa, Mtp, Parallel
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
+from specviz.models.pair_passes import Trial
 from specviz.models.quantised_targets import is_quicker
 from specviz.parts.servers import Servers
 from specviz.records.errors import SpecvizError, quoted
@@ -56,14 +57,34 @@ def servers_of(pair: ModelPair, names: Iterable[str]) -> dict[str, Servers]:
 def usual(pair: ModelPair, preparing: bool = True) -> str:
     """The drafter to start with for this pair: the fastest one that it can use.
 
-    Without a draft model or trained part that is the target in few bits, if kernels read those faster than the target
-    itself, else prompt lookup. preparing: missing passes are going to be prepared.
+    Without a draft model or trained part that is the best in a trial; before there was one, the target in few bits, if
+    kernels read those faster than the target itself, else prompt lookup. preparing: missing passes are going to be
+    prepared.
     """
-    for drafter in _NAMED:
-        if _can_draft(drafter, pair):
-            return drafter.name
+    if named := named_for(pair):
+        return named
+    if pair.passes.trials:
+        return best_of(pair.passes.trials)
     in_few_bits = _can_draft(QuantisedSelf, pair) and is_quicker(pair, preparing)
     return QuantisedSelf.name if in_few_bits else PromptLookup.name
+
+
+def named_for(pair: ModelPair) -> str | None:
+    """The fastest drafter for which a draft model or a trained part was named."""
+    return next((drafter.name for drafter in _NAMED if _can_draft(drafter, pair)), None)
+
+
+def best_of(trials: Mapping[str, Trial]) -> str:
+    """Of the drafters that may be as fast as the surest one, that with the most tokens a pass. The surest is the
+    fastest as far as can be counted on: where none pays, many may be as fast as plain decoding."""
+    surest = max(trials.values(), key=lambda trial: (trial.ratio.low or 0.0, trial.ratio.value))
+    as_fast = (name for name, trial in trials.items() if (trial.ratio.high or trial.ratio.value) >= surest.ratio.value)
+    return max(as_fast, key=lambda name: trials[name].tokens_a_pass)
+
+
+def able(pair: ModelPair) -> list[str]:
+    """The drafters that this pair has all parts for."""
+    return [name for name, drafter in _CLASSES.items() if _can_draft(drafter, pair)]
 
 
 def _can_draft(drafter: type[Drafter], pair: ModelPair) -> bool:

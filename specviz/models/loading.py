@@ -10,10 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, reading, try_model
+from specviz.models.gguf_files import read_once
 from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pair_passes import PairPasses
-from specviz.models.pass_timer import SHOWN_WIDTHS, most_threads, settle_threads, time_passes
+from specviz.models.pass_timer import SHOWN_WIDTHS, leave_a_core_free, most_threads, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
     check_default_device,
@@ -102,7 +103,7 @@ def load_pair(
     token = token or os.environ.get("HF_TOKEN") or None
     models: list[PreTrainedModel] = []
     try:
-        with quietly():
+        with quietly(), read_once():
             tell(0.0, Sentence("Looking for the models."))
             named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
             draft_model, part_folders = sort_drafts(named, draft_revision, token)
@@ -123,6 +124,8 @@ def load_pair(
         release_memory()
         raise
     tell(0.85, Sentence("Nearly ready: testing the models once."))
+    if place.device.type == "cpu":
+        leave_a_core_free()
     for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
         if not place.lent:

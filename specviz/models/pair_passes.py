@@ -15,6 +15,7 @@ from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
 from specviz.theory.draft_length import ChosenDepth, History
 from specviz.theory.roofline import Memory
+from specviz.theory.statistics import Ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,19 @@ class QuantisedTarget:
     passes: FastPasses | None  # over static buffers, where the target has such passes
     beside: FastPasses | None  # the target's passes it was made for, and whose buffers it uses
     bytes: int  # of its own weights, without those that are the target's
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a drafter did in the short trial after loading (`specviz.bench.advising`)."""
+
+    ratio: Ratio  # of its speed to plain decoding's
+    tokens_a_pass: float
+
+    @property
+    def pays(self) -> bool:
+        """True if its whole interval is faster than plain decoding."""
+        return (self.ratio.low or 0.0) > 1
 
 
 @dataclass(repr=False)
@@ -67,6 +81,8 @@ class PairPasses:
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: How large the inputs of the target's layers are (`few_bits.input_squares`), once that was asked.
     input_squares: dict[str, Tensor] | None = None
+    #: By drafter; empty where there was no trial. Always replaced as a whole.
+    trials: dict[str, Trial] = field(default_factory=dict)
     #: Set once fast passes have been tried, or will not be: until then, a moment's patience pays.
     tried: threading.Event = field(default_factory=threading.Event)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run

@@ -64,6 +64,15 @@ def settle_threads(model: PreTrainedModel) -> int:
     return threads
 
 
+def leave_a_core_free() -> None:
+    """Sets torch to one thread less than it has, for trials over a few tokens.
+
+    There the last thread gains little, and costs much beside a busy program: SmolLM2's took 56 seconds with two threads
+    on two such processors, and 7 with one.
+    """
+    torch.set_num_threads(max(1, _ALL_THREADS - 1))
+
+
 def most_threads(model: PreTrainedModel) -> int:
     """How many threads have work in this model's passes: all, or fewer for a small one."""
     size = _size(model)

@@ -71,6 +71,7 @@ def prepare_passes(
     compiling: bool = True,
     halt: threading.Event | None = None,
     turn: Turn = _at_once,
+    tried: Callable[[], None] | None = None,
 ) -> Preparation:
     """Puts the passes of the pair's models on our own kernels, then compiles them or loads programs compiled earlier.
 
@@ -81,10 +82,11 @@ def prepare_passes(
 
     compiling: False loads programs compiled earlier and does nothing else. halt: once set, nothing more is compiled or
     handed over. turn: runs the work that uses the models or this process's processor time, in pieces of about a second,
-    when and in the thread it likes, and returns its result; everything else goes on at the same time. Passes that
-    cannot be prepared raise nothing: the result says why.
+    when and in the thread it likes, and returns its result; everything else goes on at the same time. tried: called
+    where programs have to be made, once faster passes without them have been tried; by default that sets
+    `PairPasses.tried`. Passes that cannot be prepared raise nothing: the result says why.
     """
-    work = _Work(pair, compiling, halt or threading.Event(), turn)
+    work = _Work(pair, compiling, halt or threading.Event(), turn, tried)
     statics = work.statics()
     if pair.device.type == "cuda":
         work.record(statics, CudaRecorder(pair.device), progress)
@@ -97,7 +99,7 @@ def prepare_passes(
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
     if missing:
-        pair.passes.tried.set()
+        work.tried()
     # The largest first, or else one might still be compiling when all others of its group are done.
     jobs.sort(key=lambda job: -len(job.static.kv_shapes))
     with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
@@ -120,8 +122,10 @@ class _Work:
         compiling: bool,
         halt: threading.Event,
         turn: Turn,
+        tried: Callable[[], None] | None = None,
     ):
         self.pair, self.compiling, self.halt, self.turn = pair, compiling, halt, turn
+        self.tried = tried or pair.passes.tried.set
         self.threads = pair.passes.threads or torch.get_num_threads()
         self.outcome = Preparation()
         pair.passes.prepared = self.outcome
@@ -208,7 +212,7 @@ class _Work:
                 jobs.setdefault(job.path, job)
         missing = [job for job in jobs.values() if self.compiling and not job.path.is_file()]
         if missing:
-            self.pair.passes.tried.set()
+            self.tried()
         # By one process: kernels are tried on the device, and others would be in their way.
         with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, 1)) as ready:
             for of_models, _ in zip((True, False), ready):

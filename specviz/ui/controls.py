@@ -237,7 +237,8 @@ class Controls:
         """How the controls change once the page uses a pair, which is in memory.
 
         drafter, prompt: as they stand; a preset's prompt for another kind of model is replaced. keep: a drafter that
-        the pair has stays as it is set, and so does the chat template; else the pair's usual ones are set.
+        the pair has stays as it is set, and so does the chat template; else the pair's usual ones are set. Where a
+        trial is still to find the usual drafter, neither it nor the pair is set: the page asks again.
         """
         pair, say = self.runner.store.in_use(name), self.say
         chats, missing = pair.has_chat_template, lacks(pair, say)
@@ -255,6 +256,9 @@ class Controls:
         }
         if prompt in (preset.prompt for preset in _presets(not chats)):
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
+        if keep and self.runner.store.undecided(pair):
+            changes |= {self.drafter_note: as_text(say("ways.undecided"))} if drafter in missing else {}
+            return {component: change for component, change in changes.items() if component is not self.pair}
         chosen = drafter if keep and drafter not in missing else self.runner.store.usual(pair)
         if not keep or chosen != drafter:
             shown["value"] = chosen

@@ -36,8 +36,9 @@ Made = TypeVar("Made")
 #: The event that ends the work on a pair, and the work's future.
 Work = tuple[threading.Event, Future[Any]]
 
-#: Seconds that a run waits for a pair's first fast passes: our kernels are built in ten.
-PATIENCE = 20.0
+#: Seconds that a run waits for a pair's first fast passes, and for the trial of its drafters: our kernels are built in
+#: ten, and beside a busy program in forty, where a run on plain passes takes a minute.
+PATIENCE = 60.0
 
 #: Pairs in memory at once: the starting one and a guest.
 MOST_PAIRS = 2
@@ -145,7 +146,8 @@ class Preparer:
             pair.passes.tried.wait(0.1)
 
     def begins(self, pair: ModelPair) -> bool:
-        """True while the first fast passes of this pair are about to be tried, before programs are made for it."""
+        """True while the first fast passes of this pair are about to be tried, and its drafters, before programs are
+        made for it."""
         return pair in self._work and not pair.passes.tried.is_set()
 
     def forget(self, pair: ModelPair) -> None:
@@ -168,18 +170,29 @@ class Preparer:
             pool.shutdown(cancel_futures=True)
 
     def _turn(self, work: Callable[[], Made]) -> Made:
-        """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
-        with self.loading:
+        """Does a piece of work in the engine's thread while no run is on; the next run waits for it, and so do the
+        programs that are being made for another pair."""
+        from specviz.passes.compiler import compilers_paused
+
+        with self.loading, compilers_paused():
             return thread.submit(work).result()
 
     def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
+        from specviz.bench.advising import try_drafters
         from specviz.models.preparation import prepare_passes
 
         def report(fraction: float, step: Sentence) -> None:
             self._stages[pair] = Stage(step)
 
+        def choose() -> None:
+            report(0.0, Sentence("trying drafters in turn"))
+            self._turn(partial(try_drafters, pair, halt))
+            pair.passes.tried.set()
+
         try:
-            result = apart(lambda: prepare_passes(pair, report, halt=halt, turn=self._turn))
+            result = apart(lambda: prepare_passes(pair, report, halt=halt, turn=self._turn, tried=choose))
+            if not pair.passes.tried.is_set() and not halt.is_set():
+                choose()
             self._stages[pair] = Stage(reasons=result.reasons)
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
@@ -300,6 +313,12 @@ class PairStore:
         from specviz.drafters.registry import usual
 
         return usual(pair, preparing=self.preparer.refusal(pair) is None)
+
+    def undecided(self, pair: ModelPair) -> bool:
+        """True while a trial is about to find the drafter to start with."""
+        from specviz.drafters.registry import named_for
+
+        return self.preparer.begins(pair) and named_for(pair) is None
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""

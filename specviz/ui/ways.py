@@ -61,7 +61,24 @@ def about(pair: ModelPair, name: str, say: Words) -> str:
         return say("ways.refused", reason=say.error(reason))
     drafter = drafter_of(pair, name)
     key = f"ways.{drafter.words or name}_about"
-    return say(key) if key in say else (inspect.getdoc(drafter) or "").partition("\n")[0]
+    sentence = say(key) if key in say else (inspect.getdoc(drafter) or "").partition("\n")[0]
+    return f"{sentence} {tried(pair, name, say)}".rstrip()
+
+
+def tried(pair: ModelPair, name: str, say: Words) -> str:
+    """How the drafter did in the trial after loading, and how it compares; empty where it was not tried."""
+    from specviz.drafters.registry import best_of
+
+    trials = pair.passes.trials
+    if name not in trials:
+        return ""
+    speed, kept = (say.number(value, ".2f") for value in (trials[name].ratio.value, trials[name].tokens_a_pass))
+    said = [say("ways.tried", speed=speed, tokens=kept)]
+    if not any(trial.pays for trial in trials.values()):
+        said.append(say("ways.none_pays", count=len(trials)))
+    elif name == best_of(trials):
+        said.append(say("ways.best_tried", count=len(trials)))
+    return " ".join(said)
 
 
 def default_branches(pair: ModelPair, name: str) -> int:

@@ -9,10 +9,11 @@ from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import drafter_class, usual
 from specviz.models import quantised_targets
 from specviz.models.pair import ModelPair
-from specviz.models.pair_passes import PairPasses
+from specviz.models.pair_passes import PairPasses, Trial
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
+from specviz.theory.statistics import Ratio
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,20 @@ def test_without_a_compiler_or_memory_or_fitting_passes_it_is_prompt_lookup(pair
 
     monkeypatch.setattr(quantised_targets, "cxx", none)
     assert usual(with_parts(pair)) == "prompt_lookup"
+
+
+def test_a_trial_decides_where_nothing_was_named_and_of_drafters_as_fast_the_one_with_the_most_tokens_a_pass(pair):
+    alone, named = with_parts(pair), with_parts(pair, "medusa")
+    for one in (alone, named):
+        one.passes.trials = {
+            "suffix": Trial(Ratio(1.1, 1.0, 1.2), 1.2),
+            "lookahead": Trial(Ratio(1.05, 0.9, 1.15), 1.9),
+            "early_exit": Trial(Ratio(0.7, 0.6, 0.8), 2.8),
+        }
+    assert usual(alone) == "lookahead"
+    alone.passes.trials |= {"prompt_lookup": Trial(Ratio(1.6, 1.5, 1.7), 1.7)}
+    assert usual(alone) == "prompt_lookup"
+    assert usual(named) == "medusa"
 
 
 def test_every_drafter_is_registered_under_its_own_name():

@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 
+import gguf
 import pytest
 import torch
 from refusal import refusal
@@ -148,3 +149,19 @@ def test_the_package_is_named_where_it_is_missing(file, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else real(name))
     assert "pip install gguf" in refusal("target", loaded, file)
+
+
+def test_a_load_reads_the_header_once_and_leaves_the_library_as_it_was(pair, file, monkeypatch):
+    """Token after token, it takes a second for every 20,000 of them."""
+    built: list[object] = []
+    whole = gguf.gguf_reader.GGUFReader._build_fields
+
+    def build(reader, *arguments):
+        built.append(reader)
+        return whole(reader, *arguments)
+
+    monkeypatch.setattr(gguf.gguf_reader.GGUFReader, "_build_fields", build)
+    specviz.load_pair(file, passes="plain")
+    assert len(built) == 1
+    assert gguf.GGUFReader is gguf.gguf_reader.GGUFReader
+    assert gguf.get_tensor_name_map is gguf.tensor_mapping.get_tensor_name_map

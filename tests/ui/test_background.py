@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from lent import lend
-from on_page import assert_no_sideways_scrolling, settle, start, violations
+from on_page import assert_no_sideways_scrolling, choose_drafter, expect_drafter, settle, start, violations
 from playwright.sync_api import expect
 from published_heads import write_medusa
 from running import PATIENCE, wait_until
@@ -21,7 +21,7 @@ from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import loading
-from specviz.models.pair_passes import PairPasses, Preparation
+from specviz.models.pair_passes import PairPasses, Preparation, Trial
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
 from specviz.passes.roles import DRAFT, TARGET, Role
@@ -30,6 +30,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
 from specviz.theory.roofline import Memory
+from specviz.theory.statistics import Ratio
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore, Preparer, Stage
 from specviz.ui.line import Visit
@@ -43,6 +44,8 @@ from specviz.ui.tabs.why import explain_runs
 ORDER = Order(
     PairName(), RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5)
 )
+SAY = words()
+
 ME = Visit("me", threading.Event())
 
 
@@ -56,10 +59,10 @@ class StandIn:
         self.tries_first.set()
         self.reasons: dict[Role, SpecvizError] = {}
 
-    def __call__(self, pair, progress, halt, turn) -> Preparation:
+    def __call__(self, pair, progress, halt, turn, tried) -> Preparation:
         self.begun.append(pair)
         if self.tries_first.wait(PATIENCE):
-            pair.passes.tried.set()
+            tried()
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
         self.step.set()
         while not self.go_on.wait(0.01):
@@ -106,7 +109,7 @@ def test_nothing_is_prepared_while_a_pair_is_loaded(preparer, monkeypatch, pair)
     """Loading sets torch's default precision, by which a pass in another thread might be wrong."""
     done, asked = threading.Event(), threading.Event()
 
-    def prepares(pair, progress, halt, turn) -> Preparation:
+    def prepares(pair, progress, halt, turn, tried) -> Preparation:
         asked.set()
         turn(done.set)
         return Preparation()
@@ -154,6 +157,44 @@ def test_a_press_in_the_first_seconds_waits_for_the_first_fast_passes(preparer, 
     pressed.join(PATIENCE)
     assert not pressed.is_alive() and preparer.begins(pair) == stopped
     stand_in.tries_first.set()
+
+
+def test_a_press_in_the_first_seconds_waits_for_the_trial_of_the_drafters_too(preparer, stand_in):
+    alone = replace(tiny_pair("llama", layers=6), draft=None, passes=PairPasses(seconds_by_width={1: 0.001}))
+    preparer.add(alone)
+    preparer.start()
+    preparer.await_first(alone, threading.Event())
+    assert alone.passes.trials and alone.passes.fast == {}, "before programs are made"
+    assert not preparer.begins(alone)
+
+
+def test_a_page_takes_the_drafter_that_the_trial_finds_and_keeps_one_that_its_visitor_chose(serve, stand_in, new_page):
+    pair = tiny_pair("llama", layers=6)
+    pair.draft = pair.draft_name = None
+    stand_in.tries_first.clear()
+    url, store = serve(pair)
+    store.preparer.add(pair)
+    store.preparer.start()
+    page, other = new_page(), new_page()
+    for one in (page, other):
+        one.goto(url)
+        expect(one.locator(".sv-pair").first).to_contain_text("tiny llama")
+    choose_drafter(other, "suffix")
+    note = page.locator(".sv-drafting .sv-note").first
+    expect(note).to_have_text(SAY("ways.undecided"))
+    pair.passes.trials = {
+        "suffix": Trial(Ratio(0.9, 0.8, 0.95), 1.25),
+        "lookahead": Trial(Ratio(0.97, 0.9, 1.0), 1.75),
+    }
+    stand_in.tries_first.set()
+    expect_drafter(page, "lookahead")
+    expect(note).to_contain_text(SAY("ways.tried", speed="0.97", tokens="1.75"))
+    expect(note).to_contain_text(SAY("ways.none_pays", count=2))
+    wait_until(lambda: stand_in.step.is_set())
+    start(other)
+    settle(other)
+    expect_drafter(other, "suffix")
+    stand_in.go_on.set()
 
 
 def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path, monkeypatch):

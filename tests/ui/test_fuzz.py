@@ -51,7 +51,12 @@ SMALL |= {"runs": 3, "support": 2}
 def calls():
     """The API's functions, by name, on a pair that takes no time."""
     pair = tiny_pair("llama")
-    given = {"get": lambda name: pair, "loaded": lambda name: pair, "usual": lambda pair: "draft_model"}
+    given = {
+        "get": lambda name: pair,
+        "loaded": lambda name: pair,
+        "usual": lambda pair: "draft_model",
+        "undecided": lambda pair: False,
+    }
     store = types.SimpleNamespace(
         **given, starting_pair=pair, is_ready=True, preparer=Preparer(Deployment.from_environment())
     )

@@ -144,7 +144,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         chip = gr.Markdown(as_text(text) + why, elem_classes=["sv-passes", f"sv-passes-{kind}"])
         return {head.chip: chip, head.timer: gr.Timer(active=kind == "preparing")}
 
-    def on_look(request: gr.Request, name: dict[str, Any], line: str, drafter: str, prompt: str) -> Changes:
+    def on_look(request: gr.Request, name: dict[str, Any], drafter: str, prompt: str) -> Changes:
         store.wanted.set()
         if not store.is_ready:
             return looked(say.step(store.step), "preparing") | {status.table: say("models.loading")}
@@ -160,11 +160,11 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         else:
             chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
         described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
-        first = {} if line or loaded else _changes_for(desk, PairName(), drafter, prompt, keep=True)
+        first = {} if name or loaded else _changes_for(desk, PairName(), drafter, prompt, keep=True)
         return chip | described | first
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
-        inputs = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
+        inputs = [controls.pair, *(controls.fields[field] for field in ("drafter", "prompt"))]
         shown = [head.chip, head.timer, status.table, status.notes, *_depending_on_pair(desk)]
         moment(on_look, inputs, shown, **UNQUEUED)
 
@@ -314,6 +314,9 @@ def _wire_load(
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair
+                if runner.store.undecided(used):
+                    progress(1.0, say.step(Sentence("trying drafters in turn")))
+                    runner.store.preparer.await_first(used, threading.Event())
                 changes = _changes_for(desk, pair, values[drafter], values[prompt])
         except SpecvizError as error:
             yield {shown: "", **form.show(error, say)}
