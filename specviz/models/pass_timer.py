@@ -65,7 +65,7 @@ def settle_threads(model: PreTrainedModel) -> int:
 
 
 def leave_a_core_free() -> None:
-    """Sets torch to one thread less than it has, for trials over a few tokens.
+    """Sets torch to one thread less than it has, for work of many small operations: trials, weights that are packed.
 
     There the last thread gains little, and costs much beside a busy program: SmolLM2's took 56 seconds with two threads
     on two such processors, and 7 with one.
