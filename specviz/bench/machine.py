@@ -40,7 +40,7 @@ def describe_machine(pair: ModelPair) -> Facts:
         "march": MARCH,  # what our kernels were built for
         "cores": len(_affinity()),  # available to this process
         "affinity": as_ranges(_affinity()),
-        "threads": torch.get_num_threads(),  # set once, when the pair is loaded
+        "threads": pair.passes.most_threads or torch.get_num_threads(),  # at most; set once, when the pair is prepared
         "megahertz": round(clock.current) if clock else None,  # of the processor's clock now
         "governor": GOVERNOR.read_text("utf-8").strip() if GOVERNOR.is_file() else None,
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),

@@ -80,7 +80,7 @@ def _setup(pair: ModelPair, context: int, kind: str) -> dict[str, Any]:
         "device": str(pair.device),
         "dtype": dtype_name(pair.dtype),
         "kind": kind,
-        "threads": torch.get_num_threads() if pair.device.type == "cpu" else None,
+        "threads": pair.passes.most_threads,
     }
 
 

@@ -14,7 +14,7 @@ from specviz.models.gguf_files import read_once
 from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pair_passes import PairPasses
-from specviz.models.pass_timer import SHOWN_WIDTHS, leave_a_core_free, settle_threads, time_passes
+from specviz.models.pass_timer import SHOWN_WIDTHS, leave_a_core_free, most_threads, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
     check_default_device,
@@ -214,7 +214,7 @@ def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPass
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(target)
     seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
-    memory = None if place.spread else measured_memory(place.device)
+    memory = None if place.spread else measured_memory(place.device, most_threads(target))
     return PairPasses(seconds_by_width=seconds_by_width, memory=memory, threads=threads)
 
 

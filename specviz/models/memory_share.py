@@ -130,11 +130,11 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 # How fast memory is
 
 
-def measured_memory(device: torch.device) -> Memory | None:
+def measured_memory(device: torch.device, threads: int | None = None) -> Memory | None:
     """The bandwidth of the device's memory, measured in a tenth of a second; None where too little of it is free.
 
     On a GPU by a copy, of which bytes read and bytes written count, as is usual; on a CPU, where writing can be slower,
-    by reading, with torch's threads as they are set.
+    by reading, with so many threads.
     """
     on_gpu = device.type == "cuda"
     full_size = _GPU_BYTES if on_gpu else min(_MOST_BYTES, max(_CPU_BYTES, _BYTES_PER_CORE * (os.cpu_count() or 1)))
@@ -142,12 +142,15 @@ def measured_memory(device: torch.device) -> Memory | None:
     if size < _LEAST_BYTES:
         return None
     measure = copy_bandwidth if on_gpu else read_bandwidth
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
     bandwidth = measure(size, device, _REPEATS[device.type])
+    torch.set_num_threads(before)
     if on_gpu:
         # These buffers are no part of what the models need, and a recording cannot take back what torch keeps of them.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    return Memory(bandwidth, size, None if on_gpu else torch.get_num_threads())
+    return Memory(bandwidth, size, None if on_gpu else threads or before)
 
 
 def read_bandwidth(size: int, device: torch.device, repeats: int = 8) -> float:

@@ -5,9 +5,11 @@ import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specviz.passes.kernels import kernel_library
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
@@ -86,6 +88,20 @@ class PairPasses:
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
+    #: How many threads our kernels use at most, once they run the target.
+    kernel_threads: int | None = None
+
+    @property
+    def most_threads(self) -> int | None:
+        """How many threads the target's passes use at most on a CPU; None if not measured."""
+        return self.kernel_threads or self.threads
+
+    def use_threads(self) -> None:
+        """Sets the numbers of threads for a run in this thread."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self.kernel_threads is not None:
+            kernel_library.use_threads(self.kernel_threads)
 
     @property
     def kind(self) -> str:

@@ -1,5 +1,7 @@
 """How long a pass takes, timed to show T(K), and with how many threads."""
 
+import math
+import pathlib
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -11,6 +13,7 @@ from transformers import PreTrainedModel
 from specviz.parts.published import logit_width
 from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, home_of, synchronise
+from specviz.passes.kernels import kernel_library
 from specviz.passes.positions import position_limit
 from specviz.passes.static_passes import FastPasses
 
@@ -19,8 +22,18 @@ T = TypeVar("T")
 #: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: torch's number at the start: the number of cores, or OMP_NUM_THREADS.
-_ALL_THREADS = torch.get_num_threads()
+#: How much processor time a container may take, of which period, in microseconds (Linux, cgroup v2).
+_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
+
+
+def _within_quota(threads: int) -> int:
+    """So many threads, or as many as may always run: a container that takes more stands still until its next period."""
+    quota, period = _QUOTA.read_text("ascii").split() if _QUOTA.is_file() else ("max", "")
+    return threads if quota == "max" else max(1, min(threads, int(quota) // int(period)))
+
+
+#: torch's number at the start, which is that of the cores, or OMP_NUM_THREADS; or what a container's quota leaves.
+_ALL_THREADS = _within_quota(torch.get_num_threads())
 
 #: A larger model has work enough for every thread.
 _SMALL_BYTES = 512 << 20
@@ -32,8 +45,9 @@ _BYTES_PER_THREAD = 32 << 20
 #: Between the ids of neighbouring tokens: prime, and larger than most vocabularies' special tokens are many.
 _STRIDE = 7919
 
-#: The width of a pass that verifies a few draft tokens, and what counts as hardly longer.
-_VERIFIED, _HARDLY = 5, 1.1
+#: The width of a pass that verifies a few draft tokens, what counts as hardly longer, and for how many seconds that
+#: is tried; the share of its work by which a helper was there.
+_VERIFIED, _HARDLY, _SETTLING, _HELPED = 5, 1.05, 0.6, 0.6
 
 
 def settle_threads(model: PreTrainedModel) -> int:
@@ -44,16 +58,14 @@ def settle_threads(model: PreTrainedModel) -> int:
     a large one keeps all threads. Size decides, not the clock: sums round differently over other threads, and one seed
     must give one record at every start.
     """
-    threads = _ALL_THREADS
-    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    if size <= _SMALL_BYTES:
-        threads = max(1, min(_ALL_THREADS - 1, -(-size // _BYTES_PER_THREAD)))
+    most = most_threads(model)
+    threads = most if _size(model) > _SMALL_BYTES else max(1, min(_ALL_THREADS - 1, most))
     torch.set_num_threads(threads)
     return threads
 
 
 def leave_a_core_free() -> None:
-    """Sets torch to one thread less than it has, for trials over a few tokens.
+    """Sets torch to one thread less than it has, for work of many small operations: trials, weights that are packed.
 
     There the last thread gains little, and costs much beside a busy program: SmolLM2's took 56 seconds with two threads
     on two such processors, and 7 with one.
@@ -61,23 +73,46 @@ def leave_a_core_free() -> None:
     torch.set_num_threads(max(1, _ALL_THREADS - 1))
 
 
-def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int:
-    """Sets torch to the fewest threads with which prepared passes take hardly longer than with `most`; returns it.
+def most_threads(model: PreTrainedModel) -> int:
+    """How many threads have work in this model's passes: all, or fewer for a small one."""
+    size = _size(model)
+    return _ALL_THREADS if size > _SMALL_BYTES else max(1, min(_ALL_THREADS, -(-size // _BYTES_PER_THREAD)))
+
+
+def _size(model: PreTrainedModel) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def settle_kernel_threads(model: PreTrainedModel, passes: FastPasses) -> int:
+    """Lets our kernels use the fewest threads with which prepared passes take hardly longer than with more; returns it.
 
     Such passes mostly read weights, and two processors that share a core or the way to memory read no faster than one.
-    A thread that gains nothing makes the others wait whenever another program wants its processor. For our kernels
-    alone: their results are the same bits with any number of threads.
+    The fastest passes are compared, timed in turns: other programs make some slower, and from those the kernels
+    keep away by themselves (crew.h). Where they left no core to try it, all threads may come. Results are the same bits
+    with any number of threads.
     """
-    if most == 1:
-        return most
-    timings, threads = {}, most
-    while threads:
-        torch.set_num_threads(threads)
-        timings[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
-        threads //= 2
-    best = {width: min(times[width] for times in timings.values()) for width in timings[most]}
-    enough = (n for n, times in timings.items() if all(times[width] <= _HARDLY * best[width] for width in best))
-    torch.set_num_threads(fewest := min(enough, default=most))
+    counts = [most_threads(model)]
+    while counts[-1] > 1:
+        counts.append(counts[-1] // 2)
+    if len(counts) == 1:
+        return 1
+    timer = PassTimer(model, (1, _VERIFIED), passes=passes)
+    fastest = {(count, width): math.inf for count in counts for width in timer.widths}
+    helped = dict.fromkeys(counts, 0.0)
+    end = time.perf_counter() + _SETTLING
+    while time.perf_counter() < end:
+        for count in counts:
+            kernel_library.use_threads(count)
+            kernel_library.help_since()
+            for width in (*timer.widths, *timer.widths):
+                fastest[count, width] = min(fastest[count, width], timer.seconds(width))
+            helped[count] = max(helped[count], kernel_library.help_since())
+    kernel_library.use_threads(counts[0])
+    if any(helped[count] < _HELPED * (1 - 1 / count) for count in counts):
+        return counts[0]
+    best = {width: min(fastest[count, width] for count in counts) for width in timer.widths}
+    enough = [n for n in counts if all(fastest[n, width] <= _HARDLY * best[width] for width in best)]
+    kernel_library.use_threads(fewest := min(enough, default=counts[0]))
     return fewest
 
 

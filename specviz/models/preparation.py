@@ -18,7 +18,13 @@ from transformers import PreTrainedModel
 
 from specviz.models import pass_checks
 from specviz.models.pair_passes import PairPasses, Preparation
-from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
+from specviz.models.pass_timer import (
+    SHOWN_WIDTHS,
+    leave_a_core_free,
+    most_threads,
+    settle_kernel_threads,
+    time_passes,
+)
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.parts.head_passes import StaticHead, WithoutPass
@@ -28,6 +34,7 @@ from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_spread
+from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.kernel_library import cxx, is_built, writable_folder
 from specviz.passes.model_twins import default_exit, drop_weights_again, layer_count, take_back
@@ -146,10 +153,17 @@ class _Work:
             try:
                 if is_spread(self.pair.target):
                     raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
-                statics[role] = self.turn(functools.partial(make, self._few_rows()))
+                statics[role] = self.turn(functools.partial(self._packed, make, self._few_rows()))
             except SpecvizError as error:
                 self.refuse(role, error)
         return statics
+
+    def _packed(self, make: Callable[[FewRows | None], StaticPass], few_rows: FewRows | None) -> StaticPass:
+        leave_a_core_free()
+        try:
+            return make(few_rows)
+        finally:
+            torch.set_num_threads(self.threads)
 
     def _few_rows(self) -> FewRows | None:
         """How passes are put on our own kernels, which are for CPUs."""
@@ -159,7 +173,9 @@ class _Work:
             cxx()  # or else there is another reason
             raise _never_compiled()
         compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
-        return FewRows.ready()
+        few_rows = FewRows.ready()
+        kernel_library.use_threads(most_threads(self.pair.target))
+        return few_rows
 
     def compiled(
         self,
@@ -322,7 +338,7 @@ class _Work:
             self.outcome.reasons.pop(role, None)  # why there was nothing better before
         if passes := ready.get(TARGET):
             if passes.by_kernels and self.pair.passes.threads is not None:
-                self.threads = self.pair.passes.threads = fewest_threads(self.pair.target, passes, self.threads)
+                self.pair.passes.kernel_threads = settle_kernel_threads(self.pair.target, passes)
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
     def settle(self) -> None:

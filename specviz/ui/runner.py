@@ -107,10 +107,10 @@ class Runner:
 
         results: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
         halt = threading.Event()
-        start: Callable[[], Any] = functools.partial(work or rounds, subject, *arguments)
+        start: Callable[[], Any] = functools.partial(_on_its_threads, pair, work or rounds, subject, *arguments)
         if pair.lent:
             start = functools.partial(_after_timing, pair, start)
-        working = device.thread.submit(_hand_over, pair.passes.threads, start, results, halt)
+        working = device.thread.submit(_hand_over, start, results, halt)
         try:
             batches: Iterator[list[Item] | Ended] = _in_batches(results)
             yield from batches if not pair.lent else _while_lent(batches, pair, seconds)
@@ -159,7 +159,7 @@ def beside_the_line(start: Callable[[], Iterator[Item]]) -> Batches[Item]:
     nobody. It has a thread of its own and ends, once the batches are closed, with its next result."""
     results: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
     halt = threading.Event()
-    threading.Thread(target=_hand_over, args=(None, start, results, halt), daemon=True).start()
+    threading.Thread(target=_hand_over, args=(start, results, halt), daemon=True).start()
     try:
         batches: Iterator[list[Item] | Ended] = _in_batches(results)
         for batch in batches:
@@ -171,14 +171,13 @@ def beside_the_line(start: Callable[[], Iterator[Item]]) -> Batches[Item]:
         halt.set()
 
 
-def _hand_over(
-    threads: int | None, start: Callable[[], Any], results: queue.SimpleQueue[Any], halt: threading.Event
-) -> None:
-    """Puts each item into the queue, then how it ended."""
-    if threads is not None:
-        import torch  # here, where a pair is: the page stands before torch is loaded
+def _on_its_threads(pair: ModelPair, work: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+    pair.passes.use_threads()
+    return work(*arguments)
 
-        torch.set_num_threads(threads)
+
+def _hand_over(start: Callable[[], Any], results: queue.SimpleQueue[Any], halt: threading.Event) -> None:
+    """Puts each item into the queue, then how it ended."""
     began, error = time.perf_counter(), None
     try:
         with contextlib.closing(start()) as items:

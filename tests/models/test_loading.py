@@ -1,6 +1,7 @@
 """Pairs load from folders and from the Hub's cache, and what cannot run is refused in a sentence at its field."""
 
 import gc
+import itertools
 import json
 import math
 import pathlib
@@ -36,7 +37,7 @@ from specviz.decoding.request import prepare
 from specviz.models import pass_timer, placement, sources
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
-from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_kernel_threads, settle_threads
 from specviz.models.weights import unmapped
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
@@ -87,6 +88,49 @@ def test_size_decides_on_threads_and_a_small_model_leaves_a_core_free(cores, mos
         assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "written, threads", [("max 100000", 8), ("200000 100000\n", 2), ("50000 100000", 1), (None, 8)]
+)
+def test_a_container_that_may_take_two_cores_of_eight_runs_two_threads(written, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(pass_timer, "_QUOTA", tmp_path / "cpu.max")
+    if written is not None:
+        (tmp_path / "cpu.max").write_text(written, encoding="ascii")
+    assert pass_timer._within_quota(8) == threads
+
+
+@pytest.mark.parametrize(
+    "seconds, help_there, settled",
+    [
+        ({4: 1.0, 2: 1.02, 1: 1.9}, 1, 2),
+        ({4: 1.0, 2: 1.6, 1: 3.1}, 1, 4),
+        ({4: 1.03, 2: 1.01, 1: 1.0}, 1, 1),
+        ({4: 1.0, 2: 1.0, 1: 1.0}, 0.3, 4),  # nobody came: nothing was tried
+    ],
+)
+def test_kernels_use_the_fewest_threads_that_are_fast_though_others_disturb_most_passes(
+    seconds, help_there, settled, monkeypatch
+):
+    used, passes = [], itertools.count()
+
+    class Timer:
+        widths = (1, 5)
+
+        def __init__(self, *given, **named):
+            pass
+
+        def seconds(self, width):
+            disturbed = next(passes) % 7  # all but every seventh, and the more, the more threads there are
+            return width * seconds[used[-1]] + disturbed * used[-1]
+
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 4)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(pass_timer, "_SETTLING", 0.05)
+    monkeypatch.setattr(pass_timer, "PassTimer", Timer)
+    monkeypatch.setattr(pass_timer.kernel_library, "use_threads", used.append)
+    monkeypatch.setattr(pass_timer.kernel_library, "help_since", lambda: help_there * (1 - 1 / used[-1]))
+    assert settle_kernel_threads(tiny_model("llama"), None) == used[-1] == settled
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -1,7 +1,8 @@
 // Linear layers over few tokens with weights in codes of 8 or 4 bits.
 //
-// Inputs are rounded to 8 bits as well, each group of them by a step of its own. So products are sums of whole numbers:
-// exact in any order, and no code has to be converted before it is multiplied. A row's result does not depend on others.
+// Inputs are whole numbers as well, each group of them times a step of its own: of 8 bits beside weights that were rounded
+// here, of as many as float32 has beside weights on a grid. So products are sums of whole numbers: exact in any order, and
+// no code has to be converted before it is multiplied. A row's result does not depend on others.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +10,13 @@
 #include <cstring>
 #include <vector>
 
-#include <ATen/Parallel.h>
-
+#include "crew.h"
 #include "lanes.h"
 
 namespace {
 
 // Inputs that share a step, and the words of four that they make; in 4 bits, weights that share a scale.
 constexpr int64_t GROUPED = 32, GROUP_WORDS = GROUPED / 4;
-
-// The most rows that are multiplied at a time: drafters read a token or a few, and to build more takes its time.
-constexpr int MOST_CODED = 3;
 
 // How many words ahead memory is asked for codes, and for scales, which are a quarter as many.
 constexpr int64_t CODES_AHEAD = 512, SCALES_AHEAD = CODES_AHEAD / 4;
@@ -38,30 +35,20 @@ inline void ask_for_codes(const int32_t* words) {
   if constexpr (ROWS == 1 && FAR_AHEAD > 0) __builtin_prefetch(words + FAR_AHEAD, 0, 2);
 }
 
-// A word holds the codes of four inputs in 8 bits, or of eight in 4 bits: of the first four in the lower half of each
-// byte, of the others in the upper.
-template <int BITS>
-struct Codes {
-  const int32_t* words;  // [panels][groups][BITS][PANEL], last panel and last group filled up
-  // In 8 bits, of (code − 128): [panels][PANEL] float32. In 4 bits a weight is code · scale + offset: [panels][groups][PANEL]
-  // of both in bfloat16, the scale in the upper half.
-  const void* scales;
-  const float* bias;  // [outputs], or none
-  int64_t inputs, outputs;
-
-  int64_t groups() const { return (inputs + GROUPED - 1) / GROUPED; }
-};
-
-// Rows of inputs in whole numbers from −127 to 127, four in a word; an input is a number times the step of its group.
+// Rows of inputs in whole numbers of DIGITS bytes with a sign, four inputs in a word; an input is a number times the step of
+// its group. With three digits numbers go to 2^22, where their steps are no coarser than those of float32.
+template <int DIGITS>
 struct RoundedRows {
+  static constexpr int32_t MOST = DIGITS == 1 ? 127 : 1 << 22;
+
   int64_t groups;
-  std::vector<int32_t> words;  // [rows][groups][GROUP_WORDS]
+  std::vector<int32_t> words;  // [rows][groups][DIGITS][GROUP_WORDS], the digit that counts least first
   std::vector<int32_t> sums;   // [rows][groups], of the numbers
   std::vector<float> steps;    // [rows][groups]
 
   void read(const float* x, int64_t rows, int64_t inputs) {
     groups = (inputs + GROUPED - 1) / GROUPED;
-    words.resize(rows * groups * GROUP_WORDS);
+    words.resize(rows * groups * DIGITS * GROUP_WORDS);
     sums.resize(rows * groups);
     steps.resize(rows * groups);
     const int64_t whole = inputs / GROUPED;
@@ -84,23 +71,59 @@ struct RoundedRows {
     for (int64_t k = 0; k < GROUPED; k++) most = std::max(most, bits[k] & 0x7fffffff);  // sizes of floats, in their order
     float largest;
     std::memcpy(&largest, &most, sizeof largest);
-    const float step = largest / 127, inverse = step > 1e-30f ? 1 / step : 0;
+    const float step = largest / MOST, inverse = step > 1e-30f ? 1 / step : 0;
     float shifted[GROUPED];
     for (int64_t k = 0; k < GROUPED; k++) shifted[k] = group[k] * inverse + SHIFT;
     std::memcpy(bits, shifted, sizeof bits);
     std::memcpy(&shift, &SHIFT, sizeof shift);
-    int8_t bytes[GROUPED];
-    for (int64_t k = 0; k < GROUPED; k++) bytes[k] = static_cast<int8_t>(bits[k] - shift);
-    for (int64_t k = 0; k < GROUPED; k++) sum += bits[k] - shift;
-    std::memcpy(words.data() + at * GROUP_WORDS, bytes, sizeof bytes);
+    for (int64_t k = 0; k < GROUPED; k++) bits[k] -= shift;
+    for (int64_t k = 0; k < GROUPED; k++) sum += bits[k];
+    int8_t digits[DIGITS][GROUPED];
+    for (auto& digit : digits)
+      for (int64_t k = 0; k < GROUPED; k++) {
+        digit[k] = static_cast<int8_t>(bits[k]);
+        bits[k] = (bits[k] - digit[k]) >> 8;
+      }
+    std::memcpy(words.data() + at * DIGITS * GROUP_WORDS, digits, sizeof digits);
     sums[at] = sum;
     steps[at] = step;
   }
 };
 
+// A word holds the codes of four inputs in 8 bits, or of eight in 4 bits: of the first four in the lower half of each
+// byte, of the others in the upper.
+template <int BITS>
+struct Codes {
+  using Rows = RoundedRows<1>;
+
+  // The most rows that are multiplied at a time: drafters read a token or a few, and to build more takes its time. And the
+  // panels that a single row is multiplied with.
+  static constexpr int MOST_ROWS = 3, PANELS = BITS == 8 ? STREAMS : 1;
+
+  const int32_t* words;  // [panels][groups][BITS][PANEL], last panel and last group filled up
+  // In 8 bits, of (code − 128): [panels][PANEL] float32. In 4 bits a weight is code · scale + offset: [panels][groups][PANEL]
+  // of both in bfloat16, the scale in the upper half.
+  const void* scales;
+  const float* bias;  // [outputs], or none
+  int64_t inputs, outputs;
+};
+
+// Codes of 4 bits on a grid, for inputs as exact as float32: a weight is code · scale + offset. For processors that multiply
+// bytes by one instruction: others do better in floats from three rows on.
+struct GridCodes {
+  using Rows = RoundedRows<3>;
+
+  static constexpr int MOST_ROWS = 6, PANELS = 1;
+
+  const int32_t* words;  // [panels][groups][4][PANEL], as those of `Codes`
+  const float* scales;   // [panels][groups][2][PANEL]
+  const float* bias;     // [outputs], or none
+  int64_t inputs, outputs;
+};
+
 // Sums of ROWS rows from `row` on and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].
 template <int ROWS, int PANELS, int BITS>
-void multiply_codes(const Codes<BITS>& layer, const RoundedRows& rows, int64_t row, int64_t panel, float* sums) {
+void multiply_codes(const Codes<BITS>& layer, const RoundedRows<1>& rows, int64_t row, int64_t panel, float* sums) {
   constexpr int WIDE = 2 * PANELS;
   const int64_t groups = rows.groups;
   const Ints low = Ints{} + 0x0f0f0f0f;
@@ -159,10 +182,72 @@ void multiply_codes(const Codes<BITS>& layer, const RoundedRows& rows, int64_t r
     }
 }
 
+// The same of codes on a grid. Each digit of the inputs has its own sum of whole numbers; 32 products of a code and a number
+// up to 2^22 do not reach 2^31.
+template <int ROWS, int PANELS>
+void multiply_codes(const GridCodes& layer, const RoundedRows<3>& rows, int64_t row, int64_t panel, float* sums) {
+  constexpr int WIDE = 2 * PANELS;
+  const int64_t groups = rows.groups;
+  const Ints low = Ints{} + 0x0f0f0f0f;
+  std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t at = row * groups + g;  // of the first row's group
+    Ints codes[GROUP_WORDS][WIDE];
+#pragma GCC unroll 16
+    for (int w = 0; w < GROUP_WORDS; w += 2)
+#pragma GCC unroll 16
+      for (int i = 0; i < WIDE; i++) {
+        const int64_t place = ((panel + i / 2) * groups + g) * 4 + w / 2;
+        const int32_t* from = layer.words + place * PANEL + i % 2 * LANES;
+        if (i * LANES % LINE == 0) {
+          __builtin_prefetch(from + CODES_AHEAD);
+          __builtin_prefetch(from + 16 * CODES_AHEAD, 0, 2);
+        }
+        const Ints word = load_words(from);
+        codes[w][i] = word & low;
+        codes[w + 1][i] = word >> 4 & low;
+      }
+    Ints whole[ROWS][WIDE] = {};
+#pragma GCC unroll 3
+    for (int digit = 2; digit >= 0; digit--) {
+      Ints part[ROWS][WIDE] = {};
+#pragma GCC unroll 16
+      for (int w = 0; w < GROUP_WORDS; w++)
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+          const int32_t x = rows.words[((at + r * groups) * 3 + digit) * GROUP_WORDS + w];
+#pragma GCC unroll 16
+          for (int i = 0; i < WIDE; i++) part[r][i] = add_codes(part[r][i], codes[w][i], x);
+        }
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < WIDE; i++) whole[r][i] = (whole[r][i] << 8) + whole_sums(part[r][i]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) {
+      const float* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
+      if (i * LANES % LINE == 0) {
+        __builtin_prefetch(scales + CODES_AHEAD / 2);
+        __builtin_prefetch(scales + PANEL + CODES_AHEAD / 2);
+        __builtin_prefetch(scales + 8 * CODES_AHEAD, 0, 2);
+        __builtin_prefetch(scales + PANEL + 8 * CODES_AHEAD, 0, 2);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const float step = rows.steps[at + r * groups], total = rows.sums[at + r * groups] * step;
+        float* sum = sums + (r * WIDE + i) * LANES;
+        const Floats more = add_product(load(sum), __builtin_convertvector(whole[r][i], Floats) * step, load(scales));
+        store(sum, add_product(more, broadcast(total), load(scales + PANEL)));
+      }
+    }
+  }
+}
+
 // Writes outputs of ROWS rows from `row` on, to `out` [rows][outputs]: those of the panels from `panel` to `end`.
-template <int ROWS, int PANELS, int BITS>
+template <int ROWS, int PANELS, class Kind>
 void write_coded(
-    const Codes<BITS>& layer, const RoundedRows& rows, int64_t row, float* out, int64_t panel, int64_t end) {
+    const Kind& layer, const typename Kind::Rows& rows, int64_t row, float* out, int64_t panel, int64_t end) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
   for (; panel + PANELS <= end; panel += PANELS) {
     multiply_codes<ROWS, PANELS>(layer, rows, row, panel, sums[0]);
@@ -174,32 +259,36 @@ void write_coded(
   if constexpr (PANELS > 1) write_coded<ROWS, 1>(layer, rows, row, out, panel, end);
 }
 
-// A thread's share of a layer's outputs.
-template <int BITS>
+// The same for `count` rows, at most ROWS.
+template <int ROWS, class Kind>
+void write_coded(
+    const Kind& layer, int64_t count, const typename Kind::Rows& rows, int64_t row, float* out, int64_t panel, int64_t end) {
+  if constexpr (ROWS > 1)
+    if (count < ROWS) return write_coded<ROWS - 1>(layer, count, rows, row, out, panel, end);
+  write_coded<ROWS, ROWS == 1 ? Kind::PANELS : 1>(layer, rows, row, out, panel, end);
+}
+
+// Writes a layer's panels from `panel` to `last`.
+template <class Kind>
 [[gnu::noinline]] void write_share(
-    const Codes<BITS>& layer, const RoundedRows& rounded, float* out, int64_t rows, int thread, int threads) {
-  constexpr int some = BITS == 8 ? STREAMS : 1;
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
-  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP) {
-    const int64_t end = std::min(panel + GROUP, last);
-    int64_t row = 0;
-    for (; row + MOST_CODED <= rows; row += MOST_CODED)
-      write_coded<MOST_CODED, 1>(layer, rounded, row, out, panel, end);
-    if (rows - row == 2) write_coded<2, 1>(layer, rounded, row, out, panel, end);
-    if (rows - row == 1) write_coded<1, some>(layer, rounded, row, out, panel, end);
-  }
+    const Kind& layer, const typename Kind::Rows& rounded, float* out, int64_t rows, int64_t panel, int64_t last) {
+  const int64_t times = (rows + Kind::MOST_ROWS - 1) / Kind::MOST_ROWS, some = (rows + times - 1) / times;
+  for (; panel < last; panel += GROUP)
+    for (int64_t row = 0; row < rows; row += some) {
+      const int64_t count = std::min(some, rows - row), end = std::min(panel + GROUP, last);
+      write_coded<Kind::MOST_ROWS>(layer, count, rounded, row, out, panel, end);
+    }
 }
 
 // Layers of the same inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
-template <int BITS>
-void linear(const Codes<BITS>* layers, int count, const float* x, float* const* outs, int64_t rows) {
-  static thread_local RoundedRows kept;
+template <class Kind, class Rows = typename Kind::Rows>
+void linear(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
+  static thread_local Rows kept;
   kept.read(x, rows, layers[0].inputs);
-  const RoundedRows& rounded = kept;
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++)
-    for (int i = 0; i < count; i++) write_share(layers[i], rounded, outs[i], rows, thread, threads);
+  const Rows& rounded = kept;
+  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+    write_share(layers[i], rounded, outs[i], rows, panel, last);
+  });
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
-// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass, on however many threads.
-// Those are torch's, as `torch.set_num_threads` has them for the calling thread.
+// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass, on however many threads
+// (crew.h).
 //
 // The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "crew.h"
 #include "few_bits.h"
 #include "lanes.h"
 
@@ -298,13 +298,12 @@ inline int64_t at_once(int64_t rows) {
   return (rows + times - 1) / times;
 }
 
-// A thread's share of a layer's outputs; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
+// Writes a layer's panels from `panel` to `last`; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
 // sums are kept in memory, and five rows take a third longer.
 template <int WORD, class Input>
 [[gnu::noinline]] void write_share(
-    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int thread, int threads) {
-  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL, last = panels * (thread + 1) / threads;
-  for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
+    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int64_t panel, int64_t last) {
+  for (; panel < last; panel += GROUP)
     for (int64_t row = 0; row < rows; row += at_once(rows)) {
       const int64_t count = std::min(at_once(rows), rows - row), end = std::min(panel + GROUP, last);
       write_rows<MOST_ROWS>(layer, count, beside + row * layer.wide(), out + row * layer.outputs, panel, end);
@@ -328,10 +327,9 @@ void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* 
     std::fill(block + some * length, block + some * wide, Input());
     if constexpr (WORD >= 4) divide_places(first, block, some);
   }
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int thread = 0; thread < threads; thread++)
-    for (int i = 0; i < count; i++) write_share(layers[i], beside, outs[i], rows, thread, threads);
+  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+    write_share(layers[i], beside, outs[i], rows, panel, last);
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------- attention
@@ -382,6 +380,9 @@ struct Seen {
 
 // Tokens whose attention is computed together: what all of them see is read once.
 constexpr int MOST_TOKENS = 5;
+
+// Fewer products than these are not shared among threads.
+constexpr int64_t FEW_PRODUCTS = 1 << 18;
 
 // Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
 // fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.
@@ -524,13 +525,14 @@ void attend(const Attention& task) {
   const auto some = task.size == 64    ? attend_some<MOST_TOKENS, 64 / LANES>
                     : task.size == 128 ? attend_some<MOST_TOKENS, 128 / LANES>
                                        : attend_some<MOST_TOKENS, 0>;
-  const int threads = at::get_num_threads();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t head = 0; head < task.heads; head++) {
+  // Few products are done before a helper has come.
+  const int64_t products = task.heads * task.tokens * common * task.size;
+  crew().share(task.heads, products < FEW_PRODUCTS ? task.heads : 1, [&](int64_t head, int64_t end) {
     std::vector<float> scores(MOST_TOKENS * (task.room + LANES));
-    for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
-      some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
-  }
+    for (; head < end; head++)
+      for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
+        some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
+  });
 }
 
 // ------------------------------------------------------------------------------------ tensors of compiled programs
@@ -582,33 +584,25 @@ struct Given {
 void compute(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
-  const auto run = [&](auto layer_of) {
-    decltype(layer_of(*given)) layers[MOST_BESIDE];
+  const auto run = [&](auto kind) {
+    decltype(kind) layers[MOST_BESIDE];
     float* outs[MOST_BESIDE];
     for (int i = 0; i < next; i++) {
-      layers[i] = layer_of(given[i]);
-      outs[i] = given[i].out;
+      const Given& one = given[i];
+      const auto scales = static_cast<decltype(kind.scales)>(one.scales);
+      layers[i] = {static_cast<const int32_t*>(one.weights), scales, one.bias, inputs, one.outputs};
+      outs[i] = one.out;
     }
     linear(layers, next, x, outs, rows);
   };
-  const auto whole = [&](auto kind) {
-    run([&](const Given& one) -> decltype(kind) {
-      return {static_cast<const int32_t*>(one.weights), static_cast<const float*>(one.scales), one.bias, inputs, one.outputs};
-    });
-  };
-  const auto coded = [&](auto kind) {
-    run([&](const Given& one) -> decltype(kind) {
-      return {static_cast<const int32_t*>(one.weights), one.scales, one.bias, inputs, one.outputs};
-    });
-  };
   const int32_t dtype = given->dtype;
-  if (dtype == aoti_torch_dtype_float32()) whole(Layer<1, float>());
-  if (dtype == aoti_torch_dtype_bfloat16()) whole(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
-  if (dtype == aoti_torch_dtype_int16()) whole(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_int8()) whole(Layer<4, float>());
-  if (dtype == aoti_torch_dtype_int64()) whole(Layer<8, float>());
-  if (dtype == aoti_torch_dtype_uint8()) coded(Codes<8>());
-  if (dtype == aoti_torch_dtype_int32()) coded(Codes<4>());
+  if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
+  if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
+  if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
+  if (dtype == aoti_torch_dtype_int8()) run(Layer<4, float>());
+  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes, Layer<8, float>>());
+  if (dtype == aoti_torch_dtype_uint8()) run(Codes<8>());
+  if (dtype == aoti_torch_dtype_int32()) run(Codes<4>());
   if (next < count) compute(given + next, count - next, x, rows, inputs);
 }
 
@@ -637,6 +631,10 @@ AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
 extern "C" {
 
 int64_t few_rows_panel() { return PANEL; }
+
+void few_rows_use(int32_t threads) { crew().use(threads); }
+
+double few_rows_help() { return crew().help_since(); }
 
 bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-_FILES = ("few_rows.cpp", "chains.cpp", "few_bits.h", "lanes.h", "choices.h")
+_FILES = ("few_rows.cpp", "chains.cpp", "few_bits.h", "crew.h", "lanes.h", "choices.h")
 SOURCES = [pathlib.Path(__file__).with_name(name) for name in _FILES]
 
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
 #: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
 MARCH = os.environ.get("SPECVIZ_MARCH", "native")
-_FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+_FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 
@@ -152,6 +152,7 @@ def load() -> int:
             except OSError as error:
                 raise SpecvizError("Our kernels cannot be loaded: {reason}", "passes", reason=str(error)) from error
             library.few_rows_panel.restype = ctypes.c_int64
+            library.few_rows_help.restype = ctypes.c_double
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
             for name in _LINEAR:
                 _OPERATIONS.impl(name, _linear if name == _LINEAR[0] else _linears, "CPU")
@@ -168,6 +169,18 @@ def is_built() -> bool:
 def library() -> ctypes.CDLL:
     """The loaded library: our C functions, and torch's. Needs `load`."""
     return _loaded[0]
+
+
+def use_threads(count: int) -> None:
+    """Lets the kernels use so many threads at most, in all of this process: fewer work while other programs want the
+    cores (crew.h). Results are the same bits with any number."""
+    load()
+    library().few_rows_use(ctypes.c_int32(count))
+
+
+def help_since() -> float:
+    """The share of their work that the kernels' helping threads did since this was last asked. Needs `load`."""
+    return library().few_rows_help()
 
 
 def multiplies_bfloat16() -> bool:

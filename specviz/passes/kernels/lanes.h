@@ -96,6 +96,13 @@ constexpr bool MULTIPLIES_PAIRS = false;
 // lanes. add_codes adds those of codes up to 15, up to sixteen times: sums may lie in halves of 16 bits, which `whole_sums`
 // adds. add_bytes adds those of codes up to 255 which stand for numbers less by 128; where codes are multiplied as they are,
 // RAISED times the sum of the inputs is yet to be taken off.
+// MULTIPLIES_BYTES: four products, and their sum, by one instruction.
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+constexpr bool MULTIPLIES_BYTES = true;
+#else
+constexpr bool MULTIPLIES_BYTES = false;
+#endif
+
 #if defined(__AVX512BW__) && !defined(__AVX512VNNI__)
 #define SUMS_IN_HALVES
 

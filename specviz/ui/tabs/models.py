@@ -435,8 +435,8 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
         lines.append(say("models.no_share", reason=as_text(say.error(share))))
     elif share is not None:
         lines.append(say("models.share", share=as_text(say.step(share.sentence))))
-    if pair.passes.threads:
-        lines.append(say("models.threads", count=pair.passes.threads))
+    if threads := pair.passes.most_threads:
+        lines.append(say("models.threads", count=threads))
     alike = [role for role, passes in fast.items() if passes.rows_are_alike and role not in lost]
     if TARGET in alike:
         lines.append(say("models.rows_alike", roles=_roles(alike, say)))

@@ -1,0 +1,55 @@
+"""Threads that share work (crew.h): each piece is done once, whoever comes or stays away."""
+
+import shutil
+import subprocess
+
+from specviz.passes.kernels.kernel_library import SOURCES, cxx
+
+#: Two threads have many small jobs done, which only one at a time gets help with; then a forked process, which has no
+#: helpers, does the same. Prints how many pieces were not done exactly once.
+SHARING = """
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cstdio>
+#include <vector>
+#include "crew.h"
+
+int wrong_pieces(unsigned random) {
+  int wrong = 0;
+  for (int job = 0; job < 4000; job++) {
+    random = random * 1664525 + 1013904223;
+    const int64_t count = 1 + random % 300, piece = 1 + (random >> 16) % 5;
+    std::vector<int> done(count);
+    crew().share(count, piece, [&](int64_t first, int64_t end) {
+      for (; first < end; first++) {
+        done[first]++;
+        for (volatile unsigned pause = 0; pause < random >> 25; pause = pause + 1) {}
+      }
+    });
+    for (int times : done) wrong += times != 1;
+    if (job % 500 == 0) usleep(300);  // helpers fall asleep
+  }
+  return wrong;
+}
+
+int main() {
+  crew().use(4);
+  int elsewhere = 0, forked = 0;
+  std::thread other([&] { elsewhere = wrong_pieces(7); });
+  const int here = wrong_pieces(1);
+  other.join();
+  if (fork() == 0) _exit(wrong_pieces(3) > 0);
+  wait(&forked);
+  std::printf("%d %d %d", here, elsewhere, forked);
+}
+"""
+
+
+def test_every_piece_is_done_once_by_helpers_beside_another_caller_and_after_a_fork(tmp_path):
+    for header in (source for source in SOURCES if source.suffix == ".h"):
+        shutil.copy(header, tmp_path)
+    (tmp_path / "sharing.cpp").write_text(SHARING, encoding="utf-8")
+    build = [cxx(), "-std=c++17", "-O2", "-march=native", "-pthread", "sharing.cpp", "-o", "sharing"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    told = subprocess.run([tmp_path / "sharing"], capture_output=True, encoding="utf-8", check=True).stdout
+    assert told == "0 0 0"
