@@ -6,6 +6,8 @@
 // is a small share of the time.
 #pragma once
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,6 +34,8 @@ class Crew {
 
   // How many threads work at most, the calling one included.
   void use(int threads) { most = std::clamp(threads, 1, MOST); }
+
+  int threads() const { return most; }
 
   // Of the pieces since it was last asked, the share that helpers did.
   double help_since() {
@@ -151,7 +155,7 @@ class Crew {
 
   void wake(int helpers) {
     if (asleep == 0) return;
-    // A process that was forked while somebody held the lock finds it locked for ever, and has no helpers to wake.
+    // Who holds the lock is about to sleep, and wakes for the next job: the core may be taken away meanwhile.
     if (!bed.try_lock()) return;
     bed.unlock();
     for (int i = 0; i < helpers; i++) alarm.notify_one();
@@ -251,10 +255,17 @@ class Crew {
   }
 };
 
-// For all of the process, and as long as it lives: helpers look at it to the end.
+// For all of the process, and as long as it lives: helpers look at it to the end. A forked process has none of its parent's
+// helpers, and hires its own.
 inline Crew& crew() {
-  static Crew& all = *new Crew();
-  return all;
+  static Crew* all = new Crew();
+  static const int forking = pthread_atfork(nullptr, nullptr, [] {
+    const int threads = all->threads();
+    all = new Crew();
+    all->use(threads);
+  });
+  static_cast<void>(forking);
+  return *all;
 }
 
 // write(i, first, end) for the panels of each of `count` layers, by all threads.
