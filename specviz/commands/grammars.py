@@ -12,12 +12,12 @@ from specviz.records.settings import SETTINGS
 
 def add_grammar_option(parser: argparse.ArgumentParser) -> None:
     about = f"{SETTINGS['grammar'].about}; - is the input"
-    parser.add_argument("--grammar", type=pathlib.Path, default="", metavar="FILE", help=about)
+    parser.add_argument("--grammar", type=pathlib.Path, metavar="FILE", help=about)
 
 
 def grammar_of(options: argparse.Namespace) -> str:
     """The grammar in the file that the option names; empty without one. Raises SpecvizError."""
-    if not options.grammar:
+    if options.grammar is None:
         return ""
     grammar = read(options.grammar, "grammar")
     if not grammar.strip():

@@ -76,7 +76,7 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
         sampling=SamplingParams(temperature),
         max_new_tokens=TOKENS if options.max_new_tokens is None else options.max_new_tokens,
         chat=chat,
-        grammar=options.grammar,
+        grammar=options.grammar or "",
     )
     if options.prompts is None:
         return [prepare(pair, settings)], [first.domain]
