@@ -4,8 +4,8 @@
 
 There is a scale for all codes, for each row, for each group in a row or for each block. Sources: compressed-tensors
 0.20 (its formats float-, int- and pack-quantized in 4 and 8 bits, nvfp4, mxfp4 and mxfp8), transformers (FP8), NVIDIA's
-Model Optimizer (FP8, NVFP4), GPTQModel's linear layer for torch, AutoAWQ's for gemm. Activations and caches, which servers
-round too, are not rounded here.
+Model Optimizer (FP8, NVFP4), GPTQModel's linear layer for torch, AutoAWQ's for gemm. Activations and caches, which
+servers round too, are not rounded here.
 """
 
 from __future__ import annotations
