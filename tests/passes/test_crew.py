@@ -5,8 +5,8 @@ import subprocess
 
 from specviz.passes.kernels.kernel_library import SOURCES, cxx
 
-#: Two threads have many small jobs done, which only one at a time gets help with; then forked processes, which have none
-#: of these helpers, do the same, in whatever state those were. Prints how many pieces were not done exactly once.
+#: Two threads have many small jobs done, which only one at a time gets help with; then forked processes, which have
+#: none of these helpers, do the same, in whatever state those were. Prints how many pieces were not done exactly once.
 SHARING = """
 #include <sys/wait.h>
 #include <unistd.h>
