@@ -219,7 +219,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
         advice = Sentence("Verifying several tokens is expensive here: prepare the passes, and draft few tokens.")
         yield Finding("slow", Sentence("a target pass"), seen, advice)
     what = Sentence("share of the memory's bandwidth")
-    share = share_of(pair, curve.one_token, measured_memory(pair.device))
+    share = share_of(pair, curve.one_token, measured_memory(pair.device, pair.passes.most_threads))
     if isinstance(share, SpecvizError):
         yield Finding("skipped", what, share)
     else:

@@ -96,7 +96,7 @@ def answer_of(served: Served, prompt: Prompt, settings: RunSettings) -> Turn:
     if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
         raise SpecvizError("Servers are compared without top-k, top-p and min-p: switch them off.", "server")
     if settings.grammar:
-        raise SpecvizError("Servers are compared without a grammar: leave it out.", "server")
+        raise SpecvizError("Servers are compared without a grammar: leave the grammar out.", "server")
     text = prompt.ids if served.same_tokens and door.engine.takes_ids else prompt.text
     return one_answer(Way(door.engine), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
 

@@ -43,7 +43,7 @@ def _gains(paths: Sequence[pathlib.Path], field: str) -> dict[str, Gain | None]:
     everybody = _people(paths, field)
     people = [answered for answered in everybody if len(answered) == len(QUESTIONS)]
     if not people:
-        raise SpecvizError("Nobody there has answered the five questions twice.", field)
+        raise SpecvizError("Nobody in these files has answered all five questions both times.", field)
     gains, rows = {}, [["", "before", "after", "gain", "95 %"]]
     for part, items in PARTS.items():
         shares = [[sum(person[item][phase] for item in items) / len(items) for person in people] for phase in (0, 1)]

@@ -144,8 +144,10 @@ def measured_memory(device: torch.device, threads: int | None = None) -> Memory 
     measure = copy_bandwidth if on_gpu else read_bandwidth
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
-    bandwidth = measure(size, device, _REPEATS[device.type])
-    torch.set_num_threads(before)
+    try:
+        bandwidth = measure(size, device, _REPEATS[device.type])
+    finally:
+        torch.set_num_threads(before)
     if on_gpu:
         # These buffers are no part of what the models need, and a recording cannot take back what torch keeps of them.
         torch.cuda.empty_cache()

@@ -262,7 +262,6 @@ def _clear(buffers: KeyValueBuffers) -> None:
         rows.zero_()
 
 
-@torch.inference_mode()
 def _refuse_short_memory(static: StaticPass) -> None:
     """Raises SpecvizError (field ``passes``) where graphs of these passes would leave no memory for texts."""
     needed, free = graph_bytes(static), free_memory(static.device)
@@ -283,6 +282,7 @@ def graph_bytes(static: StaticPass) -> int:
     return _GRAPHS + logits + (0 if static.shares_kv else 2 * _POSITIONS * row)
 
 
+@torch.inference_mode()
 def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, take longer than `slower`.
 

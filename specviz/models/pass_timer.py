@@ -67,8 +67,8 @@ def settle_threads(model: PreTrainedModel) -> int:
 def leave_a_core_free() -> None:
     """Sets torch to one thread less than it has, for work of many small operations: trials, weights that are packed.
 
-    There the last thread gains little, and costs much beside a busy program: SmolLM2's took 56 seconds with two threads
-    on two such processors, and 7 with one.
+    There the last thread gains little, and costs much beside a busy program: to try SmolLM2 on two busy cores took 56
+    seconds with two threads, and 7 with one.
     """
     torch.set_num_threads(max(1, _ALL_THREADS - 1))
 

@@ -82,7 +82,7 @@ def of_json(path: pathlib.Path) -> list[Grade]:
     try:
         return _REPORT.validate_json(path.read_bytes()).files
     except ValidationError as error:
-        raise SpecvizError("This is no report that grade --json has written.") from error
+        raise SpecvizError("This is not a report written by grade --json.") from error
 
 
 def as_csv(grades: Sequence[Grade]) -> str:

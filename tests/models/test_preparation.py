@@ -20,6 +20,7 @@ from specviz.passes import compiler
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET, Role
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 
@@ -203,3 +204,17 @@ def test_a_freed_pair_gives_it_up():
     (made,) = pair.passes.quantised.values()
     pair.free()
     assert pair.passes.quantised == {} and not hasattr(made.passes, "static")
+
+
+def test_passes_are_compared_as_they_run_without_gradients():
+    static, seen = StaticPass(tiny_model("llama")), []
+
+    class Watched:
+        def __init__(self):
+            self.static = static
+
+        def run(self, *inputs):
+            seen.append(torch.is_inference_mode_enabled())
+
+    pass_checks._refuse_slower(Watched(), static)
+    assert seen and all(seen)

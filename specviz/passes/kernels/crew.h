@@ -91,10 +91,11 @@ class Crew {
   std::condition_variable alarm;
   std::atomic<int> most{1}, asleep{0};
   alignas(64) std::atomic<uint64_t> job{0};
-  std::atomic<int> served_on{-1};     // the calling thread's core
-  std::atomic<bool> crowded{false};   // whether a helper found itself there
-  std::atomic<int> threads_at_it{0}, gone{0};  // gone: helpers that have come, and are through
-  std::atomic<int64_t> helped{0};              // pieces that they did
+  std::atomic<int> served_on{-1};    // the calling thread's core
+  std::atomic<bool> crowded{false};  // whether a helper found itself there
+  std::atomic<int> threads_at_it{0};
+  std::atomic<int> gone{0};        // helpers that have come, and are through
+  std::atomic<int64_t> helped{0};  // pieces that they did
   Part parts[MOST];
   int64_t grain = 1;
   void (*run)(const void*, int64_t, int64_t) = nullptr;
@@ -103,8 +104,8 @@ class Crew {
   // Of the thread that is served.
   int hired = 0, resting = 0;  // helpers
   Clock::time_point until;     // when one more comes back
-  int64_t all_pieces = 0, all_helped = 0;
   double balance = 0;          // seconds that help gained, less those that it cost
+  int64_t all_pieces = 0, all_helped = 0;
 
   static double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 

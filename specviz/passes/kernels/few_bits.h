@@ -251,10 +251,7 @@ void write_coded(
   alignas(64) float sums[ROWS][PANELS * PANEL];
   for (; panel + PANELS <= end; panel += PANELS) {
     multiply_codes<ROWS, PANELS>(layer, rows, row, panel, sums[0]);
-    const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
-    for (int r = 0; r < ROWS; r++)
-      for (int64_t i = 0; i < count; i++)
-        out[(row + r) * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
+    write_sums(layer, sums, panel * PANEL, out + row * layer.outputs);
   }
   if constexpr (PANELS > 1) write_coded<ROWS, 1>(layer, rows, row, out, panel, end);
 }

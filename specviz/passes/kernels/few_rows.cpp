@@ -233,14 +233,11 @@ void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t 
 template <int ROWS, int PANELS, int WORD, class Input>
 void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
-  const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
   if constexpr (WORD >= 4)
     multiply_grids<ROWS, PANELS>(layer, rows, panel, sums[0]);
   else
     multiply<ROWS, PANELS>(layer, rows, panel, sums[0]);
-  for (int r = 0; r < ROWS; r++)
-    for (int64_t i = 0; i < count; i++)
-      out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
+  write_sums(layer, sums, panel * PANEL, out);
 }
 
 // The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several

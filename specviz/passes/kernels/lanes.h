@@ -163,6 +163,15 @@ inline Ints add_codes(Ints sums, Ints codes, int32_t inputs) { return add_bytes(
 inline Ints whole_sums(Ints sums) { return sums; }
 #endif
 
+// Writes sums of ROWS rows to `out` [ROWS][outputs] of a layer, from its output `first` on, with its bias.
+template <class Layer, int ROWS, int WIDTH>
+inline void write_sums(const Layer& layer, const float (&sums)[ROWS][WIDTH], int64_t first, float* out) {
+  const int64_t count = std::min<int64_t>(WIDTH, layer.outputs - first);
+  for (int r = 0; r < ROWS; r++)
+    for (int64_t i = 0; i < count; i++)
+      out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
+}
+
 // The two bfloat16s in each lane as floats.
 inline Floats lower_half(Ints pairs) { return reinterpret_cast<Floats>(pairs << 16); }
 

@@ -170,9 +170,9 @@ def test_ids_that_are_none_are_counted_as_what_the_target_never_writes(tmp_path,
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[", "no report"),
-        ("[]", "no report"),
-        (as_json([Grade("ann.py")]).replace("grade/1", "grade/2"), "no report"),
+        ("[", "not a report"),
+        ("[]", "not a report"),
+        (as_json([Grade("ann.py")]).replace("grade/1", "grade/2"), "not a report"),
         (as_json([Grade("ann.py", [Verdict("accept", {"law": True})])]), "no runs"),
     ],
 )
