@@ -14,7 +14,7 @@ from torch import Tensor
 from specviz.models.placement import free_memory
 from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
-from specviz.passes import compiler
+from specviz.passes import programs
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
@@ -74,7 +74,7 @@ def compiled(
     drafts: True to draft chains in one call, where that is possible. target: see `check`. Raises SpecvizError (field
     ``passes``) if they are not.
     """
-    program = compiler.Program(static, file)
+    program = programs.Program(static, file)
     passes = FastPasses(static, program, "compiled")
     check(passes, target)
     _refuse_slower(passes, static)

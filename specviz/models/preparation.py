@@ -29,7 +29,7 @@ from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.parts.head_passes import StaticHead, WithoutPass
 from specviz.parts.reading import TrainedPart
-from specviz.passes import compiled_layers, compiler
+from specviz.passes import compiled_layers, compiler, programs
 from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
@@ -101,7 +101,7 @@ def prepare_passes(
     if compiling:
         progress(0.0, Sentence("looking for compiled passes"))
     jobs = [
-        ProgramJob(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
+        ProgramJob(role, static, programs.file(type(static), static.described())) for role, static in statics.items()
     ]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
@@ -115,7 +115,7 @@ def prepare_passes(
                 progress(1.0, Sentence("testing compiled passes"))
             work.take(group)
     if jobs:
-        compiler.forget_old()
+        programs.forget_old()
     turn(work.settle)
     return work.over()
 
@@ -172,7 +172,7 @@ class _Work:
         if not self.compiling and not is_built():
             cxx()  # or else there is another reason
             raise _never_compiled()
-        compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
+        programs.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
         few_rows = FewRows.ready()
         kernel_library.use_threads(most_threads(self.pair.target))
         return few_rows
@@ -235,7 +235,7 @@ class _Work:
                 if jobs and self.compiling:
                     progress(1.0, Sentence("testing compiled passes"))
                 self._take_layers(reading, layered, recorder, of_models)
-        compiler.forget_old()
+        programs.forget_old()
 
     def _layered(self, statics: Mapping[Role, StaticPass]) -> tuple[dict[Role, LayeredPass], dict[Role, SpecvizError]]:
         """The passes with layers that can be compiled, by role, and why others cannot. Those on some of the target's
@@ -420,7 +420,7 @@ def static_pass(
         return StaticPass(model, feature_layers)
     few_rows = few_rows.fitting(model)
     described = StaticPass.description(model, feature_layers, few_rows)
-    if not compiling and not compiler.file(StaticPass, described).is_file():
+    if not compiling and not programs.file(StaticPass, described).is_file():
         raise _never_compiled()
     try:
         return StaticPass(model, feature_layers, few_rows, few_rows.twin(model, releasing=True))

@@ -9,7 +9,8 @@ static_passes: a pass over buffers that stay in place, the form in which it can 
 model_twins: twins on the same weights: left early, with a narrow head; weights that a model lets go of
 made_drafts: drafts made in one call, where compiled passes allow it
 kernels: our own kernels for few rows, in C++
-compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
+programs: passes as machine code: exported, compiled, kept in a folder, loaded
+compiler: processes of low priority that make programs
 cuda_graphs: records passes as CUDA graphs and replays them
 compiled_layers: decoder layers compiled one kind at a time, for passes that are recorded
 layer_calls: how a model calls its layers, taken down

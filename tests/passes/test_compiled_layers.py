@@ -22,7 +22,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import Preparation
 from specviz.parts.head_passes import StaticHead
-from specviz.passes import compiled_layers, compiler
+from specviz.passes import compiled_layers, compiler, programs
 from specviz.passes.compiled_layers import CompiledLayer, LayeredPass
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.joined_weights import laid_together
@@ -361,5 +361,5 @@ def test_programs_made_elsewhere_load_without_compiling_and_serve_all_passes(tmp
     assert_same_passes(static, plain)
     pass_checks.check(FastPasses.unprepared(static))
     assert not counters["inductor"]["fxgraph_cache_miss"] and not counters["stats"], "nothing is traced or compiled"
-    compiler.forget_old(keep_bytes=0)
+    programs.forget_old(keep_bytes=0)
     assert not list(tmp_path.glob("*.layer"))
