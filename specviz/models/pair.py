@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.models.placement import dtype_name, release_memory
-from specviz.models.preparation import Progress, prepare_passes
+from specviz.models.preparation import prepare_passes
+from specviz.models.sources import Progress
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.parts.published import logit_width

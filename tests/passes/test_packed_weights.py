@@ -10,6 +10,7 @@ from torch import nn
 
 import specviz
 from specviz.models import pass_checks, preparation
+from specviz.models.pair_passes import static_pass
 from specviz.passes.kernels.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.passes.model_twins import drop_weights_again, is_linear, packed_of, take_back, weight_of
@@ -67,7 +68,7 @@ def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkey
 
     monkeypatch.setattr(FewRowsLinear, "_packed", wrong)
     with pytest.raises(specviz.SpecvizError, match="did not preserve all weights"):
-        preparation.static_pass(model, (), few_rows, compiling=True)
+        static_pass(model, (), few_rows, compiling=True)
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
