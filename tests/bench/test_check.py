@@ -31,7 +31,7 @@ from specviz.rules.exact import MATCH
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.tabs.models import check_pair as shown
+from specviz.ui.tabs.pair_in_use import check_pair as shown
 
 
 @pytest.fixture(autouse=True)
