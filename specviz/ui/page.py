@@ -14,7 +14,7 @@ from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import components, device
-from specviz.ui.api import Page, add_endpoints, refuse_parameters
+from specviz.ui.api.calls import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
