@@ -17,7 +17,8 @@ from specviz.ui.contest import on_prompts
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, closing
-from specviz.views.run_messages import message, passes_words, time_left, title
+from specviz.views.labels import passes_words, time_left, title
+from specviz.views.run_messages import message
 from specviz.views.tab_messages import to_use
 from specviz.views.terminal import advice, pair_words, prompts_words
 

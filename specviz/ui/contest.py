@@ -19,7 +19,7 @@ from specviz.records.words import Said, said
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
-from specviz.views.run_messages import title
+from specviz.views.labels import title
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

@@ -35,7 +35,8 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import WAYS, available, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import message, passes_words, text_messages, title
+from specviz.views.labels import passes_words, title
+from specviz.views.run_messages import message, text_messages
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:

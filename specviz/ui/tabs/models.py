@@ -23,7 +23,7 @@ from specviz.ui.device import PairName
 from specviz.ui.line import Visit
 from specviz.ui.runner import Runner
 from specviz.ui.tabs.pair_in_use import check_pair, describe, notes, role_names
-from specviz.views.run_messages import pair_line, passes_words
+from specviz.views.labels import pair_line, passes_words
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

@@ -12,7 +12,7 @@ from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.components import as_text
 from specviz.ui.device import PairName, Stage
 from specviz.ui.runner import Batches, Runner, closing
-from specviz.views.run_messages import parameters
+from specviz.views.labels import parameters
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding

@@ -18,7 +18,7 @@ from specviz.ui.line import Visit
 from specviz.ui.runner import Runner, closing
 from specviz.ui.runs import LiveRun, Visitors
 from specviz.ui.ways import WAYS, available
-from specviz.views.run_messages import label
+from specviz.views.labels import label
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 if TYPE_CHECKING:
