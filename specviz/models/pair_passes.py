@@ -15,13 +15,14 @@ from transformers import PreTrainedModel
 from specviz.parts.head_passes import WithoutPass
 from specviz.parts.reading import TrainedPart
 from specviz.passes import programs
+from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.model_twins import default_exit, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
-from specviz.passes.static_passes import FastPasses, StaticPass, kind_of
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.theory.draft_length import ChosenDepth, History
 from specviz.theory.roofline import Memory

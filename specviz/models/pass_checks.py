@@ -18,6 +18,7 @@ from specviz.passes import programs
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
@@ -32,7 +33,7 @@ from specviz.passes.reading_checks import (
     rows_are_alike,
     some_tokens,
 )
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Bytes
 

@@ -33,12 +33,13 @@ from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_spread
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.kernel_library import cxx, is_built, writable_folder
 from specviz.passes.model_twins import drop_weights_again, layer_count, take_back
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 

@@ -10,12 +10,13 @@ from specviz.models.pair_passes import QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.passes import programs
 from specviz.passes.devices import is_spread
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_bits import input_squares, rounded_twin
 from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import is_linear
 from specviz.passes.reading_checks import some_tokens
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 

@@ -6,6 +6,7 @@ positions: how many positions a model can tell apart
 roles: whose passes they are: the target's, the draft model's, an exit's, a head's
 reading_checks: how a model reads, tried once: forwards, in several passes, trees, left early
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
+fast_passes: such buffers, and what runs passes over them
 model_twins: twins on the same weights: left early, with a narrow head; weights that a model lets go of
 made_drafts: drafts made in one call, where compiled passes allow it
 kernels: our own kernels for few rows, in C++

@@ -16,15 +16,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Stopwatch, home_of
+from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
-from specviz.passes.static_passes import (
-    WIDEST,
-    FastPasses,
-    KeyValueBuffers,
-    additive_mask,
-    hides_far_places,
-)
+from specviz.passes.static_passes import WIDEST, additive_mask, hides_far_places
 from specviz.records.errors import SpecvizError
 from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device

@@ -31,7 +31,8 @@ from transformers.cache_utils import DummyLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specviz.passes import joined_weights, layer_calls, model_twins, static_passes
-from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
+from specviz.passes.cuda_graphs import WIDTHS
+from specviz.passes.fast_passes import LEAST_ROOM
 from specviz.passes.joined_weights import join, joinable, laid_together
 from specviz.passes.kernels.kernel_library import cache_folder, cxx, processor
 from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of

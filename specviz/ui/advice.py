@@ -114,7 +114,7 @@ def _told(
     from specviz.bench.advising import SECONDS
     from specviz.bench.machine import name_of
     from specviz.drafters.registry import servers_of
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     plain, rows = orders[0], contest.by_domain()
     draft = pair.draft.name_or_path if plain.pair.draft and pair.draft else None

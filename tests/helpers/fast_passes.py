@@ -11,11 +11,12 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses, feature_layers
 from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import WARM_UPS, GraphedPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
 from specviz.records.settings import RunSettings

@@ -25,10 +25,11 @@ from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiled_layers, compiler, programs
 from specviz.passes.compiled_layers import CompiledLayer, LayeredPass
 from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.joined_weights import laid_together
 from specviz.passes.model_twins import few_queries_attention, grouped_attention
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 
 #: Tokens and room of passes: alone, several, the most that a program reads, more.

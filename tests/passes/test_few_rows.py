@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
@@ -29,7 +30,7 @@ from specviz.passes.model_twins import weight_of
 from specviz.passes.programs import join_layers
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.roles import TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.static_passes import StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 

@@ -14,11 +14,12 @@ from specviz.decoding.decoder import Judge, KernelJudge, judge_of
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models.pair_passes import feature_layers
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, chain

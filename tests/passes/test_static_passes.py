@@ -23,12 +23,13 @@ from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiler, programs
 from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.made_drafts import Choice
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import ROOM_STEP, FastPasses, StaticPass, few_numbers
+from specviz.passes.static_passes import ROOM_STEP, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import BITS, DraftParams, RunSettings, SamplingParams

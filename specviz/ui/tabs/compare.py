@@ -262,7 +262,7 @@ def _table(
 
 
 def _summary(comparison: Comparison, pair: ModelPair) -> Said:
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     contest, first = comparison.contest, comparison.plain.seed
     request = comparison.orders[0].request(pair, comparison.runner.deployment)

@@ -254,7 +254,7 @@ def test_of(request: Request, trial: Trial) -> messages.TrialInfo:
     """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     settings, sampling = request.settings, request.settings.sampling
     parts = [
