@@ -15,13 +15,14 @@ from specviz.models.placement import free_memory
 from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
 from specviz.passes import programs
-from specviz.passes.cached_model import CachedModel, StaticModel
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
+from specviz.passes.readers import StaticModel
 from specviz.passes.reading_checks import (
     ACCEPTED,
     TREE,

@@ -1,6 +1,7 @@
 """One forward pass of one model: its tokens, its cache, and how it is made fast.
 
 cached_model: a model reading one text, with a key-value cache that can be rewound
+readers: which kind of it reads a text: with running states, over static buffers, or plain
 states: running states, which no crop rewinds: kept before a draft, put back afterwards
 positions: how many positions a model can tell apart
 roles: whose passes they are: the target's, the draft model's, an exit's, a head's

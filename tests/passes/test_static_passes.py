@@ -21,13 +21,13 @@ from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
 from specviz.passes import compiler, programs
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.made_drafts import Choice
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.static_passes import ROOM_STEP, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
@@ -64,7 +64,7 @@ def test_every_drafter_draws_the_same_over_static_buffers(drafter, kind):
 
 @torch.inference_mode()
 def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr("specviz.passes.cached_model.WIDEST", 16)
+    monkeypatch.setattr("specviz.passes.readers.WIDEST", 16)
     model, ids = tiny_model("llama"), list(range(1, 60))
     whole = new_cached_model(model, Stopwatch(CPU))
     parts = new_cached_model(model, Stopwatch(CPU), unprepared(model, (1,)))
