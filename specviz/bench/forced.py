@@ -21,7 +21,7 @@ from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws, TopChoices
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
-from specviz.passes.static_passes import kind_of
+from specviz.passes.fast_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.settings import SETTINGS, DraftParams

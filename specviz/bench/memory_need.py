@@ -23,9 +23,9 @@ from specviz.models.sources import ModelSource, quietly
 from specviz.models.trained_parts import Name, sort_drafts
 from specviz.models.weights import choose_dtype
 from specviz.parts.part_files import PartFiles
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.positions import position_limit
+from specviz.passes.readers import new_cached_model
 from specviz.passes.states import keeps_state
 
 #: Tokens of the text for which caches are reckoned, where models read as many.

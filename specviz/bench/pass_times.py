@@ -29,9 +29,9 @@ from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import home_of, synchronise
+from specviz.passes.fast_passes import kind_of
 from specviz.passes.roles import TARGET, Role
 from specviz.passes.states import KeptStates, crop_rows, has_states, record_windows
-from specviz.passes.static_passes import kind_of
 from specviz.theory.roofline import BatchPoint, BatchTimes, Curve, Limits, PassTimes, Point
 
 #: Tokens a pass: powers of two, the widths that γ = 2 to 5, 8 and 16 verify, and some between.

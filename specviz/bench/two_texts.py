@@ -12,8 +12,8 @@ import torch
 
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
+from specviz.passes.readers import new_cached_model
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import first_difference, tolerance
 from specviz.rules.grammar import Grammar

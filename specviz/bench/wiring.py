@@ -24,8 +24,9 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import TopChoices
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import TrainedPart
-from specviz.passes.cached_model import CachedModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.readers import new_cached_model
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
 from specviz.rules.draft import Uniforms, Verdict

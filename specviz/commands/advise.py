@@ -14,7 +14,7 @@ from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, with_faults
 from specviz.commands.work import add_work_options, check_work, faults_of, follow, minutes, requests_of
 from specviz.records.words import said, words
-from specviz.views.run_messages import passes_words
+from specviz.views.labels import passes_words
 from specviz.views.terminal import advice, as_table, pair_words, prompts_words
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from specviz.servers.connection import KEY
 from specviz.servers.counters import counted_between
 from specviz.servers.engine import About
 from specviz.servers.lossless import Lossless, test_samples
+from specviz.servers.pace import Speed
 from specviz.servers.server import Server, Watch
-from specviz.servers.speed import Speed
 from specviz.views import server_text, terminal
 
 ABOUT = "an inference server that is running: its rounds, its speed, and whether its samples are its model's"
@@ -139,7 +139,8 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
 
 
 def _speed(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
-    from specviz.servers.speed import measure_speed, most_of
+    from specviz.servers.pace import most_of
+    from specviz.servers.speed import measure_speed
 
     prompts = PRESETS if options.prompts is None else read_prompts(text_of(options.prompts))
     most = most_of(prompts)

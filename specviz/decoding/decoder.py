@@ -11,12 +11,13 @@ from torch import Tensor
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
-from specviz.passes.cached_model import CachedModel, StaticModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.chains import JudgedDraft
+from specviz.passes.readers import StaticModel, new_cached_model
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import SetCoin, read_coins
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN, TREE

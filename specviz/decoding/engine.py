@@ -16,7 +16,7 @@ from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import Stopwatch
-from specviz.passes.static_passes import between_rounds
+from specviz.passes.fast_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run, Seconds
 from specviz.records.settings import RunSettings

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.request import Request
-from specviz.passes.cached_model import CachedModel, has_sliding_windows, new_cached_model
+from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.devices import Stopwatch
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import TARGET
 from specviz.passes.states import keeps_state
 from specviz.rules.draft import chain

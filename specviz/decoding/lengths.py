@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from specviz.decoding.request import Request
-from specviz.passes.static_passes import kind_of
+from specviz.passes.fast_passes import kind_of
 from specviz.records.runs import Seconds
 from specviz.rules.draft import Verdict, draft_depth
 from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE

@@ -36,10 +36,11 @@ from specviz.decoding.shipped_rules import (
 from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.drafters.stepwise import Stepwise
-from specviz.passes.cached_model import CachedModel, StatefulModel
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import between_rounds
+from specviz.passes.readers import StatefulModel
 from specviz.passes.states import crop_rows, keeps_state
-from specviz.passes.static_passes import between_rounds
 from specviz.records import rules
 from specviz.records.errors import SpecvizError
 from specviz.records.rules import LIKELIEST, UNUSUAL

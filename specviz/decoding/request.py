@@ -10,9 +10,9 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.models.placement import check_default_device
+from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings

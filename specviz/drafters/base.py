@@ -15,9 +15,9 @@ from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
 from specviz.rules.grammar import Grammar

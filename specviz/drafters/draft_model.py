@@ -14,8 +14,8 @@ from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.positions import position_limit
+from specviz.passes.readers import new_cached_model
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST

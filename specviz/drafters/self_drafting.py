@@ -13,10 +13,11 @@ from specviz.models.pair import ModelPair
 from specviz.models.quantised_targets import check_quantisable, quantised_target
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import TARGET, Role
-from specviz.passes.static_passes import WIDEST, FastPasses
+from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import BITS, DraftParams
 from specviz.rules.draft import Draft
 

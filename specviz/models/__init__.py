@@ -1,7 +1,7 @@
 """A pair: two models found, checked, loaded and prepared on this machine.
 
 pair: `ModelPair`, the loaded models; reads prompts
-pair_passes: `PairPasses`, their times and prepared passes
+pair_passes: `PairPasses`, their times and prepared passes; which passes a pair has, and making them
 loading: `load_pair`, from names to a pair; a draft model that proposes frequent tokens only
 sources: where a model comes from (folder, GGUF file or Hub), its configuration, tokenizer and recommended sampling
 hub: the Hub's names for a model, and asking the Hub for it

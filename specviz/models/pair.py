@@ -16,15 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.pair_passes import PairPasses, Preparation
 from specviz.models.placement import dtype_name, release_memory
-from specviz.models.preparation import Progress, prepare_passes
+from specviz.models.preparation import prepare_passes
+from specviz.models.sources import Progress
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.parts.published import logit_width
 from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import devices_of, home_of
+from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt

@@ -1,17 +1,28 @@
-"""What is known of a pair's passes on this machine: their times, those that were prepared to run faster, why others
-were not."""
+"""A pair's passes: what is known of them on this machine (their times, those that were prepared to run faster, why
+others were not), and how each is put over static buffers."""
 
+import contextlib
+import functools
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specviz.parts.head_passes import WithoutPass
+from specviz.parts.reading import TrainedPart
+from specviz.passes import programs
+from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.kernels import kernel_library
-from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, kind_of
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.model_twins import default_exit, take_back
+from specviz.passes.reading_checks import check_exit
+from specviz.passes.roles import DRAFT, TARGET, Role
+from specviz.passes.states import keeps_state
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.theory.draft_length import ChosenDepth, History
 from specviz.theory.roofline import Memory
@@ -107,3 +118,86 @@ class PairPasses:
     def kind(self) -> str:
         """How the target's passes run now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
         return kind_of(self.fast)
+
+
+# Over static buffers
+
+
+class Preparable(Protocol):
+    """What of a `ModelPair` is prepared."""
+
+    target: PreTrainedModel
+    target_name: str
+    draft: PreTrainedModel | None
+    parts: dict[str, TrainedPart]
+    device: torch.device
+    passes: PairPasses
+
+
+def pass_makers(
+    pair: Preparable, statics: Mapping[Role, StaticPass], compiling: bool
+) -> Iterator[tuple[Role, Callable[[FewRows | None], StaticPass]]]:
+    """The passes of the pair that can be prepared, most important first.
+
+    statics: those made so far, by role; the target's parts are on its weights. compiling: False for programs compiled
+        earlier.
+    """
+    yield TARGET, lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
+    if pair.draft is not None:
+        yield DRAFT, lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
+    if TARGET not in statics and not keeps_state(pair.target):
+        return
+    ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
+    for part in pair.parts.values():
+        for role, make in part.statics().items():
+            yield role, functools.partial(_of_part, make, statics, ends)
+    if TARGET not in statics:
+        return
+    # A target without an early exit has no such pass.
+    with contextlib.suppress(SpecvizError):
+        check_exit(pair.target, pair.target_name)
+        layer = default_exit(pair.target)
+        yield Role.exit(layer), lambda few_rows: statics[TARGET].first_layers(layer)
+
+
+def _of_part(
+    make: Callable[..., StaticPass],
+    statics: Mapping[Role, StaticPass],
+    ends: Callable[[FewRows | None], WithoutPass],
+    few_rows: FewRows | None,
+) -> StaticPass:
+    """The pass of a trained part, over the target's or, where there is none, over its ends."""
+    return make(statics.get(TARGET) or ends(few_rows))
+
+
+def feature_layers(pair: Preparable) -> list[int]:
+    """Every hidden state that some trained part of the target reads."""
+    return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
+
+
+def static_pass(
+    model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None, compiling: bool
+) -> StaticPass:
+    """The model's pass, whose weights move to our kernels where there are `few_rows`; not before there is a program,
+    unless `compiling`. Raises SpecvizError (field ``passes``)."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
+    if few_rows is None:
+        return StaticPass(model, feature_layers)
+    few_rows = few_rows.fitting(model)
+    described = StaticPass.description(model, feature_layers, few_rows)
+    if not compiling and not programs.file(StaticPass, described).is_file():
+        raise never_compiled()
+    try:
+        return StaticPass(model, feature_layers, few_rows, few_rows.twin(model, releasing=True))
+    except BaseException:
+        take_back(model, for_good=True)
+        raise
+
+
+def never_compiled() -> SpecvizError:
+    """Why passes are not used that only a program makes fast."""
+    return SpecvizError(
+        "This model's passes were never compiled here: run python -m specviz compile, or prepare() in Python.",
+        "passes",
+    )

@@ -14,13 +14,15 @@ from torch import Tensor
 from specviz.models.placement import free_memory
 from specviz.parts.gemma_assistant import assistant_reader
 from specviz.parts.head_passes import HeadModel, StaticHead
-from specviz.passes import compiler
-from specviz.passes.cached_model import CachedModel, StaticModel
+from specviz.passes import programs
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import in_float32
 from specviz.passes.model_twins import default_exit, layer_count
+from specviz.passes.readers import StaticModel
 from specviz.passes.reading_checks import (
     ACCEPTED,
     TREE,
@@ -32,7 +34,7 @@ from specviz.passes.reading_checks import (
     rows_are_alike,
     some_tokens,
 )
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Bytes
 
@@ -74,7 +76,7 @@ def compiled(
     drafts: True to draft chains in one call, where that is possible. target: see `check`. Raises SpecvizError (field
     ``passes``) if they are not.
     """
-    program = compiler.Program(static, file)
+    program = programs.Program(static, file)
     passes = FastPasses(static, program, "compiled")
     check(passes, target)
     _refuse_slower(passes, static)

@@ -11,11 +11,11 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.parts.published import logit_width
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch, home_of, synchronise
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.positions import position_limit
-from specviz.passes.static_passes import FastPasses
+from specviz.passes.readers import new_cached_model
 
 T = TypeVar("T")
 

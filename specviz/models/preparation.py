@@ -9,15 +9,14 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from specviz.models import pass_checks
-from specviz.models.pair_passes import PairPasses, Preparation
+from specviz.models.pair_passes import Preparable, Preparation, never_compiled, pass_makers
 from specviz.models.pass_timer import (
     SHOWN_WIDTHS,
     leave_a_core_free,
@@ -27,39 +26,24 @@ from specviz.models.pass_timer import (
 )
 from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.parts.head_passes import StaticHead, WithoutPass
-from specviz.parts.reading import TrainedPart
-from specviz.passes import compiled_layers, compiler
+from specviz.models.sources import Progress
+from specviz.parts.head_passes import StaticHead
+from specviz.passes import compiled_layers, compiler, programs
 from specviz.passes.compiled_layers import LayeredPass
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, Recorder
 from specviz.passes.devices import is_spread
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.kernel_library import cxx, is_built, writable_folder
-from specviz.passes.model_twins import default_exit, drop_weights_again, layer_count, take_back
-from specviz.passes.reading_checks import check_exit
+from specviz.passes.model_twins import drop_weights_again, layer_count, take_back
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.states import keeps_state
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
-#: Called with the fraction done, in [0, 1], and a sentence.
-Progress = Callable[[float, Sentence], None]
-
 Result = TypeVar("Result")
-
-
-class Preparable(Protocol):
-    """What of a `ModelPair` is prepared."""
-
-    target: PreTrainedModel
-    target_name: str
-    draft: PreTrainedModel | None
-    parts: dict[str, TrainedPart]
-    device: torch.device
-    passes: PairPasses
 
 
 class Turn(Protocol):
@@ -101,7 +85,7 @@ def prepare_passes(
     if compiling:
         progress(0.0, Sentence("looking for compiled passes"))
     jobs = [
-        ProgramJob(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
+        ProgramJob(role, static, programs.file(type(static), static.described())) for role, static in statics.items()
     ]
     missing = [job for job in jobs if compiling and not job.path.is_file()]
     work.give({job.role: functools.partial(pass_checks.on_kernels, job.static) for job in missing})
@@ -115,7 +99,7 @@ def prepare_passes(
                 progress(1.0, Sentence("testing compiled passes"))
             work.take(group)
     if jobs:
-        compiler.forget_old()
+        programs.forget_old()
     turn(work.settle)
     return work.over()
 
@@ -149,7 +133,7 @@ class _Work:
     def statics(self) -> dict[Role, StaticPass]:
         """The passes that can be prepared, by role; notes why others cannot."""
         statics: dict[Role, StaticPass] = {}
-        for role, make in _makers(self.pair, statics, self.compiling):
+        for role, make in pass_makers(self.pair, statics, self.compiling):
             try:
                 if is_spread(self.pair.target):
                     raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
@@ -171,8 +155,8 @@ class _Work:
             return None
         if not self.compiling and not is_built():
             cxx()  # or else there is another reason
-            raise _never_compiled()
-        compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
+            raise never_compiled()
+        programs.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
         few_rows = FewRows.ready()
         kernel_library.use_threads(most_threads(self.pair.target))
         return few_rows
@@ -235,7 +219,7 @@ class _Work:
                 if jobs and self.compiling:
                     progress(1.0, Sentence("testing compiled passes"))
                 self._take_layers(reading, layered, recorder, of_models)
-        compiler.forget_old()
+        programs.forget_old()
 
     def _layered(self, statics: Mapping[Role, StaticPass]) -> tuple[dict[Role, LayeredPass], dict[Role, SpecvizError]]:
         """The passes with layers that can be compiled, by role, and why others cannot. Those on some of the target's
@@ -288,7 +272,7 @@ class _Work:
                 continue
             try:
                 if not all(program.path.is_file() for program in layered_pass.programs()):
-                    raise _never_compiled()
+                    raise never_compiled()
                 compiled[role] = self.turn(layered_pass.compiled)
             except SpecvizError as error:
                 self.outcome.reasons.setdefault(role, error.at("passes"))
@@ -303,7 +287,7 @@ class _Work:
                     pass_checks.compiled, job.static, job.path, job.role.drafts_in_steps
                 )
             else:
-                self.outcome.reasons.setdefault(job.role, _never_compiled())
+                self.outcome.reasons.setdefault(job.role, never_compiled())
         self.give(makers)
 
     def give(self, makers: Mapping[Role, Callable[[FastPasses | None], FastPasses]]) -> None:
@@ -359,74 +343,6 @@ def _models_first(jobs: Iterable[ProgramJob]) -> list[list[ProgramJob]]:
 
 def _no_memory() -> SpecvizError:
     return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
-
-
-def _never_compiled() -> SpecvizError:
-    return SpecvizError(
-        "This model's passes were never compiled here: run python -m specviz compile, or prepare() in Python.",
-        "passes",
-    )
-
-
-def _makers(
-    pair: Preparable, statics: Mapping[Role, StaticPass], compiling: bool
-) -> Iterator[tuple[Role, Callable[[FewRows | None], StaticPass]]]:
-    """The passes of the pair that can be prepared, most important first.
-
-    statics: those made so far, by role; the target's parts are on its weights. compiling: False for programs compiled
-        earlier.
-    """
-    yield TARGET, lambda few_rows: static_pass(pair.target, feature_layers(pair), few_rows, compiling)
-    if pair.draft is not None:
-        yield DRAFT, lambda few_rows: static_pass(pair.draft, (), few_rows, compiling)
-    if TARGET not in statics and not keeps_state(pair.target):
-        return
-    ends = functools.cache(functools.partial(WithoutPass.of, pair.target))
-    for part in pair.parts.values():
-        for role, make in part.statics().items():
-            yield role, functools.partial(_of_part, make, statics, ends)
-    if TARGET not in statics:
-        return
-    # A target without an early exit has no such pass.
-    with contextlib.suppress(SpecvizError):
-        check_exit(pair.target, pair.target_name)
-        layer = default_exit(pair.target)
-        yield Role.exit(layer), lambda few_rows: statics[TARGET].first_layers(layer)
-
-
-def _of_part(
-    make: Callable[..., StaticPass],
-    statics: Mapping[Role, StaticPass],
-    ends: Callable[[FewRows | None], WithoutPass],
-    few_rows: FewRows | None,
-) -> StaticPass:
-    """The pass of a trained part, over the target's or, where there is none, over its ends."""
-    return make(statics.get(TARGET) or ends(few_rows))
-
-
-def feature_layers(pair: Preparable) -> list[int]:
-    """Every hidden state that some trained part of the target reads."""
-    return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
-
-
-def static_pass(
-    model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None, compiling: bool
-) -> StaticPass:
-    """The model's pass, whose weights move to our kernels where there are `few_rows`; not before there is a program,
-    unless `compiling`. Raises SpecvizError (field ``passes``)."""
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
-    if few_rows is None:
-        return StaticPass(model, feature_layers)
-    few_rows = few_rows.fitting(model)
-    described = StaticPass.description(model, feature_layers, few_rows)
-    if not compiling and not compiler.file(StaticPass, described).is_file():
-        raise _never_compiled()
-    try:
-        return StaticPass(model, feature_layers, few_rows, few_rows.twin(model, releasing=True))
-    except BaseException:
-        take_back(model, for_good=True)
-        raise
 
 
 def _weight_bytes(model: nn.Module) -> int:

@@ -8,14 +8,15 @@ from specviz.models.gguf_files import in_few_bits
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
-from specviz.passes import compiler
+from specviz.passes import programs
 from specviz.passes.devices import is_spread
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_bits import input_squares, rounded_twin
 from specviz.passes.kernels.kernel_library import cxx
 from specviz.passes.model_twins import is_linear
 from specviz.passes.reading_checks import some_tokens
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
@@ -102,7 +103,7 @@ def _quantised_passes(static: StaticPass) -> FastPasses:
     """By the program of the target itself, if it was compiled here and is right and faster; else operation by
     operation."""
     passes = FastPasses(static, static, "plain" if static.few_rows is None else "kernels")
-    file = compiler.file(StaticPass, static.described())
+    file = programs.file(StaticPass, static.described())
     if static.few_rows is None or not file.is_file():
         return passes
     try:

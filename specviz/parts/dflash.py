@@ -30,9 +30,11 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, filled, smaller_vocabulary
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, variant
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import CachedModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.static_passes import StaticPass, additive_mask
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 

@@ -22,10 +22,12 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import another_target, filled, same_target
 from specviz.parts.reading import RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import CachedModel, StaticModel
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.made_drafts import Choice, RawDraft
+from specviz.passes.readers import StaticModel
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, StaticLayer, StaticPass
+from specviz.passes.static_passes import StaticLayer, StaticPass
 from specviz.records.words import Sentence
 
 _SLIDING = "sliding_attention"

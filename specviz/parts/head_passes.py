@@ -20,11 +20,13 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
 from specviz.parts.reading import RunReading
-from specviz.passes.cached_model import CachedModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask, few_numbers
+from specviz.passes.static_passes import StaticPass, additive_mask, few_numbers
 from specviz.rules.sampling import in_order
 
 #: Settings that shape a layer, as the files and transformers both call them.

@@ -24,9 +24,11 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
 from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedPart, parent_states, variant, with_level
 from specviz.parts.servers import Servers
-from specviz.passes.cached_model import CachedModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 

@@ -25,8 +25,9 @@ from specviz.parts.reading import HostLevel, RunReading, TrainedPart, variant
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import home_of
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import WIDEST, FastPasses, StaticPass
+from specviz.passes.static_passes import WIDEST, StaticPass
 from specviz.records.words import Sentence
 from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device

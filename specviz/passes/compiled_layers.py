@@ -8,7 +8,6 @@ in a moment. What is around the layers stays transformers' own code.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib.util
 import inspect
@@ -31,11 +30,12 @@ from transformers.cache_utils import DummyLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specviz.passes import joined_weights, layer_calls, model_twins, static_passes
-from specviz.passes.cuda_graphs import LEAST_ROOM, WIDTHS
+from specviz.passes.cuda_graphs import WIDTHS
+from specviz.passes.fast_passes import LEAST_ROOM
 from specviz.passes.joined_weights import join, joinable, laid_together
 from specviz.passes.kernels.kernel_library import cache_folder, cxx, processor
 from specviz.passes.layer_calls import CONSTANTS, COUNT, ROOM, TRACED, Form, Seen, seen_calls, sizes_of
-from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin
+from specviz.passes.model_twins import FEW_QUERIES, GROUPED, attending_by, shared_weights, sharing_twin, without_weights
 from specviz.passes.static_passes import StaticLayer, StaticPass
 from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line
@@ -146,7 +146,7 @@ def _code(static: StaticPass, layer: nn.Module, both: tuple[Seen, Seen]) -> Laye
     held = None if first.cache is None else first.cache.layers[place]
     if not isinstance(held, StaticLayer):
         raise _without_kv()
-    template = _without_weights(layer)
+    template = without_weights(layer)
     attention = static.original.config.get_text_config()._attn_implementation
     if static.original._supports_attention_backend and attention in (GROUPED, "sdpa"):
         attending_by(template, FEW_QUERIES)
@@ -189,21 +189,6 @@ def _without_kv() -> SpecvizError:
     return SpecvizError("Its layers have no keys and values of their own.", "passes")
 
 
-def _without_weights(layer: nn.Module) -> nn.Module:
-    """A copy of the layer on the device ``meta``."""
-    empty: dict[int, Tensor] = {}
-    for weight in layer.parameters():
-        empty[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
-    for buffer in layer.buffers():
-        empty[id(buffer)] = torch.empty_like(buffer, device="meta")
-    template = copy.deepcopy(layer, empty)
-    for part in template.modules():
-        # Those with which transformers takes down hidden states cannot be pickled, and see no layer from inside.
-        part._forward_hooks.clear()
-        part._forward_pre_hooks.clear()
-    return template.requires_grad_(False)
-
-
 def _description(layer: nn.Module) -> str:
     """All that the code of a layer depends on: classes, settings, sizes; not its place."""
     facts: list[object] = []
@@ -242,10 +227,7 @@ class LayerProgram:
             self.one_token,
             _OPTIONS[self.one_token],
             self.code.described,
-            *map(
-                inspect.getsource,
-                (sys.modules[__name__], joined_weights, layer_calls, static_passes, model_twins),
-            ),
+            *map(inspect.getsource, (sys.modules[__name__], joined_weights, layer_calls, static_passes, model_twins)),
         ]
         return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.layer"
 

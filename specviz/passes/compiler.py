@@ -1,24 +1,18 @@
-"""Compiles passes over static buffers to machine code, once per machine: torch.export, then AOTInductor.
+"""Has programs made once per machine, by processes of low priority.
 
-A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
-Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second. They stand
-still while something is measured (`compilers_paused`), and while later ones work for a model that came meanwhile. They
-also make programs of single layers, for GPUs (`compiled_layers`).
+They stand still while something is measured (`compilers_paused`), and while later ones work for a model that came
+meanwhile. They also make programs of single layers, for GPUs (`compiled_layers`).
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
 import itertools
 import json
-import operator
 import os
 import pathlib
 import pickle
-import platform
 import queue
 import shutil
 import signal
@@ -28,48 +22,17 @@ import tempfile
 import threading
 import time
 import traceback
-import zipfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
-import torch
-import transformers
-from torch import Tensor
-from torch.export import Dim, ExportedProgram
-from torch.fx import Graph, Node
 
-from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor, writable_folder
+from specviz.passes.kernels.kernel_library import cache_folder, writable_folder
+from specviz.passes.programs import build
 from specviz.passes.roles import Role
-from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Bytes
-
-#: How Inductor compiles: products and attention by our own kernels, on as many threads as torch has when they are
-#: called; the operations in between are too small for more than one. Weights are handed over when a program is loaded.
-#: What an operation rounds is rounded: Gemma's embeddings in bfloat16 are, once they are scaled.
-#: It does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
-#: Headers compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need the
-#: program `openssl`.
-OPTIONS = {
-    "cpp.threads": 1,
-    "cpp.vec_isa_ok": True,
-    "emulate_precision_casts": True,
-    "aot_inductor.package_constants_in_so": False,
-    "aot_inductor.precompile_headers": False,
-    "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
-}
-
-#: The most bytes of programs that are kept; the oldest go first.
-KEPT_BYTES = 1 << 30
-
-#: How many tokens the example inputs have from which programs are traced.
-_EXAMPLE_TOKENS = 5
-
-#: What `FewRowsLinear` does to its inputs, which then are rows.
-_IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.ops.aten.contiguous.default)
 
 _NICENESS = 10
 
@@ -82,141 +45,6 @@ MOST_REST = 120.0
 
 #: Seconds between checks whether programs are no longer wanted.
 _LOOK_SECONDS = 0.1
-
-
-class Program:
-    """`StaticPass.forward` as the program in the file `path`, on the weights of `static`.
-
-    Raises SpecvizError (field ``passes``) if the program asks for weights that it does not have.
-    """
-
-    def __init__(self, static: StaticPass, path: pathlib.Path):
-        self.path = path
-        # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
-        self.loader = torch._inductor.aoti_load_package(str(path)).loader
-        held = (static.named_parameters(remove_duplicate=False), static.named_buffers(remove_duplicate=False))
-        by_name, names = dict(itertools.chain(*held)), self.loader.get_constant_fqns()
-        if unknown := [name for name in names if name not in by_name]:
-            raise SpecvizError(
-                "The compiled pass of {name} needs {weights}, which the model does not have.",
-                "passes",
-                name=static.name,
-                weights=", ".join(unknown[:3]),
-            )
-        self.weights = {name: by_name[name].detach() for name in names}
-        # Managed by us: the program reads the very tensors, which stay as long as it does.
-        self.loader.load_constants(self.weights, use_inactive=False, check_full_update=True, user_managed=True)
-
-    def __call__(self, *arguments: Tensor) -> list[Tensor]:
-        return self.loader.run(arguments)
-
-    def machine_code(self) -> pathlib.Path:
-        """The program's shared library, unpacked next to its file."""
-        unpacked = self.path.with_suffix(".so")
-        if not unpacked.is_file():
-            with zipfile.ZipFile(self.path) as package, tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
-                name = next(name for name in package.namelist() if name.endswith(".so"))
-                os.replace(package.extract(name, scratch), unpacked)
-        return unpacked
-
-
-def exported(static: StaticPass) -> ExportedProgram:
-    """The pass as a graph of operations, for any room and any number of tokens."""
-    # No named dimension: for one, torch 2.11 refuses each condition on it that it cannot prove, such as
-    # min(12 · room, 24 · room) = 12 · room where heads share keys and values.
-    room, count = Dim.DYNAMIC(min=2, max=2**31 - 1), Dim("count", min=static.fewest, max=WIDEST)
-    inputs_and_kv = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.kv_shapes))
-    with torch.no_grad():
-        program = torch.export.export(
-            static,
-            static.examples(_EXAMPLE_TOKENS),
-            dynamic_shapes={
-                "token_ids": {0: count},
-                "positions": {0: count},
-                "where": {0: count},
-                "visible": {0: count, 1: room},
-                "inputs_and_kv": inputs_and_kv,
-            },
-            strict=False,
-        )
-    join_layers(program.graph)
-    program.graph_module.recompile()
-    return program
-
-
-def join_layers(graph: Graph) -> None:
-    """Has linear layers that read the same inputs computed together: inputs are made ready, and threads woken, once."""
-    readers: dict[tuple[Node, int], list[Node]] = {}
-    for node in graph.find_nodes(op="call_function", target=LINEAR[0]):
-        readers.setdefault(_read(node), []).append(node)
-    for nodes in readers.values():
-        for first in range(0, len(nodes), len(LINEAR)):
-            together = nodes[first : first + len(LINEAR)]
-            if len(together) == 1:
-                continue
-            with graph.inserting_before(together[0]):
-                layers = itertools.chain.from_iterable(node.args[1:] for node in together)
-                joined = graph.call_function(LINEAR[len(together) - 1], (together[0].args[0], *layers))
-                outputs = [graph.call_function(operator.getitem, (joined, place)) for place in range(len(together))]
-            for node, output in zip(together, outputs, strict=True):
-                output.meta = dict(node.meta)
-                node.replace_all_uses_with(output)
-                graph.erase_node(node)
-            joined.meta["val"] = tuple(output.meta["val"] for output in outputs)
-
-
-def _read(node: Node) -> tuple[Node, int]:
-    """What a linear layer reads, before it is put in rows, and their length: both say what the rows are."""
-    source = node.args[0]
-    length = int(source.meta["val"].shape[-1])
-    while source.target in _IN_ROWS:
-        source = source.args[0]
-    return source, length
-
-
-def build(static: StaticPass, path: pathlib.Path) -> None:
-    """Compiles the pass and writes its program to `path`. The weights of `static` are lost."""
-    with torch.no_grad():
-        # Inductor takes equal tensors for one and the same, which in another model they are not.
-        for number, weights in enumerate(itertools.chain(static.parameters(), static.buffers())):
-            if weights.numel() > FEW_NUMBERS:
-                # Two numbers will do: to fill the whole would take the memory of a whole model.
-                first, second = weights.view(-1)[:2]
-                first.fill_(number % 128)
-                second.fill_(number // 128)
-        torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
-
-
-def file(kind: type[StaticPass], described: str) -> pathlib.Path:
-    """The file of a pass's program, existing or yet to be made, named by all that it depends on; not by its weights.
-
-    described: `StaticPass.described` of the pass, whose class is `kind`.
-    """
-    facts = [
-        torch.__version__,
-        transformers.__version__,
-        platform.machine(),
-        processor(),
-        torch.backends.cpu.get_cpu_capability(),
-        OPTIONS,
-        described,
-        inspect.getsource(sys.modules[kind.__module__]),
-        *map(inspect.getsource, (exported, join_layers, _read)),
-    ]
-    return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
-
-
-def refuse_crowded(model_bytes: int) -> None:
-    """Raises SpecvizError (field ``passes``) if there is no memory for weights in the kernels' own layout, beside the
-    model's own where something else reads those too."""
-    free = psutil.virtual_memory().available
-    if model_bytes > free // 2:
-        raise SpecvizError(
-            "Compiled passes would need another {needed} for weights, but only {free} of memory are free.",
-            "passes",
-            needed=Bytes(model_bytes),
-            free=Bytes(free),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,18 +237,6 @@ def _kill_below(process: psutil.Process) -> None:
     for child in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-
-
-def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
-    """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
-    programs = itertools.chain.from_iterable(map(cache_folder().glob, ("*.pt2", "*.layer")))
-    newest_first = sorted(programs, key=lambda path: path.stat().st_mtime, reverse=True)
-    total = 0
-    for path in newest_first:
-        total += path.stat().st_size
-        if total > keep_bytes:
-            path.unlink()
-            path.with_suffix(".so").unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> None:

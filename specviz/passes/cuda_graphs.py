@@ -8,7 +8,7 @@ each shape that a text needs again and again gets a graph of its own, between tw
 import bisect
 import contextlib
 import weakref
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,24 +17,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
+from specviz.passes.fast_passes import FastPasses, KeptBuffers, KeyValueBuffers
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import garbage_collector_off
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
 
-#: The smallest room. Each larger one is twice the size, so that a long text needs few of them.
-LEAST_ROOM = 256
-
 #: How many tokens a graph reads; passes in between are padded. Wider ones, which read prompts, run without a graph.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 80)
 
 #: How often a text needs a shape before it is recorded: a prompt is read once, and in ever new widths.
 MEETINGS = 2
-
-#: A room is given up once this many texts have not reached it.
-REMEMBERED_TEXTS = 8
 
 #: Runs before a recording: libraries initialise on their first calls, which must not be recorded.
 WARM_UPS = 2
@@ -47,54 +42,6 @@ Replay = Callable[[Sequence[Tensor]], list[Tensor]]
 
 #: Records a function of tensors, given example arguments. Raises RuntimeError if that fails.
 Recorder = Callable[[Callable[..., Sequence[Tensor]], Sequence[Tensor]], Replay]
-
-
-class KeptBuffers(KeyValueBuffers):
-    """Buffers that outlive the text they hold, one set for each room; one reader at a time has them.
-
-    The last place of each room is spare: no text gets it, and what pads a pass goes there.
-    """
-
-    def __init__(self, static: StaticPass):
-        self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
-        self.texts = 0  # that were begun
-        self.reader: weakref.ref[object] | None = None
-        super().__init__(static)
-
-    def lend(self, reader: object) -> bool:
-        """Starts the text of `reader`, unless another one still has the buffers; returns whether it did.
-
-        What they hold is never attended to before it is overwritten.
-        """
-        if self.reader is not None and self.reader() is not None:
-            return False
-        self.reader = weakref.ref(reader)
-        self.reached.append(self.room)
-        for room in [room for room in self.by_room if room > max(self.reached)]:
-            del self.by_room[room]
-        self.texts += 1
-        self.room = 0
-        self.reserve(1)
-        return True
-
-    def reserve(self, length: int) -> None:
-        super().reserve(length + 1)
-
-    def room_for(self, length: int) -> int:
-        room = LEAST_ROOM
-        while room < length:
-            room *= 2
-        return room
-
-    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
-        if room not in self.by_room:
-            self.by_room[room] = super().take(room)
-        return self.by_room[room]
-
-    def has(self, room: int, kv: Sequence[Tensor]) -> bool:
-        """True if these are some of that room's tensors."""
-        return room in self.by_room and any(kv[0] is tensor for tensor in self.by_room[room][1])
 
 
 class Shape(NamedTuple):

@@ -111,6 +111,21 @@ def sharing_twin(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, shared)
 
 
+def without_weights(layer: nn.Module) -> nn.Module:
+    """A copy of the layer on the device ``meta``."""
+    empty: dict[int, Tensor] = {}
+    for weight in layer.parameters():
+        empty[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+    for buffer in layer.buffers():
+        empty[id(buffer)] = torch.empty_like(buffer, device="meta")
+    template = copy.deepcopy(layer, empty)
+    for part in template.modules():
+        # Those with which transformers takes down hidden states cannot be pickled, and see no layer from inside.
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return template.requires_grad_(False)
+
+
 def attending_by(twin: PreTrainedModel, name: str) -> PreTrainedModel:
     """The same twin, all layers of which attend by transformers' attention function of this name from now on."""
     for module in twin.modules():

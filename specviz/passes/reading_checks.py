@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows, new_cached_model
+from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.devices import Stopwatch, home_of
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.model_twins import default_exit, exit_after, layer_count, layer_stack
+from specviz.passes.readers import StaticModel, new_cached_model
 from specviz.passes.states import keeps_state
-from specviz.passes.static_passes import FastPasses
 from specviz.records.errors import SpecvizError, first_line
 from specviz.rules.draft import tree_shape
 

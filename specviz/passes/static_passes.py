@@ -12,15 +12,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from specviz.passes.kernels.few_bits import rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, in_float32
-from specviz.passes.made_drafts import DraftFunction
 from specviz.passes.model_twins import exit_after, narrow_like, with_grouped_attention
-from specviz.passes.roles import TARGET, Role
 from specviz.records.errors import SpecvizError
 
 #: Buffers grow by this many positions. A pass attends to all of the room, so little of it should be empty.
@@ -31,9 +28,6 @@ FEW_NUMBERS = 8
 
 #: The most tokens that a pass reads at once; longer prompts are read in parts.
 WIDEST = 512
-
-#: Runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
-PassFunction = Callable[..., Sequence[Tensor]]
 
 
 class StaticPass(nn.Module):
@@ -309,126 +303,3 @@ class StaticLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.keys.shape[2], 0
-
-
-class KeyValueBuffers:
-    """The buffers that hold one text's keys and values."""
-
-    def __init__(self, static: StaticPass):
-        self.static = static
-        self.room = 0  # positions there are
-        self.tensors: list[Tensor] = []  # [1, heads, room, head size], keys and values of each layer in turn
-        self.cells = torch.empty(0, dtype=torch.long)  # [room] int64: 0, 1, 2, ...
-        self.reserve(1)
-
-    def reserve(self, length: int) -> None:
-        """Makes room for at least `length` tokens, keeping what is there."""
-        if length <= self.room:
-            return
-        held, old = self.room, self.tensors
-        self.room = self.room_for(length)
-        self.cells, self.tensors = self.take(self.room)
-        if held:
-            for new, filled in zip(self.tensors, old):
-                new[:, :, :held] = filled
-
-    def room_for(self, length: int) -> int:
-        """The room to make for this many tokens."""
-        return -(-length // ROOM_STEP) * ROOM_STEP
-
-    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
-        """`cells` and `tensors` of that room."""
-        device = self.static.device
-        # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
-        shapes = [(1, heads, room, size) for heads, size in self.static.kv_shapes]
-        tensors = [torch.zeros(shape, dtype=self.static.inner_dtype, device=device) for shape in shapes]
-        return torch.arange(room, device=device), tensors
-
-    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The places of `count` tokens after the first `length`, [count] int64, and what they see, [count, room] bool.
-
-        visible: [count, length + count] bool; None for a chain: everything before each token, and itself.
-        """
-        self.reserve(length + count)
-        where = self.cells[length : length + count]
-        if visible is None:
-            return where, where.unsqueeze(-1) >= self.cells
-        return where, functional.pad(visible, (0, self.room - visible.shape[-1]))
-
-
-class FastPasses:
-    """Runs the passes of one model over static buffers."""
-
-    def __init__(self, static: StaticPass, run: PassFunction, kind: str):
-        self.static = static  # the pass as a module
-        self.run = run  # the same, made faster; or the module itself
-        self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
-        self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
-        self.draft: DraftFunction | None = None  # drafts in one call, where that is possible
-        self.refusal: SpecvizError | None = None  # why it runs other passes than were prepared
-        self.rounds_refusal: SpecvizError | None = None  # why whole rounds of these cannot be recorded
-
-    @classmethod
-    def unprepared(cls, static: StaticPass) -> FastPasses:
-        """The pass operation by operation."""
-        return cls(static, static, "plain")
-
-    @property
-    def by_kernels(self) -> bool:
-        """True if our kernels run it: so they are loaded, everything lies in host memory, and logits are float32."""
-        return self.static.few_rows is not None
-
-    @property
-    def chain_width(self) -> int | None:
-        """Of the logits of chains drafted in one call; None if they are not."""
-        return None if self.draft is None else self.static.vocab_size
-
-    def first_layers(self, layers: int) -> FastPasses:
-        """Unprepared passes that leave the model after its first `layers` layers."""
-        return FastPasses.unprepared(self.static.first_layers(layers))
-
-    def buffers(self, reader: object) -> KeyValueBuffers:
-        """Empty buffers to hold the text of `reader`."""
-        return KeyValueBuffers(self.static)
-
-    def between_rounds(self, meetings: int = 2) -> None:
-        """Time, off the clock, to make later passes faster; needs none unless passes are recorded as they are met.
-
-        meetings: how often a shape must have been met to be worth it.
-        """
-
-    def free(self) -> None:
-        """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
-        del self.static, self.run
-        self.draft = None
-
-    def read(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        where: Tensor,
-        visible: Tensor,
-        kv: Sequence[Tensor],
-        feature_layers: Sequence[int] = (),
-        inputs: Sequence[Tensor] = (),
-    ) -> tuple[Tensor, Tensor | None]:
-        """One pass (`StaticPass.forward`): logits [n, vocab] and the hidden states asked for, side by side.
-
-        feature_layers: some of those that the pass returns.
-        """
-        logits, *hidden = self.run(token_ids, positions, where, visible, *inputs, *kv)
-        if not feature_layers:
-            return logits, None
-        by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))
-        return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
-
-
-def between_rounds(passes: Mapping[Role, FastPasses]) -> None:
-    """Gives each of a run's passes its time off the clock."""
-    for model_passes in passes.values():
-        model_passes.between_rounds()
-
-
-def kind_of(passes: Mapping[Role, FastPasses]) -> str:
-    """The kind of the target's passes in a run with these: ``plain``, transformers' own, if there are none."""
-    return passes[TARGET].kind if TARGET in passes else "plain"

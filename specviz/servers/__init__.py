@@ -7,7 +7,7 @@ answers: a request, and its answer as it comes
 counters: what a server counts over all requests, before and after
 rounds: its rounds, as far as they can be known
 turns: some answers of it, so many at a time, on the clock
-speed: how fast it is, in turns with itself without speculation, and under load
+pace, speed: how fast it was, as values; measuring it, in turns with itself without speculation, and under load
 references: what samples are judged by
 explanations: what may have been done to a distribution before it was drawn from
 lossless: whether its samples are its model's

@@ -18,9 +18,10 @@ from specviz.servers.counters import counted_between, depth_of
 from specviz.servers.engine import About, Engine
 from specviz.servers.engines import engine_at
 from specviz.servers.lossless import Lossless, test_samples
+from specviz.servers.pace import Speed
 from specviz.servers.references import OwnReference, Reference, SecondServer
 from specviz.servers.rounds import Rounds, run_of
-from specviz.servers.speed import Speed, measure_speed
+from specviz.servers.speed import measure_speed
 
 
 @dataclass

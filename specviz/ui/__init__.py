@@ -6,10 +6,10 @@ applying         settings that come from a link, or from another part of the pag
 
 desk             what a tab is built at, and hands over: the actions that its buttons start; connects them
 tabs/            the tabs, a module each
-contest          what Compare compares, and how far it is
+contest          what Compare compares, how far it is, and what came of it
 advice           whether it pays, and which drafter to use, on the Compare tab
 lessons          a class's answers to the five questions, counted and forgotten
-api              the same for programs: functions of Gradio, tools of an MCP server
+api/             the same for programs: functions of Gradio, tools of an MCP server
 
 orders           what a visitor asks for: a form's values become a run's settings, once
 ways             the drafters and rules to choose from

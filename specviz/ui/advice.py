@@ -17,7 +17,8 @@ from specviz.ui.contest import on_prompts
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, closing
-from specviz.views.run_messages import message, passes_words, time_left, title
+from specviz.views.labels import passes_words, time_left, title
+from specviz.views.run_messages import message
 from specviz.views.tab_messages import to_use
 from specviz.views.terminal import advice, pair_words, prompts_words
 
@@ -113,7 +114,7 @@ def _told(
     from specviz.bench.advising import SECONDS
     from specviz.bench.machine import name_of
     from specviz.drafters.registry import servers_of
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     plain, rows = orders[0], contest.by_domain()
     draft = pair.draft.name_or_path if plain.pair.draft and pair.draft else None

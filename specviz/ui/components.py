@@ -1,8 +1,6 @@
-"""The page's components, around the elements of assets/web; the files of those, and QR codes, as they are served."""
+"""The page's components, around the elements of assets/web."""
 
-import hashlib
 import html
-import io
 import json
 import pathlib
 import secrets
@@ -11,109 +9,22 @@ from typing import Any
 
 import gradio as gr
 import plotly
-import segno
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from specviz.records.assets import WEB
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
-from specviz.records.words import LANGUAGES, Words, words
+from specviz.records.words import LANGUAGES, Words
 from specviz.ui.deployment import hub_page
-from specviz.ui.routes.lessons import Lessons, lesson_routes
-from specviz.ui.routes.notes import notes_routes
-from specviz.ui.routes.wall import Wall, wall_routes
+from specviz.ui.routes.web_files import ADDRESS, text_of
 from specviz.views.quiz import quiz_message
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
-
-TYPES = {".js": "text/javascript", ".css": "text/css"}
-FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}
-#: All texts that scripts say, a module for each language.
-_WORDS = "// The page's texts.\nexport const words = %s;\n"
-FILES |= {f"words/{language}.js": (_WORDS % json.dumps(words(language).for_page())).encode() for language in LANGUAGES}
-
-#: After an update every file has a new address, so that no browser mixes old modules with new; and files are served as
-#: they were when the server started, which starlette's StaticFiles would not do.
-_VERSION = hashlib.sha256(b"".join(name.encode() + held for name, held in FILES.items())).hexdigest()[:12]
-#: Relative to the page: below Gradio's own addresses, which every proxy in front of it lets through.
-ADDRESS = f"gradio_api/specviz/{_VERSION}"
-
-
-def text_of(name: str) -> str:
-    """A file's text, by its path below assets/web."""
-    return FILES[name].decode()
-
 
 #: Names this process among all that serve the page at its address, one after the other.
 STARTED = secrets.token_hex(8)
 
 #: The cookie that names a browser.
 BROWSER = "specviz"
-
-#: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it: the page names its
-#: languages itself. And a frame gets its height before there is any component.
-HEAD = (
-    f'<style>.nav-holder {{ display: none; }}</style><script type="module" src="{ADDRESS}/gradio/framed.js"></script>'
-)
-
-
-#: Folders of what stands in tabs that are opened later: a browser warns of a preloaded style sheet that waits.
-LATER = ("compare/", "lossless/", "race/", "served/", "server/", "why/")
-
-
-def preloads() -> str:
-    """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
-
-    def kind(name: str) -> str:
-        if name.endswith(".js"):
-            return 'rel="modulepreload"'
-        return 'rel="prefetch" crossorigin' if name.startswith(LATER) else 'rel="preload" as="fetch" crossorigin'
-
-    return "".join(
-        f'<link {kind(name)} fetchpriority="low" href="{ADDRESS}/{name}">'
-        for name in FILES
-        # Files outside a folder come with the page, which needs its own language alone; those in file/, notes/, static/
-        # and wall/, and the frame of theirs, are for other pages.
-        if "/" in name and not name.startswith(("words/", "file/", "notes/", "static/", "wall/", "shared/page.css"))
-    )
-
-
-async def _web_file(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in FILES:
-        raise HTTPException(404)
-    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=headers)
-
-
-#: The side of a module in the picture, and the quiet zone around the code in modules (ISO/IEC 18004: four).
-SCALE, BORDER = 4, 4
-
-
-async def _qr_code(request: Request) -> Response:
-    """The QR code of a text as an SVG picture, black on white in dark mode too: no link leaves the machine for one."""
-    picture = io.BytesIO()
-    try:
-        code = segno.make_qr(request.query_params.get("text", ""), error="l")
-    except segno.DataOverflowError as error:  # more than 2,953 bytes
-        raise HTTPException(422, str(error)) from error
-    code.save(picture, kind="svg", scale=SCALE, border=BORDER, light="white")
-    return Response(picture.getvalue(), media_type="image/svg+xml")
-
-
-#: For `launch(app_kwargs={"routes": ROUTES})`.
-ROUTES = [
-    Route(f"/{ADDRESS}/{{name:path}}", _web_file),
-    Route("/gradio_api/specviz/qr", _qr_code),
-    *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
-    *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), _VERSION),
-    *notes_routes(_VERSION),
-]
-
 
 #: Events of the page itself are not part of its API.
 INTERNAL = {"api_visibility": "private"}
@@ -332,11 +243,6 @@ def leads_to_server() -> str:
 def dropped(onto: str, upload: str) -> gr.HTML:
     """Invisible: a file dropped on the block with the element id `onto` goes to the button with the id `upload`."""
     return _component("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
-
-
-def page_css() -> str:
-    """The look of the whole page, for `launch(css=...)`."""
-    return text_of("colours.css") + text_of("page.css")
 
 
 def page_names(say: Words) -> str:

@@ -1,4 +1,4 @@
-"""What the Compare tab compares: its choices, the contest that they make, and a line of progress while it is run."""
+"""What the Compare tab compares: its choices, the contest that they make, its progress, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import OTHERS, Contestant, Event, Failed, Progress, TimedRun
 from specviz.bench.served import looked_at, servers_named
 from specviz.bench.vary import each_of, read_vary
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import on_each, read_prompts
+from specviz.records.runs import Run
 from specviz.records.settings import PLAIN, RunSettings
-from specviz.records.words import Said, said
+from specviz.records.words import Said, Words, joined, said
 from specviz.ui.orders import Order
 from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
-from specviz.views.run_messages import title
+from specviz.views.labels import title
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -120,6 +122,50 @@ def time_of(comparison: Comparison, pair: ModelPair) -> Said:
     seconds = read * pair.passes.seconds_by_width[1]
     key = "compare.time_minutes" if seconds > 90 else "compare.time_seconds"
     return said(key, runs=contest.count, tokens=tokens, seconds=max(1.0, seconds), minutes=seconds / 60)
+
+
+# What came of it
+
+
+def rows_of(comparison: Comparison, say: Words, over: bool) -> list[Row]:
+    """A row for each contestant with its figures so far, and for those that failed or are left out, with the reason.
+
+    over: see `Contest.rows`.
+    """
+    contest, rows = comparison.contest, comparison.contest.rows(over)
+    rows = [
+        replace(row, reason=say.reason(contest.failed[row.title])) if row.title in contest.failed else row
+        for row in rows
+    ]
+    return rows if comparison.plain.sampling.greedy else [*rows, *comparison.left_out]
+
+
+def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
+    """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
+    contest = comparison.contest
+    drafting = [number for number, row in enumerate(contest.entries) if number and row.host is None]
+    prompts = range(len(comparison.orders))
+    run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
+    if not comparison.plain.sampling.greedy or not run_on:
+        return None
+    partings = []
+    for number, prompt in run_on:
+        plain, run = (run_of(comparison, pair, who, prompt) for who in (0, number))
+        if plain and run and (parting := compare_texts(plain, run)["parting"]):
+            where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
+            partings.append({"name": joined([title(contest.entries[number]), *where], ", "), **parting})
+    return {"of": len(run_on), "partings": partings}
+
+
+def run_of(comparison: Comparison, pair: ModelPair, number: int, prompt: int = 0) -> Run | None:
+    """A contestant's run on a prompt in the first repeat; None before that is over."""
+    from specviz.decoding.record import collect
+
+    timed = comparison.contest.run_of(number, prompt)
+    if timed is None:
+        return None
+    order = order_of(comparison.orders[prompt], comparison.contestants[number])
+    return collect(order.request(pair, comparison.runner.deployment), timed.rounds)
 
 
 # Choosing

@@ -14,15 +14,18 @@ from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import components, device
-from specviz.ui.api import Page, add_endpoints, refuse_parameters
+from specviz.ui.api.calls import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Desk, PageHead, Tab, wire_tabs
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.downloads import KEPT
-from specviz.ui.routes.preview import ROUTE, LinkPreview
+from specviz.ui.routes import preview, qr, web_files
+from specviz.ui.routes.lessons import Lessons, lesson_routes
+from specviz.ui.routes.notes import notes_routes
 from specviz.ui.routes.streams import Unbuffered
+from specviz.ui.routes.wall import Wall, wall_routes
 from specviz.ui.runner import Runner
 from specviz.ui.runs import Visitors
 from specviz.ui.tabs.compare import create_compare_tab
@@ -43,6 +46,16 @@ TABS: dict[str, Callable[[Desk], Tab]] = {
     "server": create_server_tab,
     "models": create_models_tab,
 }
+
+#: What the server answers beside Gradio.
+ROUTES = [
+    web_files.ROUTE,
+    qr.ROUTE,
+    *lesson_routes("/gradio_api/specviz/lessons", Lessons()),
+    *wall_routes("/gradio_api/specviz/wall", Lessons(kind=Wall), web_files.VERSION),
+    *notes_routes(web_files.VERSION),
+    preview.ROUTE,
+]
 
 #: Seconds between two looks at the passes while something is being prepared.
 LOOK_EVERY = 2
@@ -189,11 +202,11 @@ def _load(store: PairStore) -> None:
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
     served = {
-        "routes": [*components.ROUTES, ROUTE],
-        "middleware": [Middleware(LinkPreview), Middleware(Unbuffered)],
+        "routes": ROUTES,
+        "middleware": [Middleware(preview.LinkPreview), Middleware(Unbuffered)],
         "exception_handlers": {TypeError: refuse_parameters},
     }
-    look = {"css": components.page_css(), "head": components.HEAD + components.preloads(), "footer_links": ["api"]}
+    look = {"css": web_files.page_css(), "head": web_files.HEAD + web_files.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     # A Space asks for pages that Node.js writes: previews of links to those speak of Gradio, and Node takes memory.
     options |= {"show_error": True, "state_session_capacity": REMEMBERED, "ssr_mode": False}

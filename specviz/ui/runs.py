@@ -25,6 +25,7 @@ from specviz.ui.downloads import SUFFIXES, Downloads, offered
 from specviz.ui.line import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import BATCHES_PER_CHART, Trail
+from specviz.views.labels import ending
 from specviz.views.remarks import remarked
 from specviz.views.run_messages import headline, notice, opening
 from specviz.views.server_messages import ShownWatch
@@ -179,7 +180,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
     about = recording and said(f"traces.{recording.name}_about")
-    end = about or remarked(messages.ending(run), run.rounds, len(run.prompt.ids))
+    end = about or remarked(ending(run), run.rounds, len(run.prompt.ids))
     parts = [
         opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),

@@ -1,6 +1,7 @@
 """Views as plain values: JSON messages for the page's elements, charts, text. No torch.
 
-run_messages       a run: what is new, and nothing twice; also what the tabs share: `message`, `pair_line`, `title`
+run_messages       a run: what is new, and nothing twice; also what the tabs share: `message`
+labels             drafters, contestants, runs and pairs in words
 charts             the values of the four live charts
 remarks            what to know of a run's text: it loops, or acceptance falls along it
 lossless_messages  the Lossless tab

@@ -12,7 +12,8 @@ from specviz.records.metrics import tolerance
 from specviz.records.rules import RULES
 from specviz.records.words import Said, joined, said, words
 from specviz.theory.statistics import SIGNIFICANT, noticed
-from specviz.views.run_messages import message, time_left
+from specviz.views.labels import time_left
+from specviz.views.run_messages import message
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution

@@ -17,17 +17,9 @@ from specviz.records.assets import WEB
 from specviz.records.runs import Run
 from specviz.records.words import LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
+from specviz.views.labels import ending, pair_line, settings_line
 from specviz.views.remarks import remarked
-from specviz.views.run_messages import (
-    end_message,
-    ending,
-    headline,
-    opening,
-    pair_line,
-    race_message,
-    rounds_message,
-    settings_line,
-)
+from specviz.views.run_messages import end_message, headline, opening, race_message, rounds_message
 
 _RUN = "run"  # the run's key in its messages
 

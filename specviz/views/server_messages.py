@@ -20,8 +20,8 @@ from specviz.records.runs import Round, Run
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.engines import About
 from specviz.servers.lossless import ANSWERS, LENGTH, SECONDS, Lossless
+from specviz.servers.pace import ALL, Pace, Speed, most_of
 from specviz.servers.server import Watch
-from specviz.servers.speed import ALL, Pace, Speed, most_of
 from specviz.theory.along_texts import find_fall
 from specviz.theory.statistics import Ratio
 from specviz.views import server_text

@@ -9,8 +9,8 @@ from specviz.records.tables import aligned
 from specviz.records.words import words
 from specviz.servers.engine import About
 from specviz.servers.lossless import Lossless
+from specviz.servers.pace import Pace, Speed
 from specviz.servers.server import Watch
-from specviz.servers.speed import Pace, Speed
 from specviz.theory.statistics import Ratio
 from specviz.views.served_diagnosis import findings, signs_of
 from specviz.views.terminal import harmless

@@ -16,8 +16,9 @@ from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS, Recording
 from specviz.records.words import LANGUAGES, said, words
 from specviz.views.charts import Trail
+from specviz.views.labels import parameters
 from specviz.views.quiz import quiz_message
-from specviz.views.run_messages import end_message, headline, opening, parameters, rounds_message, trace_message
+from specviz.views.run_messages import end_message, headline, opening, rounds_message, trace_message
 
 #: The folders of assets/web that the page imports.
 FOLDERS = ("static", "shared", "moment", "run", "charts", "gallery", "quiz")

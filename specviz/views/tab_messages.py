@@ -12,7 +12,8 @@ from specviz.records.settings import DRAFTING, PLAIN
 from specviz.records.words import Said, joined, said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, Experts, PassTimes, expected_experts
-from specviz.views.run_messages import drafting, label, message
+from specviz.views.labels import drafting, label
+from specviz.views.run_messages import message
 
 # --- Compare ----------------------------------------------------------------------------------------------------------
 

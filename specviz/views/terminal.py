@@ -18,7 +18,7 @@ from specviz.records.tables import aligned
 from specviz.records.words import Said, Words, joined, said
 from specviz.theory.roofline import BatchTimes
 from specviz.theory.statistics import Ratio
-from specviz.views.run_messages import label, title
+from specviz.views.labels import label, title
 
 if TYPE_CHECKING:
     from specviz.bench.two_texts import Parting

@@ -23,15 +23,16 @@ from specviz.decoding import lossless
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
 from specviz.rules.exact import MATCH
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.tabs.models import check_pair as shown
+from specviz.ui.tabs.pair_in_use import check_pair as shown
 
 
 @pytest.fixture(autouse=True)

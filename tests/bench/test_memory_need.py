@@ -18,8 +18,8 @@ from specviz.bench.memory_need import ROWS, memory_need
 from specviz.models import trained_parts
 from specviz.models.loading import load_pair
 from specviz.models.pair import logit_width
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
+from specviz.passes.readers import new_cached_model
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairStore

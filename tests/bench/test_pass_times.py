@@ -19,8 +19,9 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer, time_passes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.theory.roofline import expected_experts
 
 

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM
 import specviz
 from specviz.drafters.heads import Mtp
 from specviz.models import pass_checks
-from specviz.passes import compiler
+from specviz.passes import programs
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.roles import TARGET, Role
 from specviz.records.settings import DraftParams, SamplingParams
@@ -112,7 +112,7 @@ def test_an_assistants_pass_is_right_and_can_be_compiled_in_another_process(gemm
     with refused("passes", "The target has no fast passes"):
         pass_checks.on_kernels(static, None)
     (tmp_path / "pass").write_bytes(pickle.dumps(static))
-    run = "import pickle, sys; from specviz.passes.compiler import exported\n"
+    run = "import pickle, sys; from specviz.passes.programs import exported\n"
     run += "exported(pickle.load(open(sys.argv[1], 'rb')))"
     subprocess.run([sys.executable, "-c", run, tmp_path / "pass"], check=True)
 
@@ -121,8 +121,8 @@ def test_an_assistants_pass_is_right_and_can_be_compiled_in_another_process(gemm
 def test_an_assistants_program_drafts_chains_and_trees_in_one_call(gemma, tmp_path, monkeypatch):
     pair = prepared(loaded(gemma["full"], gemma["all full"]), "kernels")
     passes, (assistant, file) = pair.passes.fast[Role("mtp")], (gemma["all full"], tmp_path / "program.pt2")
-    compiler.build(pickle.loads(pickle.dumps(passes.static)), file)
-    draft = drafting_in_one_call(passes.static, compiler.Program(passes.static, file))
+    programs.build(pickle.loads(pickle.dumps(passes.static)), file)
+    draft = drafting_in_one_call(passes.static, programs.Program(passes.static, file))
     calls = []
     passes.draft = lambda *given: calls.append(given) or draft(*given)
     for branches in (None, 3):

@@ -37,7 +37,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # Not above: whoever tests something else, or only hands tests to others, would load gradio too.
-        from specviz.ui.components import FILES, TYPES
+        from specviz.ui.routes.web_files import FILES, TYPES
 
         address = urlsplit(self.path)
         name = address.path.removeprefix("/")
@@ -60,7 +60,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 def _bare(name: str, language: str, scheme: str) -> str:
-    from specviz.ui.components import page_css
+    from specviz.ui.routes.web_files import page_css
 
     return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>
       <meta name="viewport" content="width=device-width">

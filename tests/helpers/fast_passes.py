@@ -7,16 +7,16 @@ import pytest
 
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import prepare
-from specviz.models import preparation
 from specviz.models.pair import ModelPair
-from specviz.models.pair_passes import PairPasses
+from specviz.models.pair_passes import PairPasses, feature_layers
 from specviz.parts.head_passes import WithoutPass
 from specviz.passes.cuda_graphs import WARM_UPS, GraphedPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.passes.states import keeps_state
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
 from specviz.records.settings import RunSettings
@@ -40,7 +40,7 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[Role
     if keeps_state(pair.target):
         target, statics = WithoutPass.of(pair.target, few_rows), {}
     else:
-        target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
+        target = StaticPass(pair.target, feature_layers(pair), few_rows)
         statics = {TARGET: target}
         with contextlib.suppress(SpecvizError):  # where later layers read the keys of earlier ones
             check_exit(pair.target, pair.target_name)

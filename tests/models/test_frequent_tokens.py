@@ -21,9 +21,10 @@ import specviz
 from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.settings import SamplingParams
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 3

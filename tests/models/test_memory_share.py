@@ -13,9 +13,10 @@ from specviz.models.loading import load_pair
 from specviz.models.memory_share import measured_memory, share_of, stored_bytes, weights_read
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.passes.roles import TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.theory.roofline import Memory, MemoryShare

@@ -16,7 +16,7 @@ from specviz.models import pass_checks
 from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import prepare_passes
 from specviz.models.quantised_targets import quantised_target
-from specviz.passes import compiler
+from specviz.passes import compiler, programs
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET, Role
@@ -43,7 +43,7 @@ def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
 
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
     monkeypatch.setattr(compiler, "compile_all", compile_all)
-    monkeypatch.setattr(compiler, "Program", lambda static, path: static)
+    monkeypatch.setattr(programs, "Program", lambda static, path: static)
     monkeypatch.setattr(pass_checks, "drafting_in_one_call", lambda static, program: None)
     monkeypatch.setattr(pass_checks, "_refuse_slower", lambda passes, slower: None)
     return halts
@@ -96,7 +96,7 @@ def test_a_second_preparation_has_nothing_to_do_and_a_first_one_after_loading_on
     assert not prepare_passes(pair, compiling=False).complete, "programs are missing"
     done = pair.prepare()
     assert done.complete and repr(done) == "prepared: target, draft, exit 1" and kinds(pair) == {"compiled"}
-    monkeypatch.setattr(compiler, "file", lambda *given: pytest.fail("it was prepared again"))
+    monkeypatch.setattr(programs, "file", lambda *given: pytest.fail("it was prepared again"))
     assert pair.prepare() is done
     after = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24)
     assert (before.pair.passes, after.pair.passes) == ("plain", "compiled")

@@ -20,9 +20,10 @@ from specviz.parts.head_passes import StaticHead
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.reading_checks import check_exit, reads_trees, why_no_trees
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.static_passes import StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 

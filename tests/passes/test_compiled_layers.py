@@ -22,13 +22,14 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 from specviz.models.preparation import Preparation
 from specviz.parts.head_passes import StaticHead
-from specviz.passes import compiled_layers, compiler
+from specviz.passes import compiled_layers, compiler, programs
 from specviz.passes.compiled_layers import CompiledLayer, LayeredPass
 from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.joined_weights import laid_together
 from specviz.passes.model_twins import few_queries_attention, grouped_attention
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 
 #: Tokens and room of passes: alone, several, the most that a program reads, more.
@@ -361,5 +362,5 @@ def test_programs_made_elsewhere_load_without_compiling_and_serve_all_passes(tmp
     assert_same_passes(static, plain)
     pass_checks.check(FastPasses.unprepared(static))
     assert not counters["inductor"]["fxgraph_cache_miss"] and not counters["stats"], "nothing is traced or compiled"
-    compiler.forget_old(keep_bytes=0)
+    programs.forget_old(keep_bytes=0)
     assert not list(tmp_path.glob("*.layer"))

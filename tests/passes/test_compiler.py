@@ -11,7 +11,7 @@ import psutil
 import pytest
 from running import PATIENCE, wait_until
 
-from specviz.passes import compiler
+from specviz.passes import compiler, programs
 
 
 def worker_of(code: str, tmp_path, monkeypatch, call: int = 0) -> compiler.Worker:
@@ -21,9 +21,9 @@ def worker_of(code: str, tmp_path, monkeypatch, call: int = 0) -> compiler.Worke
 
     def started(command, **options):
         *_, scratch = command
-        script = "import os, subprocess, sys\nfrom specviz.passes import compiler\n"
+        script = "import os, subprocess, sys\nfrom specviz.passes import compiler, programs\n"
         script += f"def build(static, path):\n    {code}\n"
-        script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
+        script += "programs.build = build\ncompiler.main(sys.argv[1:])"
         return real([sys.executable, "-c", script, scratch], **options)
 
     monkeypatch.setattr(subprocess, "Popen", started)
@@ -154,7 +154,7 @@ def test_a_compiler_that_stands_still_when_its_server_is_killed_ends_too(tmp_pat
 def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):
     worker = worker_of(SLEEPING, tmp_path, monkeypatch)
 
-    pickle.dump(pickle.dumps((compiler.build, None, tmp_path / "made.pt2")), worker.process.stdin)
+    pickle.dump(pickle.dumps((programs.build, None, tmp_path / "made.pt2")), worker.process.stdin)
     worker.process.stdin.flush()
     process = psutil.Process(worker.process.pid)
     wait_until(lambda: process.children())

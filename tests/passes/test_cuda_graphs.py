@@ -21,18 +21,11 @@ from specviz.decoding.request import prepare
 from specviz.models import pass_checks
 from specviz.models.pair_passes import PairPasses
 from specviz.models.refusals import is_out_of_memory
-from specviz.passes.cached_model import new_cached_model
-from specviz.passes.cuda_graphs import (
-    LEAST_ROOM,
-    REMEMBERED_TEXTS,
-    CudaRecorder,
-    GraphedPasses,
-    KeptBuffers,
-    Shape,
-    refuse_unrecordable,
-)
+from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, Shape, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import LEAST_ROOM, REMEMBERED_TEXTS, KeptBuffers
 from specviz.passes.model_twins import exit_after
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import DRAFT, TARGET
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError

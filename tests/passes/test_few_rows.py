@@ -22,14 +22,15 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
-from specviz.passes.compiler import join_layers
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
+from specviz.passes.programs import join_layers
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.roles import TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.static_passes import StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 
@@ -372,7 +373,7 @@ def test_a_pass_can_be_exported_in_another_process(few_rows, tmp_path):
     fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast
     statics = [pickle.dumps(fast[Role(name)].static) for name in ("target", "medusa", "eagle")]
     (tmp_path / "passes").write_bytes(pickle.dumps(statics))
-    run = "import pickle, sys; from specviz.passes.compiler import exported\n"
+    run = "import pickle, sys; from specviz.passes.programs import exported\n"
     run += "for static in pickle.load(open(sys.argv[1], 'rb')): exported(pickle.loads(static))"
     subprocess.run([sys.executable, "-c", run, tmp_path / "passes"], check=True)
 

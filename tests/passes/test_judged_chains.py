@@ -13,12 +13,13 @@ from specviz.decoding import decoder
 from specviz.decoding.decoder import Judge, KernelJudge, judge_of
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
-from specviz.models import preparation
+from specviz.models.pair_passes import feature_layers
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.roles import DRAFT, TARGET
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, chain
@@ -153,7 +154,7 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
     for role, model in ((TARGET, pair.target), (DRAFT, pair.draft)):
-        layers = preparation.feature_layers(pair) if role == TARGET else ()
+        layers = feature_layers(pair) if role == TARGET else ()
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
     # Some draft trees unless told otherwise.
     branches = 3 if rule == "tree" else 1

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 import specviz
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import new_cached_model
 from specviz.passes.devices import Stopwatch
 from specviz.passes.model_twins import exit_after, layer_count, with_grouped_attention
+from specviz.passes.readers import new_cached_model
 from specviz.records.settings import DraftParams
 
 LAYERS = 4

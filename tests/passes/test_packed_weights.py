@@ -10,11 +10,13 @@ from torch import nn
 
 import specviz
 from specviz.models import pass_checks, preparation
+from specviz.models.pair_passes import static_pass
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
 from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
 from specviz.passes.model_twins import drop_weights_again, is_linear, packed_of, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.settings import BITS
 
 #: (outputs, inputs): whole panels, parts of one, more outputs than are unpacked at a time.
@@ -67,7 +69,7 @@ def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkey
 
     monkeypatch.setattr(FewRowsLinear, "_packed", wrong)
     with pytest.raises(specviz.SpecvizError, match="did not preserve all weights"):
-        preparation.static_pass(model, (), few_rows, compiling=True)
+        static_pass(model, (), few_rows, compiling=True)
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 

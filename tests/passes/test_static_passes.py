@@ -20,15 +20,16 @@ from specviz.drafters import DRAFTERS, stepwise
 from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import StaticHead
-from specviz.passes import compiler
-from specviz.passes.cached_model import new_cached_model
+from specviz.passes import compiler, programs
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.chains import drafting_in_one_call
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.made_drafts import Choice
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import ROOM_STEP, FastPasses, StaticPass, few_numbers
+from specviz.passes.static_passes import ROOM_STEP, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import BITS, DraftParams, RunSettings, SamplingParams
@@ -63,7 +64,7 @@ def test_every_drafter_draws_the_same_over_static_buffers(drafter, kind):
 
 @torch.inference_mode()
 def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr("specviz.passes.cached_model.WIDEST", 16)
+    monkeypatch.setattr("specviz.passes.readers.WIDEST", 16)
     model, ids = tiny_model("llama"), list(range(1, 60))
     whole = new_cached_model(model, Stopwatch(CPU))
     parts = new_cached_model(model, Stopwatch(CPU), unprepared(model, (1,)))
@@ -118,7 +119,7 @@ def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
     # One layer of each kind that the architecture has.
     layers = 2 if architecture in ("gemma2", "gemma3") else 1
     static = StaticPass(tiny_model(architecture, layers=layers), (1,), FewRows.ready())
-    program = compiler.exported(static).module()
+    program = programs.exported(static).module()
     for count, room in itertools.product((1, 2, 17), (ROOM_STEP, 3 * ROOM_STEP)):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
         for expected, given in zip(*kept, strict=True):
@@ -182,10 +183,10 @@ def test_other_weights_take_the_same_program_and_other_shapes_do_not(compiled):
 
     def file(**changes):
         model = tiny_model("llama", **{"layers": 1} | changes)
-        return compiler.file(StaticPass, StaticPass(model, static.feature_layers, static.few_rows).described())
+        return programs.file(StaticPass, StaticPass(model, static.feature_layers, static.few_rows).described())
 
     files = [file(seed=4), file(layers=2), file(rms_norm_eps=1e-3)]
-    assert files[0] == compiler.file(StaticPass, static.described())
+    assert files[0] == programs.file(StaticPass, static.described())
     assert len(set(files)) == len(files)
 
 
@@ -204,7 +205,7 @@ def test_a_program_reads_the_very_weights_of_its_model(compiled):
 def test_a_program_of_another_kind_of_pass_is_refused(compiled):
     static = compiled.passes.fast[TARGET].static
     with pytest.raises(SpecvizError, match=r"needs .*panels"):
-        compiler.Program(static.plain(), compiler.file(StaticPass, static.described()))
+        programs.Program(static.plain(), programs.file(StaticPass, static.described()))
 
 
 def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(compiled):
@@ -221,7 +222,7 @@ def test_a_program_rounds_what_the_model_rounds(tmp_path):
     job = compiler.ProgramJob(TARGET, static, tmp_path / "program.pt2")
     with compiler.Worker(0) as worker:  # compiling in this process leaves torch's options changed
         assert worker.make(job) is None
-    pass_checks.check(FastPasses(static, compiler.Program(static, job.path), "compiled"))
+    pass_checks.check(FastPasses(static, programs.Program(static, job.path), "compiled"))
 
 
 # Drafts in one call.
@@ -233,7 +234,7 @@ def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
         static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
     else:
         static = StaticHead(pair.parts[role], pair.passes.fast[TARGET].static)
-    passes = FastPasses(static, compiler.Program(static, compiler.file(type(static), static.described())), "compiled")
+    passes = FastPasses(static, programs.Program(static, programs.file(type(static), static.described())), "compiled")
     passes.draft = drafting_in_one_call(static, passes.run)
     return passes
 
@@ -396,7 +397,7 @@ def test_without_a_compiler_passes_stay_plain(untouched, monkeypatch):
 
 
 def test_without_memory_for_more_copies_passes_stay_plain(untouched, monkeypatch):
-    monkeypatch.setattr(compiler.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=10**4))
+    monkeypatch.setattr(programs.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=10**4))
     assert all("memory are free" in reason for reason in refused(untouched, "plain"))
 
 
@@ -416,7 +417,7 @@ def test_old_programs_make_room_for_new_ones(tmp_path, monkeypatch):
         stamp = 1_000_000 - age
         os.utime(path, (stamp, stamp))
         path.with_suffix(".so").touch()  # its machine code, unpacked
-    compiler.forget_old(keep_bytes=250)
+    programs.forget_old(keep_bytes=250)
     assert sorted(path.name for path in pathlib.Path(tmp_path).iterdir()) == [
         *("middle.pt2", "middle.so", "new.pt2", "new.so")
     ]

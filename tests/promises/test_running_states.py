@@ -13,7 +13,7 @@ import specviz
 from specviz.decoding import engine
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import StatefulModel
+from specviz.passes.readers import StatefulModel
 from specviz.passes.states import KeptStates, keeps_state
 from specviz.records.settings import DraftParams, SamplingParams
 

@@ -17,6 +17,7 @@ ROUND = [
     *PACKAGE.glob("drafters/*.py"),
     *sorted(set(PACKAGE.glob("decoding/*.py")) - {PACKAGE / "decoding" / "reference.py"}),
     PACKAGE / "passes" / "cached_model.py",
+    PACKAGE / "passes" / "readers.py",
 ]
 
 

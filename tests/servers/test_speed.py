@@ -12,8 +12,9 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
 from specviz.servers.answers import Ask
 from specviz.servers.counters import counted_between
+from specviz.servers.pace import most_of
 from specviz.servers.server import Server
-from specviz.servers.speed import measure_speed, most_of
+from specviz.servers.speed import measure_speed
 from specviz.servers.turns import Turn
 
 PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]

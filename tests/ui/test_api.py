@@ -25,7 +25,8 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.words import words
 from specviz.theory import statistics
-from specviz.ui.api import ENDPOINTS, Page, add_endpoints
+from specviz.ui.api.calls import Page, add_endpoints
+from specviz.ui.api.endpoints import ENDPOINTS
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairStore
 from specviz.ui.page import LOOK_FOR_EVENTS, launch

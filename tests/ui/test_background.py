@@ -37,7 +37,7 @@ from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.runs import LiveRuns, Visitors
 from specviz.ui.tabs.generate import generate
-from specviz.ui.tabs.models import describe, notes
+from specviz.ui.tabs.pair_in_use import describe, notes
 from specviz.ui.tabs.race import race
 from specviz.ui.tabs.why import explain_runs
 

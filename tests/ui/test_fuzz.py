@@ -25,7 +25,8 @@ from specviz.records.errors import MOST_QUOTED, SpecvizError, quoted
 from specviz.records.runs import Run
 from specviz.records.settings import MAX_SEED, SETTINGS, RunSettings
 from specviz.theory import statistics
-from specviz.ui.api import ENDPOINTS, function_of
+from specviz.ui.api.calls import function_of
+from specviz.ui.api.endpoints import ENDPOINTS
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import Preparer
 from specviz.ui.runner import Runner

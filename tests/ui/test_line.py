@@ -19,7 +19,7 @@ from tiny import tiny_pair
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import runner as line_module
-from specviz.ui.api import ENDPOINTS
+from specviz.ui.api.endpoints import ENDPOINTS
 from specviz.ui.components import BROWSER
 from specviz.ui.deployment import Deployment
 from specviz.ui.desk import Action, _in_turn

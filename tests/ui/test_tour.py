@@ -19,7 +19,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.prompts import PRESETS
 from specviz.records.words import words
-from specviz.ui.components import ADDRESS, LONG_DRAFT, SHORT_DRAFT, TOUR_TOKENS
+from specviz.ui.components import LONG_DRAFT, SHORT_DRAFT, TOUR_TOKENS
+from specviz.ui.routes.web_files import ADDRESS
 
 say = words("en")
 TOUR = element("tour")

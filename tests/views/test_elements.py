@@ -12,8 +12,9 @@ from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contest import Row
+from specviz.records.assets import WEB
 from specviz.records.words import LANGUAGES, words
-from specviz.ui.components import ADDRESS, FILES, TYPES, WEB
+from specviz.ui.routes.web_files import ADDRESS, FILES, TYPES
 from specviz.views import run_messages as messages
 from specviz.views.tab_messages import contest_message
 

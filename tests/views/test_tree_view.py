@@ -14,6 +14,7 @@ from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.ui import runs
 from specviz.views import run_messages as messages
+from specviz.views.labels import settings_line
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
 SMALL = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
@@ -254,7 +255,7 @@ def test_the_header_and_the_rounds_say_how_the_run_was_made_and_why_drafts_ended
     )
     # A plain or greedy run names no rule.
     lines = [{"sampling": SamplingParams(temperature=0)}, {"drafter": None}]
-    told = [words().translated(messages.settings_line(a_run((a_round("a"),), **one))) for one in lines]
+    told = [words().translated(settings_line(a_run((a_round("a"),), **one))) for one in lines]
     assert told == ["greedy · seed 0 · plain passes", "temperature 1 · seed 0 · plain passes"]
 
 

@@ -1,6 +1,6 @@
 // Joins a gr.HTML component to the element in it: the component's values are the element's messages, as JSON; an event
 // of the element submits the component, and rounds that were lost are asked of the server. What was measured of a pair
-// goes when the page uses another one. The texts are a module, too (specviz/ui/components.py).
+// goes when the page uses another one. The texts are a module, too (specviz/ui/routes/web_files.py).
 
 /** @import { SpecvizElement } from "../shared/element.js" */
 

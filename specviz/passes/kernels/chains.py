@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specviz.passes.compiler import Program
 from specviz.passes.kernels import kernel_library
 from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
+from specviz.passes.programs import Program
 from specviz.passes.static_passes import StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
 

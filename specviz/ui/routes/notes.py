@@ -55,7 +55,7 @@ def as_html(notes: str, root: str) -> str:
 
 
 def notes_routes(version: str) -> list[Route]:
-    """``lesson/MINUTES`` below the page in each language. version: of the styles, see `components.ADDRESS`."""
+    """``lesson/MINUTES`` below the page in each language. version: of the styles, see `web_files.ADDRESS`."""
 
     def route(path: str, language: str) -> Route:
         root = "../" * (1 + path.count("/"))

@@ -87,7 +87,7 @@ def wall_routes(address: str, walls: Lessons, version: str) -> list[Route]:
     """POST opens a wall. Below it, by code: with ``?key=`` POST asks, GET counts and DELETE ends; without, POST takes a
     seat or votes, GET tells the question, null at the end. ``CODE/join`` is the page for phones.
 
-    version: of the scripts, see `components.ADDRESS`.
+    version: of the scripts, see `web_files.ADDRESS`.
     """
 
     async def open_one(_: Request) -> Response:

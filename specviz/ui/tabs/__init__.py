@@ -5,5 +5,5 @@ race      plain and speculative decoding measured in turn
 compare   several ways side by side
 why       what passes cost, and what limits the visitors' runs
 lossless  does the text follow the target's distribution?
-models    the pair in use, a check of it, and other pairs
+models    the pair in use, a check of it, and other pairs; what it says of the pair in use: pair_in_use
 """

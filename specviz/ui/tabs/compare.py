@@ -6,25 +6,21 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.bench.contest import Row
 from specviz.bench.contestants import OTHERS
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
 from specviz.records.rules import RULES, UNUSUAL
-from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.connection import KEY
 from specviz.ui.advice import answer, competing
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_server
-from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, order_of, time_of
+from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, rows_of, run_of, texts_of, time_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName
@@ -34,8 +30,9 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import WAYS, available, refusal
 from specviz.views import tab_messages as messages
+from specviz.views.labels import passes_words
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import message, passes_words, text_messages, title
+from specviz.views.run_messages import message, text_messages
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
@@ -264,21 +261,8 @@ def _table(
     )
 
 
-def rows_of(comparison: Comparison, say: Words, over: bool) -> list[Row]:
-    """A row for each contestant with its figures so far, and for those that failed or are left out, with the reason.
-
-    over: see `Contest.rows`.
-    """
-    contest, rows = comparison.contest, comparison.contest.rows(over)
-    rows = [
-        replace(row, reason=say.reason(contest.failed[row.title])) if row.title in contest.failed else row
-        for row in rows
-    ]
-    return rows if comparison.plain.sampling.greedy else [*rows, *comparison.left_out]
-
-
 def _summary(comparison: Comparison, pair: ModelPair) -> Said:
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     contest, first = comparison.contest, comparison.plain.seed
     request = comparison.orders[0].request(pair, comparison.runner.deployment)
@@ -295,34 +279,6 @@ def _summary(comparison: Comparison, pair: ModelPair) -> Said:
     if comparison.on_file:
         text = joined([said("compare.prompts_count", n=len(comparison.orders)), text], ": ")
     return joined([text, said("common.busy")], " ") if contest.busy else text
-
-
-def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
-    """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
-    contest = comparison.contest
-    drafting = [number for number, row in enumerate(contest.entries) if number and row.host is None]
-    prompts = range(len(comparison.orders))
-    run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
-    if not comparison.plain.sampling.greedy or not run_on:
-        return None
-    partings = []
-    for number, prompt in run_on:
-        plain, run = (run_of(comparison, pair, who, prompt) for who in (0, number))
-        if plain and run and (parting := compare_texts(plain, run)["parting"]):
-            where = [said("compare.on_prompt", number=prompt + 1)] if comparison.on_file else []
-            partings.append({"name": joined([title(contest.entries[number]), *where], ", "), **parting})
-    return {"of": len(run_on), "partings": partings}
-
-
-def run_of(comparison: Comparison, pair: ModelPair, number: int, prompt: int = 0) -> Run | None:
-    """A contestant's run on a prompt in the first repeat; None before that is over."""
-    from specviz.decoding.record import collect
-
-    timed = comparison.contest.run_of(number, prompt)
-    if timed is None:
-        return None
-    order = order_of(comparison.orders[prompt], comparison.contestants[number])
-    return collect(order.request(pair, comparison.runner.deployment), timed.rounds)
 
 
 def replay_order(order: Order) -> Order:

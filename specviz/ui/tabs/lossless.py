@@ -29,7 +29,8 @@ from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, closing
 from specviz.views import lossless_messages as messages
 from specviz.views.grades import of_json
-from specviz.views.run_messages import label, message, passes_words, text_messages
+from specviz.views.labels import label, passes_words
+from specviz.views.run_messages import message, text_messages
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -253,7 +254,7 @@ def test_of(request: Request, trial: Trial) -> messages.TrialInfo:
     """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     settings, sampling = request.settings, request.settings.sampling
     parts = [

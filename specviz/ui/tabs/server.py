@@ -22,9 +22,10 @@ from specviz.records.words import Words
 from specviz.servers.answers import Ask
 from specviz.servers.engines import About
 from specviz.servers.lossless import Lossless, test_samples
+from specviz.servers.pace import Speed
 from specviz.servers.references import OwnReference, SecondServer, TargetReference
 from specviz.servers.server import Server, Watch
-from specviz.servers.speed import Speed, measure_speed
+from specviz.servers.speed import measure_speed
 from specviz.ui.components import QUEUED, server_view
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName

@@ -18,7 +18,7 @@ from specviz.ui.line import Visit
 from specviz.ui.runner import Runner, closing
 from specviz.ui.runs import LiveRun, Visitors
 from specviz.ui.ways import WAYS, available
-from specviz.views.run_messages import label
+from specviz.views.labels import label
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _explain_run(live: LiveRun, passes: PassTimes | None) -> LabRun | None:
 def _taken_by(request: Request, passes: PassTimes) -> bool:
     """Whether the passes are those that this run took: of its pair, where and as it ran."""
     from specviz.models.placement import dtype_name
-    from specviz.passes.static_passes import kind_of
+    from specviz.passes.fast_passes import kind_of
 
     pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
     dtype, kind = dtype_name(pair.dtype), kind_of(request.passes)

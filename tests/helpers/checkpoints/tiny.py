@@ -23,11 +23,13 @@ from transformers import (
 import specviz
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
-from specviz.passes.cached_model import CachedModel, new_cached_model
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import DRAFT, TARGET, Role
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.static_passes import StaticPass
 from specviz.records.runs import LengthChoice, Run
 from specviz.records.settings import SamplingParams
 from specviz.training.dspark import DSparkRecipe

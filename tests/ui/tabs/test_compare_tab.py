@@ -37,13 +37,13 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
 from specviz.ui import ways
-from specviz.ui.contest import ContestOptions, comparison_of
+from specviz.ui.contest import ContestOptions, comparison_of, rows_of
 from specviz.ui.controls import Controls
 from specviz.ui.desk import Desk
 from specviz.ui.device import PairName, PairStore
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner
-from specviz.ui.tabs.compare import compare, replay_order, rows_of
+from specviz.ui.tabs.compare import compare, replay_order
 from specviz.views import tab_messages as messages
 from specviz.views.answers import comparison_answer
 

@@ -25,10 +25,10 @@ from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
-from specviz.ui.components import ADDRESS
 from specviz.ui.device import PairName
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
+from specviz.ui.routes.web_files import ADDRESS
 from specviz.ui.runs import LiveRuns, Visitors
 from specviz.ui.tabs.generate import generate
 from specviz.ui.tabs.why import explain_runs, measured

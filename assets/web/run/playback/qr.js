@@ -1,5 +1,5 @@
 // The link to the round on the screen as a QR code, for the phones of a class. The page's server draws it
-// (specviz/ui/components.py), so that it needs no network and no link leaves the room for it.
+// (specviz/ui/routes/qr.py), so that it needs no network and no link leaves the room for it.
 
 import { make, setText } from "../../shared/dom.js";
 import { isOwnName, linkTo } from "../../shared/spot.js";

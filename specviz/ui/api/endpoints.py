@@ -1,35 +1,28 @@
-"""The page's functions for programs: an `Endpoint` each, which says what it takes, what it is checked for and what it
-answers, and becomes a function of Gradio and a tool of its MCP server.
+"""What programs can call on the page: an `Endpoint` each, which says what it takes, checks and answers.
 
 They run what the tabs run, on the page's own pair. A growing answer is sent at each stage, complete at last.
-An error is a sentence that begins with the parameter to blame.
 """
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
-
-import gradio as gr
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from specviz.bench.contestants import OTHERS
 from specviz.bench.duel import Duel
 from specviz.drafters import DRAFTERS
-from specviz.records.errors import SpecvizError, quoted, shortened
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.rules import LAB_RULES, UNUSUAL
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import Said, words
-from specviz.ui.contest import OWN, ContestOptions, comparison_of
+from specviz.ui.contest import OWN, ContestOptions, comparison_of, rows_of, texts_of
 from specviz.ui.device import PairName
 from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.runner import Batches, Runner
-from specviz.ui.tabs.compare import MOST_REPEATS, machine_of, rows_of, texts_of
+from specviz.ui.tabs.compare import MOST_REPEATS, machine_of
 from specviz.ui.tabs.lossless import (
     MOST_RUNS,
     MOST_SUPPORT,
@@ -292,100 +285,3 @@ ENDPOINTS: dict[str, Endpoint] = {
         grows=True,
     ),
 }
-
-
-# --- as functions of Gradio -------------------------------------------------------------------------------------------
-
-
-class Page(gr.Blocks):
-    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log."""
-
-    def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
-        """Checks the values of a call before Gradio reads them. Raises gr.Error."""
-        if block_fn.api_name in ENDPOINTS:
-            _check_values(list(ENDPOINTS[block_fn.api_name].parameters), inputs)
-        super().validate_inputs(block_fn, inputs)
-
-
-def _check_values(names: Sequence[str], values: Sequence[Any]) -> None:
-    """Raises gr.Error if one is missing, or is an object: Gradio would take some of these for files to fetch."""
-    if len(values) < len(names):
-        raise _refusal(names[len(values)], f"This value is missing. The call takes {', '.join(names)}.")
-    for name, value in zip(names, values):
-        parts = value if isinstance(value, list) else [value]
-        if any(isinstance(part, (dict, list)) for part in parts):
-            raise _refusal(name, f"This must be a number, a text or a list of them, not {quoted(value)}.")
-
-
-async def refuse_parameters(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a call by name with unknown or missing parameters."""
-    if "/call/v2/" not in request.url.path:
-        raise error
-    return JSONResponse({"detail": shortened(str(error))}, status_code=422)
-
-
-def _refusal(parameter: str | None, sentence: str) -> gr.Error:
-    """An error for the caller, without a traceback in the log."""
-    return gr.Error(sentence if parameter is None else f"{parameter}: {sentence}", print_exception=False)
-
-
-def add_endpoints(runner: Runner) -> None:
-    """Adds all of them to the page that is being built."""
-    for name, endpoint in ENDPOINTS.items():
-        gr.api(function_of(name, endpoint, runner), api_name=name, concurrency_limit=None)
-
-
-def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., Any]:
-    """An endpoint as a function with a signature and a docstring: Gradio's page of the API and its MCP tools show them.
-
-    Waiting and progress are reported as Gradio's progress.
-    """
-    signature = inspect.Signature(
-        [
-            inspect.Parameter(
-                key,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=inspect.Parameter.empty if parameter.required else parameter.default,
-                annotation=parameter.kind,
-            )
-            for key, parameter in endpoint.parameters.items()
-        ],
-        return_annotation=dict,
-    )
-
-    def growing(*values: Any, **named: Any) -> Iterator[dict[str, Any]]:
-        bound = signature.bind(*values, **named)
-        bound.apply_defaults()
-        yield from _answers(endpoint, runner, bound.arguments)
-
-    def call_once(*values: Any, **named: Any) -> dict[str, Any]:
-        [answer] = growing(*values, **named)
-        return answer
-
-    call: Any = growing if endpoint.grows else call_once
-    call.__name__, call.__signature__ = name, signature
-    call.__annotations__ = {key: parameter.kind for key, parameter in endpoint.parameters.items()}
-    arguments = "".join(f"    {key}: {parameter.about}\n" for key, parameter in endpoint.parameters.items())
-    call.__doc__ = f"{endpoint.about}\n\nArgs:\n{arguments}" if arguments else endpoint.about
-    return call
-
-
-def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Waits in line for the models like any visitor; mistakes are refused before."""
-    line = runner.line
-    try:
-        if not runner.store.is_ready:
-            _report(SAY("common.starting"), 0.0)
-        work = endpoint.begin(runner, values, _report)
-        with line.joined(endpoint.kind) as turn:
-            for sentence in line.waiting(turn, NEVER, SAY):
-                _report(sentence, 0.0)
-            yield from work
-    except SpecvizError as error:
-        raise _refusal(error.field, error.message) from error
-
-
-def _report(text: Said, fraction: float) -> None:
-    """In hundredths: MCP's notifications have no fractions."""
-    # Gradio passes it as a parameter only to functions with components.
-    gr.Progress()((round(100 * fraction), 100), desc=SAY.translated(text), unit="%")
