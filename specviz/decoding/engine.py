@@ -16,7 +16,7 @@ from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import Stopwatch
-from specviz.passes.fast_passes import between_rounds
+from specviz.passes.fast_passes import OneThread, between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run, Seconds
 from specviz.records.settings import RunSettings
@@ -57,7 +57,7 @@ def rounds(request: Request, build: BuildDrafter | None = None) -> Generator[Rou
 
     build: makes the caller's own drafter, which must draft no deeper than the request's, whose size was checked.
     """
-    return _refusing_long_texts(request, (pending.record() for pending in _decode(request, build)))
+    return _refusing_long_texts(request, _recorded(request, _decode(request, build)))
 
 
 def pending_rounds(
@@ -68,6 +68,13 @@ def pending_rounds(
     details: their verdicts hold what they came from, for judging a draft once more.
     """
     return _refusing_long_texts(request, _decode(request, build, details))
+
+
+def _recorded(request: Request, pending: Iterator[PendingRound]) -> Iterator[Round]:
+    for round_ in pending:
+        with OneThread(request.passes):
+            record = round_.record()
+        yield record
 
 
 @torch.inference_mode()
@@ -81,7 +88,8 @@ def _decode(request: Request, build: BuildDrafter | None, details: bool = False)
     while text.stop_reason is None:
         between_rounds(request.passes)
         # 1–4. Draft, verify, judge, keep.
-        round_ = maker.next(text)
+        with OneThread(request.passes):
+            round_ = maker.next(text)
         # 5. Yield.
         emitted, pieces = text.extend(round_.verdict.tokens)
         seconds = round_.seconds(prefill)

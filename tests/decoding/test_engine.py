@@ -7,6 +7,7 @@ from functools import lru_cache
 import pytest
 import torch
 from fake_target import copying
+from fast_passes import MAKERS, with_passes
 from matrix import pairwise
 from refusal import refused
 from tiny import byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model, tiny_pair, with_heads
@@ -226,6 +227,27 @@ def test_records_made_late_are_those_made_at_once(monkeypatch, drafter, most_byt
     assert [dataclasses.replace(one, seconds=None) for one in late] == [
         dataclasses.replace(one, seconds=None) for one in at_once
     ]
+
+
+@pytest.mark.parametrize("kind, threads", [("kernels", 1), ("static", 2), ("plain", 2)])
+def test_torch_takes_one_thread_in_a_round_on_kernels_and_all_of_them_between_rounds(monkeypatch, kind, threads):
+    inside, between = [], []
+
+    def noting(original):
+        return lambda *given: (inside.append(torch.get_num_threads()), original(*given))[1]
+
+    monkeypatch.setattr(PromptLookup, "propose", noting(PromptLookup.propose))
+    monkeypatch.setattr(PendingRound, "record", noting(PendingRound.record))
+    pair, before = pair_of("llama"), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        pair = with_passes(pair, MAKERS[kind](pair))
+        for _ in specviz.speculate(pair, PROMPT, drafter="prompt_lookup", max_new_tokens=8, sampling=GREEDY):
+            between.append(torch.get_num_threads())
+        between.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert set(inside) == {threads} and set(between) == {2}
 
 
 # Prompt lookup
