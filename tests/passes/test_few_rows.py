@@ -24,7 +24,7 @@ from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_bits import GRIDS, rounded, rounded_inputs
+from specviz.passes.kernels.few_bits import GRIDS, Grid, rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.model_twins import weight_of
 from specviz.passes.programs import join_layers
@@ -142,22 +142,30 @@ def test_weights_in_float32_that_are_kept_in_bfloat16_are_multiplied_as_float32(
     assert torch.equal(kept(x[:1]), kept(x)[:1])
 
 
-def on_grids(outputs: int, inputs: int, bits: int) -> torch.Tensor:
-    """Weights as GGUF files hold them: products and sums of whole numbers and numbers in float16."""
-    groups = -(-inputs // GRIDS[bits])
-    codes = torch.randint(2**bits, (outputs, groups, GRIDS[bits]), generator=torch.Generator().manual_seed(0)).double()
-    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (bits + 3)).half().double()
-    return (codes * scales + offsets).flatten(1)[:, :inputs].float()
+#: A name for each grid.
+by_grid = pytest.mark.parametrize(
+    "grid", [pytest.param(one, id=f"{one.bits} by {one.group}{' and offset' * one.offsets}") for one in GRIDS]
+)
 
 
-@pytest.mark.parametrize("bits", GRIDS)
+def on_grids(outputs: int, inputs: int, grid: Grid) -> torch.Tensor:
+    """Weights as GGUF files hold them: products of whole numbers and numbers in float16, and sums of them."""
+    groups = -(-inputs // grid.group)
+    drawing = torch.Generator().manual_seed(0)
+    codes = torch.randint(2**grid.bits, (outputs, groups, grid.group), generator=drawing).double()
+    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (grid.bits + 3)).half().double()
+    weights = codes * scales + offsets if grid.offsets else (codes - 128) * scales.abs()
+    return weights.flatten(1)[:, :inputs].float()
+
+
+@by_grid
 @pytest.mark.parametrize("outputs, inputs", SIZES)
-def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_are(few_rows, outputs, inputs, bits):
-    weight, bias, x = on_grids(outputs, inputs, bits), drawn(outputs, seed=1), drawn(20, inputs, seed=2) + 3
+def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_are(few_rows, outputs, inputs, grid):
+    weight, bias, x = on_grids(outputs, inputs, grid), drawn(outputs, seed=1), drawn(20, inputs, seed=2) + 3
     layer = few_rows.linear(weight, bias)
     assert layer.grid is not None and torch.equal(layer.unpacked(), weight)
     if min(outputs, inputs) > 32:  # among few weights others do as well
-        assert layer.grid == bits
+        assert layer.grid == grid
         assert sum(part.nbytes for part in layer.read) < 0.8 * weight.nbytes
     given = layer(x)
     expected = functional.linear(x.double(), weight.double(), bias.double()).float()
@@ -167,27 +175,30 @@ def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_ar
     assert torch.equal(on_two_threads(lambda: layer(x)), given)
 
 
-@pytest.mark.parametrize("bits", GRIDS)
-def test_inputs_of_weights_on_grids_lose_no_more_than_in_float32(few_rows, bits):
-    weight, x = on_grids(256, 640, bits), drawn(5, 640, seed=2) * 10 ** drawn(640, seed=3)
+@by_grid
+def test_inputs_of_weights_on_grids_lose_no_more_than_in_float32(few_rows, grid):
+    weight, x = on_grids(256, 640, grid), drawn(5, 640, seed=2) * 10 ** drawn(640, seed=3)
     expected = functional.linear(x.double(), weight.double())
     by_torch, given = ((made - expected).norm() for made in (functional.linear(x, weight), few_rows.linear(weight)(x)))
     assert given < 8 * by_torch
 
 
-@pytest.mark.parametrize("bits", GRIDS)
-def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, bits):
-    weight = torch.full((32, 64), 2**bits - 1.0)
-    for code in (0, 1):
-        weight[:, code :: GRIDS[bits]] = code
+@by_grid
+def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, grid):
+    least, most = (0, 2**grid.bits - 1) if grid.offsets else (-128, 127)
+    weight = torch.full((32, 64), float(most))
+    for place, code in enumerate((least, 1)):
+        weight[:, place :: grid.group] = code
+    if not grid.offsets:
+        weight[:, grid.group :] *= 3  # so that no larger group has them all
     layer, x = few_rows.linear(weight), torch.tensor([1e30, -1e30]).unsqueeze(-1).expand(2, 64)
-    assert layer.grid == bits
+    assert layer.grid == grid
     torch.testing.assert_close(layer(x), functional.linear(x, weight), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("row", [0, 47])
 def test_a_single_weight_off_its_grid_leaves_the_layer_as_it_is(few_rows, row):
-    weight = on_grids(48, 64, 8)
+    weight = on_grids(48, 64, GRIDS[-1])
     weight[row, 5] *= 1 + 2**-20
     layer = few_rows.linear(weight)
     assert layer.grid is None and torch.equal(layer.unpacked(), weight)

@@ -94,13 +94,14 @@ struct RoundedRows {
 // byte, of the others in the upper.
 template <int BITS>
 struct Codes {
+  using Input = int8_t;
   using Rows = RoundedRows<1>;
 
   // The most rows that are multiplied at a time: drafters read a token or a few, and to build more takes its time. And the
   // panels that a single row is multiplied with.
   static constexpr int MOST_ROWS = 3, PANELS = BITS == 8 ? STREAMS : 1;
 
-  const int32_t* words;  // [panels][groups][BITS][PANEL], last panel and last group filled up
+  const int32_t* weights;  // [panels][groups][BITS][PANEL], last panel and last group filled up
   // In 8 bits, of (code − 128): [panels][PANEL] float32. In 4 bits a weight is code · scale + offset: [panels][groups][PANEL]
   // of both in bfloat16, the scale in the upper half.
   const void* scales;
@@ -111,13 +112,14 @@ struct Codes {
 // Codes of 4 bits on a grid, for inputs as exact as float32: a weight is code · scale + offset. For processors that multiply
 // bytes by one instruction: others do better in floats from three rows on.
 struct GridCodes {
+  using Input = int32_t;
   using Rows = RoundedRows<3>;
 
   static constexpr int MOST_ROWS = 6, PANELS = 1;
 
-  const int32_t* words;  // [panels][groups][4][PANEL], as those of `Codes`
-  const float* scales;   // [panels][groups][2][PANEL]
-  const float* bias;     // [outputs], or none
+  const int32_t* weights;  // [panels][groups][4][PANEL], as those of `GridHalves`
+  const float* scales;     // [panels][groups][2][PANEL]
+  const float* bias;       // [outputs], or none
   int64_t inputs, outputs;
 };
 
@@ -135,7 +137,7 @@ void multiply_codes(const Codes<BITS>& layer, const RoundedRows<1>& rows, int64_
     for (int w = 0; w < BITS; w++)
 #pragma GCC unroll 16
       for (int i = 0; i < WIDE; i++) {
-        const int32_t* from = layer.words + (((panel + i / 2) * groups + g) * BITS + w) * PANEL + i % 2 * LANES;
+        const int32_t* from = layer.weights + (((panel + i / 2) * groups + g) * BITS + w) * PANEL + i % 2 * LANES;
         if (i * LANES % LINE == 0) ask_for_codes<ROWS>(from);
         const Ints word = load_words(from);
 #pragma GCC unroll 16
@@ -198,7 +200,7 @@ void multiply_codes(const GridCodes& layer, const RoundedRows<3>& rows, int64_t 
 #pragma GCC unroll 16
       for (int i = 0; i < WIDE; i++) {
         const int64_t place = ((panel + i / 2) * groups + g) * 4 + w / 2;
-        const int32_t* from = layer.words + place * PANEL + i % 2 * LANES;
+        const int32_t* from = layer.weights + place * PANEL + i % 2 * LANES;
         if (i * LANES % LINE == 0) {
           __builtin_prefetch(from + CODES_AHEAD);
           __builtin_prefetch(from + 16 * CODES_AHEAD, 0, 2);
@@ -279,7 +281,7 @@ template <class Kind>
 
 // Layers of the same inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
 template <class Kind, class Rows = typename Kind::Rows>
-void linear(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
+void linear_in_whole_numbers(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
   static thread_local Rows kept;
   kept.read(x, rows, layers[0].inputs);
   const Rows& rounded = kept;

@@ -22,9 +22,6 @@ from specviz.passes.model_twins import is_linear, sharing_twin, weight_of
 #: a single large weight would leave the others three or four values.
 GROUPS = {8: 0, 4: 32}
 
-#: Bits -> how many columns of a row share a grid (`on_grids`): as in GGUF files, whose finer kinds are made of 16.
-GRIDS = {4: 32, 8: 16}
-
 #: How often scale and offset of a group in 4 bits are fitted to its codes, by least squares, and the codes to them.
 _FITTINGS = 3
 
@@ -39,10 +36,28 @@ _TINY = torch.finfo(torch.float32).tiny
 _ROUNDED_ROWS, _GRID_ROWS = 1024, 64
 
 
+class Grid(NamedTuple):
+    """How weights can lie in codes that change none of them."""
+
+    bits: int  # of a code
+    group: int  # how many columns of a row share a scale
+    offsets: bool  # whether they share an offset too, to which codes are added; codes without offsets have a sign
+    mark: torch.dtype  # by which the kernels know such codes
+
+
+#: Those that the kernels read, shortest first. GGUF files have groups of 32 columns, or in some kinds of 16.
+GRIDS = (
+    Grid(4, 32, offsets=True, mark=torch.int64),
+    Grid(8, 32, offsets=False, mark=torch.int8),
+    Grid(8, 16, offsets=False, mark=torch.uint16),
+    Grid(8, 16, offsets=True, mark=torch.uint32),
+)
+
+
 class Codes(NamedTuple):
     """Weights in few bits, each code · scale + offset."""
 
-    codes: Tensor  # uint8 [outputs, groups, group], the last group filled up
+    codes: Tensor  # uint8, or int8 on a grid without offsets: [outputs, groups, group], the last group filled up
     scales: Tensor  # float32 [outputs, groups]
     offsets: Tensor  # the same
 
@@ -51,43 +66,45 @@ class Codes(NamedTuple):
         return (self.codes * self.scales.unsqueeze(-1) + self.offsets.unsqueeze(-1)).flatten(1)
 
 
-def on_grids(weight: Tensor) -> tuple[int, list[Codes]] | None:
-    """`weight` [outputs, inputs], of any float dtype, in codes that change none of its numbers: how many bits they
-    have, 4 or 8, and the codes of a few rows at a time. None if there are none.
+def on_grids(weight: Tensor) -> tuple[Grid, list[Codes]] | None:
+    """`weight` [outputs, inputs], of any float dtype, in codes that change none of its numbers: the shortest kind that
+    there is, and the codes of a few rows at a time. None if there is none.
 
     Weights out of GGUF files of the usual kinds (Q2_K to Q8_0) have such codes: they are products of whole numbers with
     numbers in float16, and sums of two such, so all are multiples of 2^-24. Here they are whole numbers, the step of a
-    group is what divides all differences in it, and nothing is rounded or guessed. A sum above 1 that float32 has
-    rounded already may be off its grid.
+    group is what divides them, or all differences in it, and nothing is rounded or guessed. A sum above 1 that float32
+    has rounded already may be off its grid.
     """
-    for bits, group in GRIDS.items():
+    for grid in GRIDS:
         parts = []
         for rows in weight.detach().split(_GRID_ROWS):
-            if (part := _on_grid(rows, bits, group)) is None:
+            if (part := _on_grid(rows, grid)) is None:
                 break
             parts.append(part)
         else:
-            return bits, parts
+            return grid, parts
     return None
 
 
-def _on_grid(rows: Tensor, bits: int, group: int) -> Codes | None:
+def _on_grid(rows: Tensor, grid: Grid) -> Codes | None:
     integers = rows.double() * 2**24
     if not integers.round().equal(integers) or integers.abs().max() >= 2**53:  # beyond it float64 skips integers
         return None
     # The last group is filled up with its last number, which changes no grid.
-    short = -rows.shape[1] % group
-    groups = torch.cat([integers, integers[:, -1:].expand(-1, short)], 1).view(-1, group)
-    least = groups.amin(-1, keepdim=True)
+    short = -rows.shape[1] % grid.group
+    groups = torch.cat([integers, integers[:, -1:].expand(-1, short)], 1).view(-1, grid.group)
+    least = groups.amin(-1, keepdim=True) if grid.offsets else groups.new_zeros(len(groups), 1)
     steps = groups - least
     if not steps.float().double().equal(steps):  # code · scale would be rounded
         return None
-    step = _common_divisors(steps)
+    step = _common_divisors(steps.abs())
     codes = steps / step
-    if codes.max() >= 2**bits:
+    low, high = (0, 2**grid.bits - 1) if grid.offsets else (-128, 127)
+    if codes.min() < low or codes.max() > high:
         return None
+    held = codes.to(torch.uint8 if grid.offsets else torch.int8).view(len(rows), -1, grid.group)
     scales, offsets = ((part / 2**24).float().view(len(rows), -1) for part in (step, least))
-    return Codes(codes.to(torch.uint8).view(len(rows), -1, group), scales, offsets)
+    return Codes(held, scales, offsets)
 
 
 def _common_divisors(numbers: Tensor) -> Tensor:

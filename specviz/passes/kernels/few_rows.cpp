@@ -1,5 +1,6 @@
-// Linear layers and attention over few tokens on a CPU: weights in float32 or bfloat16, on grids, or in few bits
-// (few_bits.h); inputs in float32, or rounded to bfloat16 where that is multiplied faster; everything else in float32.
+// Linear layers and attention (attention.h) over few tokens on a CPU: weights in float32 or bfloat16, on grids (grids.h), or
+// in few bits (few_bits.h); inputs in float32, or rounded to bfloat16 where that is multiplied faster; everything else in
+// float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
@@ -8,33 +9,25 @@
 //
 // The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "attention.h"
 #include "crew.h"
 #include "few_bits.h"
+#include "grids.h"
 #include "lanes.h"
 
 namespace {
-
-// How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
-constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
 
 // How many layers are computed together at most.
 constexpr int MOST_BESIDE = 3;
 
 // How many rows are multiplied with several panels at a time.
 constexpr int MOST_STREAMED = 3;
-
-// How many floats ahead memory is asked, so that it has answered when they are needed.
-constexpr int64_t AHEAD = 1024;
 
 // Asks memory for weights that follow. AMD's Zen looks ahead itself while few rows leave it time; with more it does better
 // asked for those of the next panels, into its second cache.
@@ -63,29 +56,33 @@ inline Floats unpack(Ints words, int place, Ints upper) {
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// WORD: weights in a word. Input: what the inputs are multiplied as, float or Pair.
-template <int WORD, class Input>
+// WORD: weights in a word. As: what the inputs are multiplied as, float or Pair.
+template <int WORD, class As>
 struct Layer {
-  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last word, or group, filled up
-  const float* scales;   // of weights on a grid, [panels][groups][2][PANEL]: each is code · scale + offset
-  const float* bias;     // [outputs], or none
+  using Input = As;
+
+  const int32_t* weights;  // [panels][inputs / WORD][PANEL], last panel and last word filled up
+  const float* scales;     // of other kinds
+  const float* bias;       // [outputs], or none
   int64_t inputs, outputs;
 
-  static constexpr int GRID = WORD < 4 ? WORD : 4 * WORD;  // inputs whose weights share a grid
+  // Each sum waits for the one before it, and memory gives more to several streams than to one.
+  static constexpr int panels_at_once(int rows) { return rows <= MOST_ROWS / 4 ? GROUP : rows <= MOST_STREAMED ? 2 : 1; }
 
-  int64_t groups() const { return (inputs + GRID - 1) / GRID; }
-  int64_t filled_up() const { return groups() * GRID; }
-  int64_t stride() const { return filled_up() / WORD * PANEL; }  // words of a panel
-  int64_t wide() const {                                         // Inputs of a row
-    return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up() + (WORD < 4 ? 0 : groups());
-  }
+  int64_t filled_up() const { return (inputs + WORD - 1) / WORD * WORD; }
+  int64_t stride() const { return filled_up() / WORD * PANEL; }                                  // words of a panel
+  int64_t wide() const { return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up(); }  // Inputs of a row
 };
+
+// Other kinds have more to do.
+template <int WORD, class Input>
+void make_ready(const Layer<WORD, Input>&, Input*, int64_t) {}
 
 // rows [inputs][ROWS], or pairs of inputs, times PANELS panels from `panel` on. sums: [ROWS][PANELS][PANEL].
 template <int ROWS, int PANELS, int WORD, class Input>
 void multiply(const Layer<WORD, Input>& layer, const Input* rows, int64_t panel, float* sums) {
   const int64_t inputs = layer.filled_up(), stride = layer.stride();
-  const int32_t* panels = layer.words + panel * stride;
+  const int32_t* panels = layer.weights + panel * stride;
   Floats sum[ROWS][2 * PANELS] = {};
   Ints upper = Ints{} + static_cast<int32_t>(0xffff0000);
   for (int64_t k = 0; k < inputs; k += WORD) {
@@ -139,121 +136,25 @@ void multiply(const Layer<WORD, Input>& layer, const Input* rows, int64_t panel,
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-// Which input of a word the code at a place belongs to: Codes (few_bits.h) lie in words alike.
-template <int WORD>
-constexpr int input_at(int place) {
-  return WORD == 8 ? place % 2 * 4 + place / 2 : place;
-}
-
-// Makes rows ready for weights on grids. Codes are converted where they lie in their words, which makes them larger by a
-// power of 2 that is taken off the inputs here; the last of a word, where a sign would be, is moved down. Offsets are
-// multiplied with the sums of groups of inputs, which follow the rows. rows: [inputs][count], then [groups][count].
-template <int WORD>
-void divide_places(const Layer<WORD, float>& layer, float* rows, int64_t count) {
-  constexpr int BITS = 32 / WORD;
-  float* total = rows + layer.filled_up() * count;
-  for (int64_t g = 0; g < layer.groups(); g++, total += count) {
-    std::fill_n(total, count, 0.f);
-    for (int w = 0; w < layer.GRID / WORD; w++, rows += WORD * count)
-#pragma GCC unroll 8
-      for (int place = 0; place < WORD; place++) {
-        const float share = place + 1 < WORD ? 1.f / (1 << place * BITS) : 1;
-        float* row = rows + input_at<WORD>(place) * count;
-        for (int64_t r = 0; r < count; r++) {
-          total[r] += row[r];
-          row[r] *= share;
-        }
-      }
-  }
-}
-
-// The same of weights on grids, with rows from `divide_places`.
-template <int ROWS, int PANELS, int WORD>
-void multiply_grids(const Layer<WORD, float>& layer, const float* rows, int64_t panel, float* sums) {
-  constexpr int GRID = Layer<WORD, float>::GRID, BITS = 32 / WORD, WIDE = 2 * PANELS;
-  const int64_t groups = layer.groups(), stride = layer.stride();
-  const float* totals = rows + layer.filled_up() * ROWS;
-  Ints masks[WORD - 1];
-  for (int place = 0; place + 1 < WORD; place++) masks[place] = Ints{} + (((1 << BITS) - 1) << place * BITS);
-  std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
-  for (int64_t g = 0; g < groups; g++) {
-    Floats part[ROWS][WIDE] = {};
-#pragma GCC unroll 1
-    for (int w = 0; w < GRID / WORD; w++) {
-      Ints words[WIDE];
-#pragma GCC unroll 16
-      for (int i = 0; i < WIDE; i++) {
-        const int32_t* from = layer.words + (panel + i / 2) * stride + (g * (GRID / WORD) + w) * PANEL + i % 2 * LANES;
-        if (i * LANES % LINE == 0) {
-          __builtin_prefetch(from + AHEAD / 2);
-          __builtin_prefetch(from + 8 * AHEAD, 0, 2);
-        }
-        words[i] = load_words(from);
-      }
-#pragma GCC unroll 16
-      for (int place = 0; place < WORD; place++) {
-        const bool last = place + 1 == WORD;
-        Ints& mask = masks[last ? 0 : place];
-        // Masks and inputs are read where they are needed: or else sums live in memory, for want of registers.
-        asm volatile("" : "+m"(mask) : : "memory");
-        Floats weight[WIDE];
-#pragma GCC unroll 16
-        for (int i = 0; i < WIDE; i++) {
-          const Ints code = (last ? words[i] >> place * BITS : words[i]) & mask;
-          weight[i] = __builtin_convertvector(code, Floats);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 16
-          for (int i = 0; i < WIDE; i++)
-            part[r][i] = add_product(part[r][i], weight[i], broadcast(rows[(w * WORD + input_at<WORD>(place)) * ROWS + r]));
-      }
-    }
-    rows += GRID * ROWS;
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDE; i++) {
-      const float* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
-      if (i * LANES % LINE == 0) {
-        __builtin_prefetch(scales + AHEAD / 4);
-        __builtin_prefetch(scales + PANEL + AHEAD / 4);
-        __builtin_prefetch(scales + 4 * AHEAD, 0, 2);
-        __builtin_prefetch(scales + PANEL + 4 * AHEAD, 0, 2);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        float* sum = sums + (r * WIDE + i) * LANES;
-        const Floats more = add_product(load(sum), part[r][i], load(scales));
-        store(sum, add_product(more, broadcast(totals[g * ROWS + r]), load(scales + PANEL)));
-      }
-    }
-  }
-}
-
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
-template <int ROWS, int PANELS, int WORD, class Input>
-void write_panels(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel) {
+template <int ROWS, int PANELS, class Kind, class Input>
+void write_panels(const Kind& layer, const Input* rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
-  if constexpr (WORD >= 4)
-    multiply_grids<ROWS, PANELS>(layer, rows, panel, sums[0]);
-  else
-    multiply<ROWS, PANELS>(layer, rows, panel, sums[0]);
+  multiply<ROWS, PANELS>(layer, rows, panel, sums[0]);
   write_sums(layer, sums, panel * PANEL, out);
 }
 
-// The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
-// streams than to one: the fewest rows are multiplied with several panels at a time.
-template <int ROWS, int WORD, class Input>
-void write_group(const Layer<WORD, Input>& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int more = WORD >= 4 ? (ROWS == 1 ? 2 : 1) : ROWS <= MOST_STREAMED ? 2 : 1;
-  constexpr int some = WORD < 4 && ROWS <= MOST_ROWS / 4 ? GROUP : more;
+// The same for the panels from `panel` to `end`.
+template <int ROWS, class Kind, class Input>
+void write_group(const Kind& layer, const Input* rows, float* out, int64_t panel, int64_t end) {
+  constexpr int some = Kind::panels_at_once(ROWS);
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
 
 // The same for `count` rows, at most ROWS.
-template <int ROWS, int WORD, class Input>
-void write_rows(
-    const Layer<WORD, Input>& layer, int64_t count, const Input* rows, float* out, int64_t panel, int64_t end) {
+template <int ROWS, class Kind, class Input>
+void write_rows(const Kind& layer, int64_t count, const Input* rows, float* out, int64_t panel, int64_t end) {
   if constexpr (ROWS > 1)
     if (count < ROWS) return write_rows<ROWS - 1>(layer, count, rows, out, panel, end);
   write_group<ROWS>(layer, rows, out, panel, end);
@@ -271,8 +172,8 @@ void side_by_side(const Input* x, int64_t count, int64_t inputs, Input* to) {
 }
 
 // x: [rows][inputs]. The same, or rounded to pairs, [rows][wide]; what is missing of a pair is 0.
-template <int WORD, class Input>
-const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows) {
+template <class Kind, class Input = typename Kind::Input>
+const Input* given(const Kind& layer, const float* x, int64_t rows) {
   if constexpr (std::is_same_v<Input, float>) {
     return x;
   } else {
@@ -297,9 +198,9 @@ inline int64_t at_once(int64_t rows) {
 
 // Writes a layer's panels from `panel` to `last`; `beside`: inputs in blocks side by side. Not inlined: in the midst of other loops
 // sums are kept in memory, and five rows take a third longer.
-template <int WORD, class Input>
+template <class Kind, class Input = typename Kind::Input>
 [[gnu::noinline]] void write_share(
-    const Layer<WORD, Input>& layer, const Input* beside, float* out, int64_t rows, int64_t panel, int64_t last) {
+    const Kind& layer, const Input* beside, float* out, int64_t rows, int64_t panel, int64_t last) {
   for (; panel < last; panel += GROUP)
     for (int64_t row = 0; row < rows; row += at_once(rows)) {
       const int64_t count = std::min(at_once(rows), rows - row), end = std::min(panel + GROUP, last);
@@ -308,10 +209,10 @@ template <int WORD, class Input>
 }
 
 // Layers of the same kind and inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
-template <int WORD, class Input>
-void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* const* outs, int64_t rows) {
+template <class Kind, class Input = typename Kind::Input>
+void linear(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
   static thread_local std::vector<Input> kept;
-  const Layer<WORD, Input>& first = layers[0];
+  const Kind& first = layers[0];
   const int64_t wide = first.wide();
   kept.resize(rows * wide);
   Input* beside = kept.data();
@@ -322,213 +223,10 @@ void linear(const Layer<WORD, Input>* layers, int count, const float* x, float* 
     Input* block = beside + row * wide;
     side_by_side<MOST_ROWS>(apart + row * length, some, length, block);
     std::fill(block + some * length, block + some * wide, Input());
-    if constexpr (WORD >= 4) divide_places(first, block, some);
+    make_ready(first, block, some);
   }
   share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
     write_share(layers[i], beside, outs[i], rows, panel, last);
-  });
-}
-
-// ---------------------------------------------------------------------------------------------------------- attention
-
-// Lanes of `a` and `b`; indices of b's begin at LANES.
-template <int... INDICES>
-inline Floats shuffle(Floats a, Floats b, std::integer_sequence<int, INDICES...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, INDICES...);
-#else
-  return __builtin_shuffle(a, b, Ints{INDICES...});
-#endif
-}
-
-// Each lane and the one WIDTH away, added: a's where that bit of the lane's number is 0, b's where it is 1.
-template <int WIDTH, int... LANE>
-inline Floats fold_two(Floats a, Floats b, std::integer_sequence<int, LANE...>) {
-  const Floats own = shuffle(a, b, std::integer_sequence<int, (LANE & WIDTH ? LANES + LANE : LANE)...>());
-  const Floats other =
-      shuffle(a, b, std::integer_sequence<int, (LANE & WIDTH ? LANES + LANE - WIDTH : LANE + WIDTH)...>());
-  return own + other;
-}
-
-// The sum over all lanes of each of LANES registers, in one register.
-template <int WIDTH = LANES / 2>
-inline Floats fold(Floats* parts) {
-#pragma GCC unroll 8
-  for (int i = 0; i < WIDTH; i++)
-    parts[i] = fold_two<WIDTH>(parts[i], parts[i + WIDTH], std::make_integer_sequence<int, LANES>());
-  if constexpr (WIDTH > 1) return fold<WIDTH / 2>(parts);
-  return parts[0];
-}
-
-struct Attention {
-  const float *queries, *keys, *values;       // keys, values: [shared][room][size]
-  const float* mask;                          // [tokens][room], 0 where a token sees a place
-  float* out;                                 // [tokens][heads][size]
-  int64_t heads, shared, tokens, room, size;  // shared: heads of keys and values
-  int64_t head_stride, token_stride;          // of the queries
-  float scale;
-};
-
-// The places that a token sees, in the order of the text.
-struct Seen {
-  const int32_t* places;
-  int64_t count;
-};
-
-// Tokens whose attention is computed together: what all of them see is read once.
-constexpr int MOST_TOKENS = 5;
-
-// Fewer products than these are not shared among threads.
-constexpr int64_t FEW_PRODUCTS = 1 << 18;
-
-// Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
-// fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.
-template <int ROWS, int BLOCKS>
-void score(
-    const Attention& task, const float* query, const float* keys, const int32_t* places, int64_t first, int64_t end,
-    float* scores, int64_t wide) {
-  const int64_t blocks = BLOCKS ? BLOCKS : task.size / LANES, left = task.size - blocks * LANES;
-  for (; first < end; first += LANES) {
-    Floats parts[ROWS][LANES];
-    for (int i = 0; i < LANES; i++) {
-      const float* key = keys + places[std::min(first + i, end - 1)] * task.size;
-      for (int64_t k = 0; k < task.size; k += LINE) __builtin_prefetch(key + AHEAD + k);
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) {
-        const float* own = query + r * task.token_stride;
-        Floats sum = {};
-#pragma GCC unroll 8
-        for (int64_t b = 0; b < blocks; b++) sum = add_product(sum, load(own + b * LANES), load(key + b * LANES));
-        if (left) sum = add_product(sum, load_some(own + blocks * LANES, left), load_some(key + blocks * LANES, left));
-        parts[r][i] = sum;
-      }
-    }
-    for (int r = 0; r < ROWS; r++) store(scores + r * wide + first, fold(parts[r]) * task.scale);
-  }
-}
-
-// The exponentials of `count` scores less the largest, in their place, up to the end of a register; returns their sum.
-float weigh(float* scores, int64_t count) {
-  constexpr float LEAST = -std::numeric_limits<float>::max();
-  for (int64_t i = count; i % LANES; i++) scores[i] = LEAST;
-  Floats most = Floats{} + LEAST, sum = {};
-  for (int64_t i = 0; i < count; i += LANES) most = most > load(scores + i) ? most : load(scores + i);
-  float largest = LEAST, total = 0;
-  for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
-  for (int64_t i = 0; i < count; i += LANES) {
-    const Floats weights = exponential(load(scores + i) - largest);
-    store(scores + i, weights);
-    sum += weights;
-  }
-  for (int lane = 0; lane < LANES; lane++) total += sum[lane];
-  return total;
-}
-
-// Adds the values at places[first] to places[end] to ROWS sums in `out`, by their weights [ROWS][wide]. Of each value,
-// the WIDE registers from `values` on.
-template <int ROWS, int WIDE>
-void gather(
-    const Attention& task, const float* values, const int32_t* places, int64_t first, int64_t end, const float* weights,
-    int64_t wide, float* out) {
-  Floats sum[ROWS][WIDE];
-#pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-    for (int w = 0; w < WIDE; w++) sum[r][w] = load(out + r * task.heads * task.size + w * LANES);
-  for (int64_t i = first; i < end; i++) {
-    const float* from = values + places[i] * task.size;
-    for (int k = 0; k < WIDE * LANES; k += LINE) __builtin_prefetch(from + AHEAD + k);
-#pragma GCC unroll 8
-    for (int w = 0; w < WIDE; w++) {
-      const Floats value = load(from + w * LANES);
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sum[r][w] = add_product(sum[r][w], value, broadcast(weights[r * wide + i]));
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-    for (int w = 0; w < WIDE; w++) store(out + r * task.heads * task.size + w * LANES, sum[r][w]);
-}
-
-// The same for whole values.
-template <int ROWS>
-void gather_all(
-    const Attention& task, const float* values, const int32_t* places, int64_t first, int64_t end, const float* weights,
-    int64_t wide, float* out) {
-  constexpr int WIDE = MOST_ROWS / 3;  // so many that all sums have their registers
-  int64_t start = 0;
-  for (; start + WIDE * LANES <= task.size; start += WIDE * LANES)
-    gather<ROWS, WIDE>(task, values + start, places, first, end, weights, wide, out + start);
-  for (; start + LANES <= task.size; start += LANES)
-    gather<ROWS, 1>(task, values + start, places, first, end, weights, wide, out + start);
-  for (; start < task.size; start++)
-    for (int r = 0; r < ROWS; r++)
-      for (int64_t i = first; i < end; i++)
-        out[r * task.heads * task.size + start] += values[places[i] * task.size + start] * weights[r * wide + i];
-}
-
-// One head's attention of ROWS tokens from `token` on, the first `common` places seen by all of them.
-template <int ROWS, int BLOCKS>
-void attend_rows(
-    const Attention& task, int64_t head, int64_t token, const Seen* seen, int64_t common, float* scores) {
-  const int64_t wide = task.room + LANES, rows = head / (task.heads / task.shared) * task.room * task.size;
-  const float *query = task.queries + head * task.head_stride + token * task.token_stride;
-  const float *keys = task.keys + rows, *values = task.values + rows;
-  float* out = task.out + (token * task.heads + head) * task.size;
-  score<ROWS, BLOCKS>(task, query, keys, seen[token].places, 0, common, scores, wide);
-  float total[ROWS];
-  for (int r = 0; r < ROWS; r++) {
-    const Seen own = seen[token + r];
-    score<1, BLOCKS>(
-        task, query + r * task.token_stride, keys, own.places, common, own.count, scores + r * wide, wide);
-    total[r] = weigh(scores + r * wide, own.count);
-    std::fill_n(out + r * task.heads * task.size, task.size, 0.f);
-  }
-  gather_all<ROWS>(task, values, seen[token].places, 0, common, scores, wide, out);
-  for (int r = 0; r < ROWS; r++) {
-    const Seen own = seen[token + r];
-    float* to = out + r * task.heads * task.size;
-    gather_all<1>(task, values, own.places, common, own.count, scores + r * wide, wide, to);
-    for (int64_t i = 0; i < task.size && own.count; i++) to[i] /= total[r];
-  }
-}
-
-// The same for `count` tokens, at most ROWS.
-template <int ROWS, int BLOCKS>
-void attend_some(
-    const Attention& task, int64_t head, int64_t token, int64_t count, const Seen* seen, int64_t common,
-    float* scores) {
-  if constexpr (ROWS > 1)
-    if (count < ROWS) return attend_some<ROWS - 1, BLOCKS>(task, head, token, count, seen, common, scores);
-  attend_rows<ROWS, BLOCKS>(task, head, token, seen, common, scores);
-}
-
-// Places that a token does not see are left out, not weighed with 0: so it is summed alike wherever its branch lies.
-void attend(const Attention& task) {
-  std::vector<int32_t> places(task.tokens * task.room);
-  std::vector<Seen> seen;
-  int64_t common = task.room;
-  for (int64_t t = 0; t < task.tokens; t++) {
-    int32_t *first = places.data() + t * task.room, *next = first;
-    for (int64_t place = 0; place < task.room; place++) {
-      *next = place;
-      next += task.mask[t * task.room + place] == 0;
-    }
-    seen.push_back({first, next - first});
-    common = std::min<int64_t>(common, seen[t].count);
-    common = std::mismatch(first, first + common, seen[0].places).first - first;
-  }
-  const auto some = task.size == 64    ? attend_some<MOST_TOKENS, 64 / LANES>
-                    : task.size == 128 ? attend_some<MOST_TOKENS, 128 / LANES>
-                                       : attend_some<MOST_TOKENS, 0>;
-  // Few products are done before a helper has come.
-  const int64_t products = task.heads * task.tokens * common * task.size;
-  crew().share(task.heads, products < FEW_PRODUCTS ? task.heads : 1, [&](int64_t head, int64_t end) {
-    std::vector<float> scores(MOST_TOKENS * (task.room + LANES));
-    for (; head < end; head++)
-      for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
-        some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
   });
 }
 
@@ -567,8 +265,8 @@ AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
 }
 
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
-// weights in bfloat16 for inputs as they are; on grids, in int8 codes of 8 bits, in int64 sixteen of 4 bits; in few bits, in
-// uint8 codes of 8 bits, in int32 eight of 4 bits.
+// weights in bfloat16 for inputs as they are; in few bits, in uint8 codes of 8 bits, in int32 eight of 4 bits. Those of
+// weights on grids are `few_bits.GRIDS`'.
 struct Given {
   const void *weights, *scales;
   const float* bias;
@@ -582,22 +280,28 @@ void compute(const Given* given, int32_t count, const float* x, int64_t rows, in
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
   const auto run = [&](auto kind) {
-    decltype(kind) layers[MOST_BESIDE];
+    using Kind = decltype(kind);
+    Kind layers[MOST_BESIDE];
     float* outs[MOST_BESIDE];
     for (int i = 0; i < next; i++) {
       const Given& one = given[i];
-      const auto scales = static_cast<decltype(kind.scales)>(one.scales);
-      layers[i] = {static_cast<const int32_t*>(one.weights), scales, one.bias, inputs, one.outputs};
+      const auto weights = static_cast<decltype(kind.weights)>(one.weights);
+      layers[i] = {weights, static_cast<decltype(kind.scales)>(one.scales), one.bias, inputs, one.outputs};
       outs[i] = one.out;
     }
-    linear(layers, next, x, outs, rows);
+    if constexpr (std::is_integral_v<typename Kind::Input>)
+      linear_in_whole_numbers(layers, next, x, outs, rows);
+    else
+      linear(layers, next, x, outs, rows);
   };
   const int32_t dtype = given->dtype;
   if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
   if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
   if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_int8()) run(Layer<4, float>());
-  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes, Layer<8, float>>());
+  if (dtype == aoti_torch_dtype_int8()) run(GridBytes<int8_t, 32>());
+  if (dtype == aoti_torch_dtype_uint16()) run(GridBytes<int8_t, 16>());
+  if (dtype == aoti_torch_dtype_uint32()) run(GridBytes<uint8_t, 16>());
+  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes, GridHalves>());
   if (dtype == aoti_torch_dtype_uint8()) run(Codes<8>());
   if (dtype == aoti_torch_dtype_int32()) run(Codes<4>());
   if (next < count) compute(given + next, count - next, x, rows, inputs);

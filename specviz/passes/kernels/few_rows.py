@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, codes_of, on_grids, quantised, rounded_inputs, words
+from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, Grid, codes_of, on_grids, quantised, rounded_inputs, words
 from specviz.passes.model_twins import (
     attending_by,
     drop_weight,
@@ -41,9 +41,6 @@ ATTENTION = "specviz_few_rows"
 #: as the head once more.
 _SOME = 256
 
-#: In which the kernels know codes on a grid, by their bits.
-_GRID_DTYPES = {4: torch.int64, 8: torch.int8}
-
 #: After packing this many bytes of weights, counted in float32, freed memory is returned to the system.
 _TRIMMED_BYTES = 16 << 20
 
@@ -56,10 +53,11 @@ class FewRowsLinear(nn.Module):
     (`few_bits.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
-    Weights on a grid (`few_bits.on_grids`) lie in codes, which stand for them to the bit: 8 bits in int8, 4 in int64.
+    Weights on a grid (`few_bits.GRIDS`) lie in codes, which stand for them to the bit: 4 bits in words, 8 bits input by
+    input, [outputs / panel, inputs, panel].
     scales: of codes, [outputs / panel, groups, panel]; in 4 bits int32 with the bfloat16s of a scale, above, and an
-    offset; of a grid [outputs / panel, groups · 2, panel], both in float32. Other weights have them too, all 1 and
-    never read, so that one program serves all of them.
+    offset; of a grid in float32, with offsets [outputs / panel, groups · 2, panel]. Other weights have them too, all 1
+    and never read, so that one program serves all of them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows, squares: Tensor | None = None):
@@ -70,7 +68,7 @@ class FewRowsLinear(nn.Module):
         self.half = few_rows.half or weight.dtype == torch.bfloat16
         self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
         on_grid = None if self.half or few_rows.bits is not None or weight.is_meta else on_grids(weight)
-        self.grid = None if on_grid is None else on_grid[0]  # bits of its codes
+        self.grid = None if on_grid is None else on_grid[0]
         if on_grid is None:
             packed = [self._packed(rows, squares) for rows in weight.detach().split(_SOME)]
         else:
@@ -100,11 +98,16 @@ class FewRowsLinear(nn.Module):
             scales = torch.stack([coded.offsets, coded.scales], -1).bfloat16().view(torch.int32).squeeze(-1)
         return words(_in_panels(codes, self.few_rows.panel), bits), _in_panels(scales, self.few_rows.panel)
 
-    def _packed_grids(self, coded: Codes, bits: int) -> tuple[Tensor, Tensor]:
+    def _packed_grids(self, coded: Codes, grid: Grid) -> tuple[Tensor, Tensor]:
         """The same of weights on a grid."""
-        codes = _in_panels(coded.codes.flatten(1).unflatten(1, (-1, 32 // bits)), self.few_rows.panel)
-        scales = torch.stack([coded.scales, coded.offsets], -1).flatten(1)
-        return words(codes, bits).view(_GRID_DTYPES[bits]), _in_panels(scales, self.few_rows.panel)
+        codes, scales = coded.codes.flatten(1), coded.scales
+        if grid.offsets:
+            scales = torch.stack([scales, coded.offsets], -1).flatten(1)
+        if grid.bits == 4:
+            panels = words(_in_panels(codes.unflatten(1, (-1, 8)), self.few_rows.panel), 4)
+        else:
+            panels = _in_panels(codes, self.few_rows.panel)
+        return panels.view(grid.mark), _in_panels(scales, self.few_rows.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
@@ -115,7 +118,7 @@ class FewRowsLinear(nn.Module):
     @property
     def coded_bits(self) -> int | None:
         """Bits of the codes in which weights lie, on a grid or rounded; None if they lie there themselves."""
-        return self.few_rows.bits or self.grid
+        return self.few_rows.bits or (None if self.grid is None else self.grid.bits)
 
     @property
     def read(self) -> list[Tensor]:
@@ -132,24 +135,31 @@ class FewRowsLinear(nn.Module):
 
     def unpacked_parts(self) -> Iterator[Tensor]:
         """The rows of `unpacked`, at most `_SOME` at a time."""
-        bits, count = self.coded_bits, len(self.panels)
-        panels = self.panels.view(torch.int32).view(count, -1, self.scales.shape[-1])
+        bits, panel = self.coded_bits, self.few_rows.panel
+        by_inputs = self.grid is not None and self.grid.bits == 8
+        panels = self.panels.view(torch.uint8 if by_inputs else torch.int32).view(len(self.panels), -1, panel)
         for first in range(0, self.outputs, _SOME):
-            panel_range = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
+            panel_range = slice(first // panel, -(-min(first + _SOME, self.outputs) // panel))
             rows = panels[panel_range].transpose(1, 2).flatten(0, 1).contiguous()
-            rows = rows.view(self._unpacked_dtype) if bits is None else self._coded(rows, panel_range, bits).weights()
+            if bits is None:
+                rows = rows.view(self._unpacked_dtype)
+            else:
+                rows = self._coded(rows if by_inputs else codes_of(rows, bits), panel_range).weights()
             yield rows[: self.outputs - first, : self.inputs]
 
-    def _coded(self, rows: Tensor, panel_range: slice, bits: int) -> Codes:
-        """What rows [n, m] int32 of these panels stand for."""
+    def _coded(self, codes: Tensor, panel_range: slice) -> Codes:
+        """What codes [n, inputs] uint8 of these panels stand for."""
         scales = self.scales[panel_range].transpose(1, 2).flatten(0, 1)
         if self.grid is not None:
-            scales, offsets = scales.unflatten(1, (-1, 2)).unbind(-1)
-        elif bits == 4:
+            if self.grid.offsets:
+                scales, offsets = scales.unflatten(1, (-1, 2)).unbind(-1)
+            else:
+                codes, offsets = codes.view(torch.int8), torch.zeros_like(scales)
+        elif self.few_rows.bits == 4:
             offsets, scales = scales.contiguous().unsqueeze(-1).view(torch.bfloat16).float().unbind(-1)
         else:
             offsets = -128 * scales
-        return Codes(codes_of(rows, bits).unflatten(1, (scales.shape[1], -1)), scales, offsets)
+        return Codes(codes.unflatten(1, (scales.shape[1], -1)), scales, offsets)
 
     @property
     def _unpacked_dtype(self) -> torch.dtype:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-_FILES = ("few_rows.cpp", "chains.cpp", "few_bits.h", "crew.h", "lanes.h", "choices.h")
+_FILES = ("few_rows.cpp", "chains.cpp", "attention.h", "few_bits.h", "grids.h", "crew.h", "lanes.h", "choices.h")
 SOURCES = [pathlib.Path(__file__).with_name(name) for name in _FILES]
 
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions

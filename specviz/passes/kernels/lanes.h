@@ -34,6 +34,12 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 // at a time.
 constexpr int64_t PANEL = 2 * LANES, GROUP = 4, LINE = 16;
 
+// How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
+constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
+
+// How many floats ahead memory is asked, so that it has answered when they are needed.
+constexpr int64_t AHEAD = 1024;
+
 inline Floats load(const float* from) {
   Floats loaded;
   std::memcpy(&loaded, from, sizeof loaded);
