@@ -28,6 +28,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.gguf_file import GgufFile
 from specviz.parts.gguf_parts import GgufPart
 from specviz.parts.mtp import MtpModules
+from specviz.passes.kernels.few_bits import on_grids
 from specviz.records.settings import SamplingParams
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
@@ -204,6 +205,10 @@ def test_a_single_row_may_be_a_vector(target, tmp_path):
 BLOCKS = {"Q2_K": (84, 80), "Q3_K": (110, 108), "Q4_K": (144, 0), "Q5_K": (176, 0), "Q6_K": (210, 208)}
 BLOCKS |= {"IQ4_XS": (136, 0)}
 
+#: In what our kernels keep such weights: bits of a code, how many columns share a scale, and whether an offset too.
+KEPT_IN = {"Q2_K": (8, 16, True), "Q3_K": (8, 16, False), "Q4_K": (4, 32, True), "Q5_K": (8, 16, True)}
+KEPT_IN |= {"Q6_K": (8, 16, False), "IQ4_XS": (8, 32, False)}
+
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path):
@@ -211,7 +216,7 @@ def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path)
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 256, (width, wide // 256, size), np.uint8)
     two = 4 if kind in ("Q2_K", "Q4_K", "Q5_K") else 2
-    blocks[..., factors : factors + two] = np.full(two // 2, 2e-4, np.float16).view(np.uint8)
+    blocks[..., factors : factors + two] = np.array([2e-4, 3.1e-4], np.float16)[: two // 2].view(np.uint8)
     codes, plain = blocks.reshape(width, -1), generator.normal(size=(wide, width)).astype(np.float32)
     others = {"blk.0.ffn_down.weight": codes} | {f"blk.0.ffn_{name}.weight": plain for name in ("gate", "up")}
     file = repacked("eagle3", tmp_path / "part.gguf", kind, others, eagle3__feed_forward_length=wide)
@@ -219,6 +224,7 @@ def test_codes_in_blocks_of_256_are_unpacked_as_they_say(kind, target, tmp_path)
     unpacked = gguf.quants.dequantize(codes, gguf.GGMLQuantizationType[kind])
     torch.testing.assert_close(weight, torch.from_numpy(unpacked), rtol=0, atol=0)
     assert unpacked.shape == (width, wide) and 0.001 < unpacked.std() < 1
+    assert on_grids(weight)[0][:3] == KEPT_IN[kind]
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,6 @@ inline void add_group(
 template <int ROWS, int PANELS, class Code, int GRID>
 void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t panel, float* sums) {
   constexpr int WIDE = 2 * PANELS, SCALES = layer.SCALES;
-  typedef Code Codes __attribute__((vector_size(LANES)));
   const int64_t groups = layer.groups();
   const float* totals = rows + layer.filled_up() * ROWS;
   std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
@@ -124,9 +123,7 @@ void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t pan
           __builtin_prefetch(from + 2 * AHEAD);
           __builtin_prefetch(from + 32 * AHEAD, 0, 2);
         }
-        Codes loaded;
-        std::memcpy(&loaded, from, sizeof loaded);
-        weight[i] = __builtin_convertvector(__builtin_convertvector(loaded, Ints), Floats);
+        weight[i] = __builtin_convertvector(load_bytes(from), Floats);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++)

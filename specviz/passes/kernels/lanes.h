@@ -52,6 +52,31 @@ inline Ints load_words(const int32_t* from) {
   return loaded;
 }
 
+// Numbers of 8 bits, each in a lane. A compiler asked to convert its vectors of them takes them apart.
+inline Ints load_bytes(const int8_t* from) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+  Ints loaded;
+  for (int lane = 0; lane < LANES; lane++) loaded[lane] = from[lane];
+  return loaded;
+#endif
+}
+
+inline Ints load_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+  Ints loaded;
+  for (int lane = 0; lane < LANES; lane++) loaded[lane] = from[lane];
+  return loaded;
+#endif
+}
+
 // The first `count` floats, then zeros.
 inline Floats load_some(const float* from, int64_t count) {
   Floats loaded = {};
