@@ -63,8 +63,10 @@ class Crew {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // How long a helper looks out for more before it sleeps: longer than what lies between the layers of a pass.
-  static constexpr auto LOOKOUT = std::chrono::microseconds(100);
+  // How long a helper looks out for more before it sleeps: longer than what lies between the layers of a pass; and longer
+  // than what lies between two passes, unless somebody has just wanted a core. To wake takes a tenth of a short pass.
+  static constexpr auto LOOKOUT = std::chrono::microseconds(100), LONG_LOOKOUT = std::chrono::microseconds(700);
+  static constexpr auto CALM = std::chrono::milliseconds(5);
   // What is noticed: a wait, or a piece of the calling thread's own, of this and of so many times a piece.
   static constexpr double NOTICED = 100e-6, PIECES = 6;
   // For how long a core that is wanted is left at least; and for how many times what help cost.
@@ -93,6 +95,7 @@ class Crew {
   alignas(64) std::atomic<uint64_t> job{0};
   std::atomic<int> served_on{-1};    // the calling thread's core
   std::atomic<bool> crowded{false};  // whether a helper found itself there
+  std::atomic<Clock::time_point> wanted{Clock::now()};  // when somebody else last wanted a core, as far as was noticed
   std::atomic<int> threads_at_it{0};
   std::atomic<int> gone{0};        // helpers that have come, and are through
   std::atomic<int64_t> helped{0};  // pieces that they did
@@ -143,6 +146,9 @@ class Crew {
     }
     return std::max(0, most - 1 - resting);
   }
+
+  // How long helpers look out now.
+  Clock::duration lookout(Clock::time_point now) const { return now - wanted.load() < CALM ? LOOKOUT : LONG_LOOKOUT; }
 
   // At least so many helpers, or as many as the system lets a process have.
   int hire(int helpers) {
@@ -199,6 +205,7 @@ class Crew {
 
   // Does with a helper less for a while.
   void rest(double seconds) {
+    wanted = Clock::now();
     resting = std::min(resting + 1, most - 1);
     until = Clock::now() + duration(seconds);
   }
@@ -224,11 +231,14 @@ class Crew {
   // A helper's life.
   void help() {
     uint64_t known = 0;  // the last job's number
-    Clock::time_point since = Clock::now();
+    Clock::time_point since = Clock::now(), looked = since;
     for (;;) {
       uint64_t at = job.load(std::memory_order_acquire);
       const int place = static_cast<int>(at & COME) + 1;
-      const bool late = Clock::now() - since >= LOOKOUT;
+      const Clock::time_point now = Clock::now();
+      if (seconds(now - looked) > NOTICED) wanted = now;  // the core was taken away
+      looked = now;
+      const bool late = now - since >= lookout(now);
       if (!late && in_the_way()) {
         crowded = true;
         sleep(at);
@@ -243,7 +253,7 @@ class Crew {
         pause();
         continue;
       }
-      since = Clock::now();
+      since = looked = Clock::now();
     }
   }
 
