@@ -61,9 +61,6 @@ class Decoder:
         # 2. Verify: one target pass over all draft tokens.
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
-        if on_cpu(logits):  # on another device this would wait for it: the record looks, once its numbers are here
-            require_numbers(logits.amax().item())
-            _require_drawn_from_numbers(draft)
         # 3. Judge.
         verdict = self._judged(committed, draft, logits, uniforms)
         # 4. Keep: caches drop the rejected tokens, and the drafter learns the verdict.
@@ -170,7 +167,11 @@ class Judge:
         self.rule, self.warper = rule, warper
 
     def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        """On a draft of n tokens, by the target's logits [n + 1, vocab] and the round's coins."""
+        """On a draft of n tokens, by the target's logits [n + 1, vocab] and the round's coins. Raises SpecvizError (field
+        ``dtype``) where logits are not numbers."""
+        if on_cpu(logits):  # on another device this would wait for it: the record looks, once its numbers are here
+            require_numbers(logits.amax().item())
+            _require_drawn_from_numbers(draft)
         return self.verdict_by_rows(draft, TargetRows.of(logits, self.warper), uniforms)
 
     def verdict_by_rows(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Verdict:

@@ -27,7 +27,7 @@ int wrong_pieces(unsigned random) {
       }
     });
     for (int times : done) wrong += times != 1;
-    if (job % 100 == 0) usleep(300);  // helpers fall asleep
+    if (job % 100 == 0) usleep(1500);  // helpers fall asleep
   }
   return wrong;
 }

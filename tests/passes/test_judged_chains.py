@@ -1,10 +1,12 @@
 """What judges a draft in one call decides as the rule does, for the same reasons."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from matrix import pairwise
+from refusal import refused
 from tiny import tiny_pair, with_heads
 from torch import Tensor
 
@@ -133,11 +135,32 @@ def test_what_the_target_rules_out_is_refused_even_by_a_coin_that_is_zero():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
+def test_logits_that_are_not_numbers_are_refused_and_what_is_all_ruled_out_leads_to_a_token(temperature):
     draft, logits, uniforms = a_round(2, 40, points=False)
-    for broken in (float("nan"), float("inf"), float("-inf")):
-        tokens = JudgedDraft(draft, torch.full_like(logits, broken), uniforms, temperature).tokens
-        assert all(0 <= token < 40 for token in tokens)
+    for place in (0, 17, 39):  # in a register, and past the last whole one
+        for broken in (float("nan"), float("inf")):
+            wrong = logits.clone()
+            wrong[-1, place] = broken
+            with refused("dtype", "The target produced NaN or infinite logits"):
+                JudgedDraft(draft, wrong, uniforms, temperature)
+    tokens = JudgedDraft(draft, torch.full_like(logits, float("-inf")), uniforms, temperature).tokens
+    assert all(0 <= token < 40 for token in tokens)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_draft_from_what_are_not_numbers_is_refused(temperature, shared):
+    """shared: siblings were drafted from one row, in which any place may tell."""
+    draft, logits, uniforms = a_round(2, 40, points=False)
+    rows = logits[:1] if shared else logits[:2]
+    if temperature and not shared:
+        rows = draft.probs
+    for broken in (float("nan"), float("inf")):
+        wrong = rows.clone()
+        wrong[-1, 39 if shared else draft.tokens[-1]] = broken
+        wrong_draft = replace(draft, logits=wrong, probs=wrong if temperature and not shared else None)
+        with refused("dtype", "The drafter produced NaN or infinite logits"):
+            JudgedDraft(wrong_draft, logits, uniforms, temperature)
 
 
 @pytest.mark.parametrize(

@@ -449,16 +449,23 @@ struct Drafted {
 extern "C" {
 
 // Judges n = `count` draft tokens by n + 1 rows of logits; returns how many of them are kept. At temperature 0 those that
-// are the target's likeliest, and nothing is made but `told`.
+// are the target's likeliest, and nothing is made but `told`. −1 if logits are not numbers, −2 if the drafter's are not.
 //
-// drafted, parents: [n]. drawn_from: [n][vocab], the tokens' distributions; none for point masses. coins: [n]. u: one, for
+// drafted, parents: [n]. draft_logits: [draft_rows][vocab], or probabilities; n rows are one for each token, whose own place
+// is looked at, since a NaN is always chosen. drawn_from: [n][vocab], the tokens' distributions; none for point masses. coins: [n]. u: one, for
 // the next token. made: the running sums [vocab] in which that is drawn, in float64; then in float32 the rows'
 // probabilities [n + 1][vocab], those that it is drawn from [vocab], and p, q, p once the elder siblings are refused and the
 // bound of each draft token's coin, [4][n]. told: the kept tokens' places, with room for n, and each row's likeliest
 // [n + 1]; and the next token.
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
-    const int64_t* parents, const float* drawn_from, const double* coins, const double* u, double* made, int64_t* told) {
+    const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
+    const double* u, double* made, int64_t* told) {
+  if (!are_numbers(logits, (count + 1) * vocab)) return -1;
+  for (int64_t row = 0; row < draft_rows; row++) {
+    const int64_t first = draft_rows == count ? drafted[row] : 0, some = draft_rows == count ? 1 : vocab;
+    if (!are_numbers(draft_logits + row * vocab + first, some)) return -2;
+  }
   int64_t *path = told, *choices = told + count, *next = choices + count + 1, kept = 0;
   for (int64_t row = 0; row <= count; row++) choices[row] = likeliest(logits + row * vocab, vocab);
   if (!temperature) {

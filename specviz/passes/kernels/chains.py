@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
 from specviz.passes.programs import Program
 from specviz.passes.static_passes import StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
+from specviz.rules.sampling import require_numbers
 
 
 class _Memory(ctypes.Structure):
@@ -133,22 +135,26 @@ class JudgedDraft:
     """The verdict on a draft of n tokens: a chain, or siblings as `verify_siblings` judges them.
 
     logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. as_block: a chain by `verify_block`.
-    The kernels must be loaded.
+    The kernels must be loaded. Raises SpecvizError (field ``dtype``) where logits are not numbers (`require_numbers`).
     """
 
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab = self._shape = len(draft.parents), logits.shape[1]
         verdict, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
-        judged = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr(), parents
+        rows = draft.logits if draft.probs is None else draft.probs
+        rows, row_count = (None, 0) if rows is None else (rows.float().contiguous(), len(rows))
+        drafted = draft.tokens.data_ptr(), parents, None if rows is None else rows.data_ptr(), row_count
+        judged = logits.data_ptr(), n, vocab, temperature, as_block, *drafted
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
             self._numbers = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
-            probs = None if draft.probs is None else draft.probs.contiguous()
-            drawn_from = None if probs is None else probs.data_ptr()
+            drawn_from = None if draft.probs is None else rows.data_ptr()
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
             accepted = _judge()(*judged, drawn_from, *coins, self._numbers.data_ptr(), verdict)
         else:
             self._numbers, accepted = None, _judge()(*judged, None, None, None, None, verdict)
+        if accepted < 0:
+            require_numbers(math.nan, drafted=accepted == -2)
         tokens = draft.tokens.tolist()
         self.path = tuple(verdict[:accepted])  # the accepted draft tokens
         self.tokens = (*[tokens[place] for place in self.path], verdict[2 * n + 1])  # those, and the next token
@@ -178,6 +184,6 @@ class JudgedDraft:
 def _judge() -> Callable[..., int]:
     function = kernel_library.library().few_rows_judge
     memory, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [memory, number, number, ctypes.c_float, ctypes.c_bool, *[memory] * 7]
+    function.argtypes = [memory, number, number, ctypes.c_float, ctypes.c_bool, *[memory] * 3, number, *[memory] * 5]
     function.restype = number
     return function

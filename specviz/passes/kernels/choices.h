@@ -20,6 +20,18 @@ inline float largest(const float* values, int64_t count) {
   return most;
 }
 
+// Whether all are numbers, or minus infinity, which rules a token out.
+inline bool are_numbers(const float* values, int64_t count) {
+  const Floats none = Floats{} + std::numeric_limits<float>::infinity();
+  Ints below = Ints{} - 1;
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) below &= load(values + i) < none;
+  bool all = true;
+  for (; i < count; i++) all &= values[i] < none[0];
+  for (int lane = 0; lane < LANES; lane++) all &= below[lane] != 0;
+  return all;
+}
+
 // The first of the likeliest tokens. Always a token, even where logits are not numbers.
 inline int64_t likeliest(const float* logits, int64_t vocab) {
   constexpr int64_t PART = 256;  // only one part is searched value by value, which is slow
