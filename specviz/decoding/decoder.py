@@ -167,8 +167,10 @@ class Judge:
         self.rule, self.warper = rule, warper
 
     def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        """On a draft of n tokens, by the target's logits [n + 1, vocab] and the round's coins. Raises SpecvizError (field
-        ``dtype``) where logits are not numbers."""
+        """On a draft of n tokens, by the target's logits [n + 1, vocab] and the round's coins.
+
+        Raises SpecvizError (field ``dtype``) where logits are not numbers.
+        """
         if on_cpu(logits):  # on another device this would wait for it: the record looks, once its numbers are here
             require_numbers(logits.amax().item())
             _require_drawn_from_numbers(draft)

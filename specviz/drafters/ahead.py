@@ -20,6 +20,7 @@ from specviz.drafters.growing import Growing, Grown, GrownLevel
 from specviz.parts.head_passes import HeadModel
 from specviz.parts.reading import Rows, TrainedPart, parent_states
 from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.kernels.chains import Gain
 from specviz.rules.draft import Draft
 from specviz.rules.sampling import fit_width
 
@@ -188,6 +189,8 @@ class DeviceReading:
     """The passes of one draft on a device (`specviz.parts.reading.Reading`)."""
 
     foresees = False  # no draft ends early there
+    gains_width: int | None = None  # parts add their gains themselves
+    gain: Gain | None = None
     forecast: Tensor | None = None
 
     def __init__(self, ahead: DraftAhead, text: DeviceText):

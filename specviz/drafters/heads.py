@@ -14,6 +14,8 @@ from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, TrainedPart
 from specviz.parts.servers import Servers
+from specviz.passes.kernels.chains import spread
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
@@ -31,6 +33,7 @@ class HeadDrafter(Stepwise):
         self.part: TrainedPart = context.pair.parts[self.name]
         self.reading = self.part.for_run(context.target, context.passes)
         self.reading.foresees = bool(self.confidence)
+        self.reading.gains_width = self.vocab_size if self.by_kernels and self.choice is not None else None
         self.most_levels = self.part.most_depths
         self.in_one_call = self.drafts_in_one_call(self.reading)
         self.feature_layers = self.part.feature_layers
@@ -63,6 +66,12 @@ class HeadDrafter(Stepwise):
     @property
     def forecast(self) -> Tensor | None:
         return self.reading.forecast
+
+    def spread(self, rows: Tensor, choice: Choice, uniforms: Tensor) -> RawDraft:
+        if self.reading.gain is None:
+            return super().spread(rows, choice, uniforms)
+        with self.reading.span():  # most of it is the part's products
+            return spread(rows, choice, uniforms, self.reading.gain)
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.unread_features = [] if features is None else [features]

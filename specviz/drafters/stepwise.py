@@ -66,6 +66,10 @@ class Stepwise(Drafter):
         then stops before a level that is too unlikely, and not after an unsure one."""
         return None
 
+    def spread(self, rows: Tensor, choice: Choice, uniforms: Tensor) -> RawDraft:
+        """A whole draft from the rows of its levels, [levels, vocab]."""
+        return spread(rows, choice, uniforms)
+
     def source(self, depth: int) -> str:
         """What proposes the tokens at this depth, counted from 0; empty if obvious."""
         return ""
@@ -80,7 +84,7 @@ class Stepwise(Drafter):
             return replace(Draft.copied((), uniforms.device), confidence=too_low)
         if self.by_kernels and len(first) == budget and (choice := self.choice) is not None:
             rows = fit_width(first, self.vocab_size).float().contiguous()
-            return self.as_draft(spread(rows, choice, uniforms), uniforms)
+            return self.as_draft(self.spread(rows, choice, uniforms), uniforms)
         grow = self._chain if self.width == 1 else self._tree
         return grow(first, levels, budget, uniforms, Ends(self.grammar, committed))
 

@@ -17,6 +17,8 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
+from specviz.passes.kernels.chains import Gain
+from specviz.passes.kernels.few_rows import FewRowsLinear
 
 #: Corrected logits, and the memory after the tokens that corrected them.
 RowsAndMemory = tuple[Tensor, Tensor]
@@ -41,6 +43,10 @@ class CorrectedHead(DFlashHead):
 
     def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
+        if reading.gains_width == rows.shape[-1] and (gain := self.gain(tokens)) is not None:
+            reading.gain = gain
+            yield self.for_target(rows[skipped : skipped + depth])
+            return
         hidden = reading.states.to(self.norm.weight.dtype)
         memory = memories = self.first_memory(tokens, hidden)
         for slot in range(skipped, skipped + depth):
@@ -51,6 +57,11 @@ class CorrectedHead(DFlashHead):
             level = yield logits
             memories = new_memories if slot == skipped else with_level(memories, new_memories, level)
             tokens, memory = level.tokens, parent_states(memories, level)
+
+    def gain(self, last: Tensor) -> Gain | None:
+        """What `corrected` adds to all rows, where it depends on the token before alone and our kernels multiply it.
+        last: [1], the text's last token."""
+        return None
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
@@ -129,6 +140,12 @@ class DSparkHead(CorrectedHead):
             return super().corrected(depth, logits, tokens, hidden, memory)
         gain, memory = self.markov_head(tokens, hidden, memory)
         return logits + gain, memory
+
+    def gain(self, last: Tensor) -> Gain | None:
+        head = self.markov_head
+        if head is None or head.gate_proj is not None or head.joint_proj is not None or self.columns is not None:
+            return None
+        return Gain(head.markov_w1.weight, head.markov_w2, last) if isinstance(head.markov_w2, FewRowsLinear) else None
 
     def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
         if self.confidence_head is None:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.chains import Gain
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, StaticPass
@@ -77,6 +78,8 @@ class Reading(Protocol[ReadLevel]):
     foresees: bool  # whether a `forecast` is wanted
     #: [k] how likely the token of each of the last rows is to be accepted, where a part foresees that.
     forecast: Tensor | None
+    gains_width: int | None  # of rows to which whoever drafts from them adds a `gain`; None: a part adds it itself
+    gain: Gain | None  # to be added to the last rows
 
     @property
     def states(self) -> Tensor:
@@ -210,6 +213,8 @@ class RunReading:
         self.tokens = self.features = self.states = torch.empty(0)
         self.foresees = False
         self.forecast: Tensor | None = None
+        self.gains_width: int | None = None
+        self.gain: Gain | None = None
 
     @property
     def shortest(self) -> int:

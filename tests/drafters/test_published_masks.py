@@ -27,7 +27,9 @@ from specviz.drafters.heads import Parallel
 from specviz.drafters.registry import drafter_class
 from specviz.drafters.stepwise import Stepwise
 from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DSparkHead
 from specviz.parts.part_files import PartFiles
+from specviz.passes.kernels.chains import Gain
 from specviz.passes.roles import Role
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -267,6 +269,29 @@ def test_prepared_passes_draft_what_plain_ones_do(with_part, name, passes, monke
     for (text, draft), (same_text, same_draft) in zip(plain, prepared, strict=True):
         assert text == same_text
         torch.testing.assert_close(draft.logits, same_draft.logits, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.markov == "vanilla"])
+def test_rows_that_gain_from_the_token_before_draft_in_one_call_what_they_do_step_by_step(
+    with_part, name, branches, monkeypatch
+):
+    """To the bit, since both multiply by the kernels."""
+    fast, one_call = with_passes(with_part(name), MAKERS["kernels"](with_part(name))), DSparkHead.gain
+    gains: list[Gain | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(DSparkHead, "gain", lambda *given: gains.append(one_call(*given)) or gains[-1])
+        run, at_once = drafts_of(patched, fast, branches)
+    whole = fast.parts["parallel"].columns is None  # all of the target's vocabulary
+    assert [gain is not None for gain in gains] == [whole] * len(at_once)
+    with monkeypatch.context() as patched:
+        patched.setattr(DSparkHead, "gain", lambda *given: None)
+        other, stepwise = drafts_of(patched, fast, branches)
+    assert run.token_ids == other.token_ids
+    for (text, draft), (same_text, same_draft) in zip(at_once, stepwise, strict=True):
+        assert text == same_text and draft.parents == same_draft.parents
+        assert torch.equal(draft.tokens, same_draft.tokens) and torch.equal(draft.logits, same_draft.logits)
+        torch.testing.assert_close(draft.probs, same_draft.probs)  # of softmax, each has its own
 
 
 @pytest.mark.parametrize("name, branches", [*zip(LAYOUTS, itertools.cycle([1, 3]))])

@@ -1,15 +1,19 @@
-"""Drafts, chains and trees, made or judged in one call of C++ (chains.cpp)."""
+"""Drafts, chains and trees, made or judged in one call of C++ (chains.cpp, judging.cpp)."""
+
+from __future__ import annotations
 
 import ctypes
 import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.few_rows import FewRowsLinear
 from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
 from specviz.passes.programs import Program
 from specviz.passes.static_passes import StaticPass
@@ -77,16 +81,37 @@ class DraftsInOneCall:
         return room.filled(count)
 
 
-def spread(rows: Tensor, choice: Choice, uniforms: Tensor) -> RawDraft:
+class Gain(NamedTuple):
+    """What a row of logits gains from the token before its own: W e, e being that token's embedding."""
+
+    embeddings: Tensor  # [vocab, rank], float32 or bfloat16, contiguous
+    layer: FewRowsLinear  # W
+    last: Tensor  # [1] int64, the text's last token
+
+
+def spread(rows: Tensor, choice: Choice, uniforms: Tensor, gain: Gain | None = None) -> RawDraft:
     """A draft from rows that are there already, one for each level: [levels, vocab] float32, contiguous.
 
-    The kernels must be loaded.
+    gain: added to each level's row for every token that it continues. The kernels must be loaded.
     """
     levels, vocab = rows.shape
     room = _Room(levels, vocab, choice)
     function = kernel_library.library().few_rows_spread
     function.restype = ctypes.c_int64
-    return room.filled(function(_pointer(rows), *room.arguments(uniforms)))
+    given = None if gain is None else ctypes.byref(_Gain.of(gain))
+    return room.filled(function(_pointer(rows), given, *room.arguments(uniforms)))
+
+
+class _Gain(ctypes.Structure):
+    """`Gain` for C++."""
+
+    _fields_ = (("embedded", _Memory), ("layer", kernel_library.GivenLayer), ("last", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, gain: Gain) -> _Gain:
+        layer = gain.layer
+        given = kernel_library.GivenLayer.of((layer.panels, layer.scales, layer.bias), layer.outputs)
+        return cls(_memories([gain.embeddings])[0], given, gain.last.item())
 
 
 class _Room:
@@ -141,14 +166,15 @@ class JudgedDraft:
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab = self._shape = len(draft.parents), logits.shape[1]
         verdict, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
-        rows = draft.logits if draft.probs is None else draft.probs
-        rows, row_count = (None, 0) if rows is None else (rows.float().contiguous(), len(rows))
-        drafted = draft.tokens.data_ptr(), parents, None if rows is None else rows.data_ptr(), row_count
+        found = draft.logits if draft.probs is None else draft.probs
+        rows, row_count = (None, 0) if found is None else (found.float().contiguous(), len(found))
+        place = None if rows is None else rows.data_ptr()
+        drafted = draft.tokens.data_ptr(), parents, place, row_count
         judged = logits.data_ptr(), n, vocab, temperature, as_block, *drafted
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
             self._numbers = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
-            drawn_from = None if draft.probs is None else rows.data_ptr()
+            drawn_from = None if draft.probs is None else place
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
             accepted = _judge()(*judged, drawn_from, *coins, self._numbers.data_ptr(), verdict)
         else:

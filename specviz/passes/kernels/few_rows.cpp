@@ -18,6 +18,7 @@
 #include "attention.h"
 #include "crew.h"
 #include "few_bits.h"
+#include "given.h"
 #include "grids.h"
 #include "lanes.h"
 
@@ -263,17 +264,6 @@ AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
   return aoti_torch_empty_strided(
       sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
 }
-
-// dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
-// weights in bfloat16 for inputs as they are; in few bits, in uint8 codes of 8 bits, in int32 eight of 4 bits. Those of
-// weights on grids are `few_bits.GRIDS`'.
-struct Given {
-  const void *weights, *scales;
-  const float* bias;
-  int64_t outputs;
-  float* out;
-  int32_t dtype;
-};
 
 // Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together.
 void compute(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {

@@ -19,7 +19,16 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, Grid, codes_of, on_grids, quantised, rounded_inputs, words
+from specviz.passes.kernels.few_bits import (
+    INPUT_GROUP,
+    Codes,
+    Grid,
+    codes_of,
+    on_grids,
+    quantised,
+    rounded_inputs,
+    words,
+)
 from specviz.passes.model_twins import (
     attending_by,
     drop_weight,

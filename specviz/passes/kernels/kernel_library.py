@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,8 +26,9 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-_FILES = ("few_rows.cpp", "chains.cpp", "attention.h", "few_bits.h", "grids.h", "crew.h", "lanes.h", "choices.h")
-SOURCES = [pathlib.Path(__file__).with_name(name) for name in _FILES]
+_COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp")
+_HEADERS = ("attention.h", "choices.h", "crew.h", "few_bits.h", "given.h", "grids.h", "lanes.h")
+SOURCES = [pathlib.Path(__file__).with_name(name) for name in (*_COMPILED, *_HEADERS)]
 
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
 #: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
@@ -241,8 +243,8 @@ def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
     return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
 
 
-class _Layer(ctypes.Structure):
-    """`Given` of few_rows.cpp."""
+class GivenLayer(ctypes.Structure):
+    """`Given` of given.h."""
 
     _fields_ = [
         ("weights", ctypes.c_void_p),
@@ -253,6 +255,12 @@ class _Layer(ctypes.Structure):
         ("dtype", ctypes.c_int32),
     ]
 
+    @classmethod
+    def of(cls, tensors: Sequence[Any], outputs: int, out: Tensor | None = None) -> GivenLayer:
+        """tensors: weights, scales and bias, see `FewRowsLinear`. out: [n, outputs] float32."""
+        places = [None if tensor is None else tensor.data_ptr() for tensor in (*tensors, out)]
+        return cls(*places[:3], outputs, places[3], dtype_number(tensors[0].dtype))
+
 
 def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
     """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs."""
@@ -261,13 +269,12 @@ def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
 
 def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
     """The same of several layers, one after the other in `layers`."""
-    structs, outs = (_Layer * (len(layers) // 4))(), []
+    structs, outs = (GivenLayer * (len(layers) // 4))(), []
     for place in range(len(structs)):
         *tensors, outputs = layers[4 * place : 4 * place + 4]
         # Loading a model changes the default of all threads.
         outs.append(torch.empty(x.shape[0], outputs, dtype=torch.float32))
-        pointers = (None if tensor is None else _pointer(tensor) for tensor in tensors)
-        structs[place] = _Layer(*pointers, outputs, _pointer(outs[-1]), dtype_number(tensors[0].dtype))
+        structs[place] = GivenLayer.of(tensors, outputs, outs[-1])
     _loaded[0].few_rows_linear(structs, ctypes.c_int32(len(structs)), _pointer(x), *map(ctypes.c_int64, x.shape))
     return tuple(outs)
 
