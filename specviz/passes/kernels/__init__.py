@@ -2,6 +2,6 @@
 
 few_rows: a model's twin on these kernels, whose passes cost little more over several tokens than over one
 few_bits: weights in 8 or 4 bits, and models of such weights
-chains: whole drafts made, and judged, in one call
-kernel_library: builds the C++ (few_rows.cpp over lanes.h, chains.cpp over choices.h) and makes it known to torch
+chains: whole drafts made (chains.cpp), and judged (judging.cpp), in one call
+kernel_library: builds the C++ and makes it known to torch
 """

@@ -121,7 +121,7 @@ class FewRowsLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
-        out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs)
+        out = kernel_library.linear(rows, self.panels, self.scales, self.bias, self.outputs)
         return out.view(*x.shape[:-1], self.outputs)
 
     @property
@@ -298,7 +298,7 @@ class FewRows:
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`, which is loaded."""
     # Keys and values that a model makes anew of what it caches (DeepSeek-V3) are parts of one tensor.
-    return torch.ops.specviz.few_rows_attention(query, key.contiguous(), value.contiguous(), mask, scale)
+    return kernel_library.attention(query, key.contiguous(), value.contiguous(), mask, scale)
 
 
 def _refuse_changed(packed: FewRowsLinear, weight: Tensor) -> None:

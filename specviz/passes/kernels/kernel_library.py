@@ -173,6 +173,27 @@ def library() -> ctypes.CDLL:
     return _loaded[0]
 
 
+def linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
+    """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs.
+
+    An operation only where a program is made of it: through torch's dispatch to Python a call takes twice as long.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.specviz.few_rows_linear(x, *layer)
+    return _linear(x, *layer)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """[1, heads, n, size] -> [1, n, heads, size], all in float32.
+
+    key, value: [1, shared heads, room, size], contiguous. mask: [1, 1, n, room], contiguous; 0 where a token sees a
+    place, and it sees no other.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale)
+    return _attention(query, key, value, mask, scale)
+
+
 def use_threads(count: int) -> None:
     """Lets the kernels use so many threads at most, in all of this process: fewer work while other programs want the
     cores (crew.h). Results are the same bits with any number."""
@@ -263,12 +284,11 @@ class GivenLayer(ctypes.Structure):
 
 
 def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs."""
     return _linears(x, *layer)[0]
 
 
 def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
-    """The same of several layers, one after the other in `layers`."""
+    """Those of several layers (`linear`), one after the other in `layers`."""
     structs, outs = (GivenLayer * (len(layers) // 4))(), []
     for place in range(len(structs)):
         *tensors, outputs = layers[4 * place : 4 * place + 4]
@@ -280,11 +300,6 @@ def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """[1, heads, n, size] -> [1, n, heads, size], all in float32.
-
-    key, value: [1, shared heads, room, size], contiguous. mask: [1, 1, n, room], contiguous; 0 where a token sees a
-    place, and it sees no other.
-    """
     heads, count, size = query.shape[1:]
     out = torch.empty(1, count, heads, size, dtype=torch.float32)
     _loaded[0].few_rows_attention(
