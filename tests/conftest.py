@@ -1,9 +1,11 @@
 """What is set for all tests: their order, marks of garbage, and the fixtures of the browser."""
 
+import functools
 import gc
 import os
 import pathlib
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,3 +52,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def memory_measured_once() -> Iterator[None]:
+    """What memory gives is the machine's, and not each pair's that is loaded: a fifth of a second."""
+    from specviz.models import loading  # only now: it reads where its cache lies
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "measured_memory", functools.cache(loading.measured_memory))
+        yield
