@@ -52,7 +52,7 @@ struct GridHalves {
 // Sums of groups of inputs, which offsets are multiplied with, after the rows: [inputs][count], then [groups][count].
 template <class Code, int GRID>
 void make_ready(const GridBytes<Code, GRID>& layer, float* rows, int64_t count) {
-  if constexpr (!layer.OFFSETS) return;
+  if constexpr (!GridBytes<Code, GRID>::OFFSETS) return;
   float* total = rows + layer.filled_up() * count;
   for (int64_t g = 0; g < layer.groups(); g++, total += count) {
     std::fill_n(total, count, 0.f);
@@ -107,7 +107,7 @@ inline void add_group(
 // rows from `make_ready` times PANELS panels from `panel` on. sums: [ROWS][PANELS][PANEL].
 template <int ROWS, int PANELS, class Code, int GRID>
 void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t panel, float* sums) {
-  constexpr int WIDE = 2 * PANELS, SCALES = layer.SCALES;
+  constexpr int WIDE = 2 * PANELS, SCALES = GridBytes<Code, GRID>::SCALES;
   const int64_t groups = layer.groups();
   const float* totals = rows + layer.filled_up() * ROWS;
   std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
@@ -139,7 +139,7 @@ void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t pan
 
 template <int ROWS, int PANELS>
 void multiply(const GridHalves& layer, const float* rows, int64_t panel, float* sums) {
-  constexpr int WIDE = 2 * PANELS, PLACES = layer.PLACES, WORDS = layer.WORDS;
+  constexpr int WIDE = 2 * PANELS, PLACES = GridHalves::PLACES, WORDS = GridHalves::WORDS;
   const int64_t groups = layer.groups();
   const float* totals = rows + layer.filled_up() * ROWS;
   Ints masks[PLACES - 1];
