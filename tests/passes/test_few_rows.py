@@ -190,7 +190,7 @@ def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, grid):
     for place, code in enumerate((least, 1)):
         weight[:, place :: grid.group] = code
     if not grid.offsets:
-        weight[:, grid.group :] *= 3  # so that no larger group has them all
+        weight[:, grid.group :] *= 3  # so that larger groups have no such codes
     layer, x = few_rows.linear(weight), torch.tensor([1e30, -1e30]).unsqueeze(-1).expand(2, 64)
     assert layer.grid == grid
     torch.testing.assert_close(layer(x), functional.linear(x, weight), rtol=1e-6, atol=0)

@@ -81,10 +81,14 @@ class DraftsInOneCall:
         return room.filled(count)
 
 
+#: The dtypes of embeddings that C++ reads.
+GAIN_DTYPES = (torch.float32, torch.bfloat16)
+
+
 class Gain(NamedTuple):
     """What a row of logits gains from the token before its own: W e, e being that token's embedding."""
 
-    embeddings: Tensor  # [vocab, rank], float32 or bfloat16, contiguous
+    embeddings: Tensor  # [vocab, rank], in one of `GAIN_DTYPES`, contiguous
     layer: FewRowsLinear  # W
     last: Tensor  # [1] int64, the text's last token
 

@@ -63,9 +63,10 @@ class Crew {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // How long a helper looks out for more before it sleeps: longer than what lies between the layers of a pass; and longer
-  // than what lies between two passes, unless somebody has just wanted a core. To wake takes a tenth of a short pass.
-  static constexpr auto LOOKOUT = std::chrono::microseconds(100), LONG_LOOKOUT = std::chrono::microseconds(700);
+  // How long a helper looks out for more before it sleeps: longer than what lies between two passes of a round, or else
+  // waking it makes the round 3 to 10 % longer. For so long after somebody wanted a core, only longer than what lies
+  // between two layers.
+  static constexpr auto LONG_LOOKOUT = std::chrono::microseconds(700), LOOKOUT = std::chrono::microseconds(100);
   static constexpr auto CALM = std::chrono::milliseconds(5);
   // What is noticed: a wait, or a piece of the calling thread's own, of this and of so many times a piece.
   static constexpr double NOTICED = 100e-6, PIECES = 6;

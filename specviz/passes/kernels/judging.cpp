@@ -20,8 +20,8 @@ struct Drafted {
   float p(int64_t i) const { return row(parents[i] + 1)[tokens[i]]; }
   float q(int64_t i) const { return drafter ? drafter[i * vocab + tokens[i]] : 1; }
 
-  // What is left of a row, times a share, once token i is refused: max(0, share · from − q), to `left`; returns its sum.
-  float refuse(int64_t i, float share, const float* from, float* left) const {
+  // What is left of a row, times a share, once token i is rejected: max(0, share · from − q), to `left`; returns its sum.
+  float reject(int64_t i, float share, const float* from, float* left) const {
     if (drafter) {
       const float* taken = drafter + i * vocab;
       for (int64_t x = 0; x < vocab; x++) left[x] = std::max(share * from[x] - taken[x], 0.f);
@@ -32,21 +32,21 @@ struct Drafted {
     return sum(left, vocab);
   }
 
-  // p of each token once its elder siblings are refused, which take no more than their own p.
+  // p of each token once its elder siblings are rejected, which take no more than their own p.
   void points_left(float* p_left) const {
-    std::vector<float> refused(count + 1);
+    std::vector<float> rejected(count + 1);
     for (int64_t i = 0; i < count; i++) {
-      float& elders = refused[parents[i] + 1];
+      float& elders = rejected[parents[i] + 1];
       p_left[i] = p(i) / std::max({1 - elders, p(i), std::numeric_limits<float>::min()});
       elders += p(i);
     }
   }
 
-  // Walks down from the root, to the first child of each node whose coin is below its bound, p_left/q. The kept tokens go to
-  // `path`, what is left in the end to `left` [vocab]; returns how many are kept.
+  // Walks down from the root, to the first child of each node whose coin is below its bound, p_left/q. The accepted tokens go
+  // to `path`, what is left in the end to `left` [vocab]; returns how many are accepted.
   int64_t walk(const double* coins, float* p_left, float* bounds, float* left, int64_t* path) const {
     std::vector<float> further(drafter ? vocab : 0);
-    int64_t node = -1, kept = 0;
+    int64_t node = -1, accepted = 0;
     bool normal = false;  // whether `left` sums to 1 already
     if (!drafter) points_left(p_left);
     std::copy_n(row(0), vocab, left);
@@ -55,45 +55,45 @@ struct Drafted {
       bounds[i] = std::min(p_left[i] / q(i), 1.f);
       if (parents[i] != node) continue;
       if (coins[i] < bounds[i]) {
-        path[kept++] = node = i;
+        path[accepted++] = node = i;
         std::copy_n(row(node + 1), vocab, left);
         normal = false;
       } else if (!drafter) {
         left[tokens[i]] = 0;
-      } else if (const float total = refuse(i, 1, left, further.data()); total > 0) {
+      } else if (const float total = reject(i, 1, left, further.data()); total > 0) {
         scale(further.data(), vocab, 1 / total);
         std::copy_n(further.data(), vocab, left);
         normal = true;
       }
     }
-    if (normal) return kept;
+    if (normal) return accepted;
     const float total = sum(left, vocab);
     if (total > 0)
       scale(left, vocab, 1 / total);
     else
       std::copy_n(row(node + 1), vocab, left);
-    return kept;
+    return accepted;
   }
 
-  // How many tokens of a chain are kept as a block: up to the last whose coin is below its bound.
-  int64_t keep_block(const double* coins, float* bounds, float* left) const {
+  // How many tokens of a chain are accepted as a block: up to the last whose coin is below its bound.
+  int64_t accept_block(const double* coins, float* bounds, float* left) const {
     double ratio = 1, highest = 1;
-    float share = 1;  // p_i of the last one kept
-    int64_t kept = 0;
+    float share = 1;  // p_i of the last one accepted
+    int64_t accepted = 0;
     for (int64_t i = 0; i < count; i++) {
       ratio *= static_cast<double>(p(i)) / q(i);
       highest = std::max(highest, ratio);
       const float here = ratio / highest;
-      const float more = here < 1 && i + 1 < count ? refuse(i + 1, here, row(i + 1), left) : 0;
+      const float more = here < 1 && i + 1 < count ? reject(i + 1, here, row(i + 1), left) : 0;
       bounds[i] = i + 1 == count ? here : here < 1 ? more / (more + (1 - here)) : 1;
-      if (coins[i] < bounds[i]) kept = i + 1, share = here;
+      if (coins[i] < bounds[i]) accepted = i + 1, share = here;
     }
-    const float total = kept < count ? refuse(kept, share, row(kept), left) : 0;
+    const float total = accepted < count ? reject(accepted, share, row(accepted), left) : 0;
     if (total > 0)
       scale(left, vocab, 1 / total);
     else
-      std::copy_n(row(kept), vocab, left);
-    return kept;
+      std::copy_n(row(accepted), vocab, left);
+    return accepted;
   }
 };
 
@@ -101,15 +101,15 @@ struct Drafted {
 
 extern "C" {
 
-// Judges n = `count` draft tokens by n + 1 rows of logits; returns how many of them are kept. At temperature 0 those that
-// are the target's likeliest, and nothing is made but `told`. −1 if logits are not numbers, −2 if the drafter's are not.
+// Judges n = `count` draft tokens by n + 1 rows of logits; returns how many of them are accepted. At temperature 0 those
+// that are the target's likeliest, and nothing is made but `told`. −1 if logits are not numbers, −2 if the drafter's are not.
 //
 // drafted, parents: [n]. draft_logits: [draft_rows][vocab], or probabilities; n rows are one for each token, whose own place
-// is looked at, since a NaN is always chosen. drawn_from: [n][vocab], the tokens' distributions; none for point masses. coins: [n]. u: one, for
-// the next token. made: the running sums [vocab] in which that is drawn, in float64; then in float32 the rows'
-// probabilities [n + 1][vocab], those that it is drawn from [vocab], and p, q, p once the elder siblings are refused and the
-// bound of each draft token's coin, [4][n]. told: the kept tokens' places, with room for n, and each row's likeliest
-// [n + 1]; and the next token.
+// is looked at, since a NaN is always chosen. drawn_from: [n][vocab], the tokens' distributions; none for point masses.
+// coins: [n]. u: one, for the next token. made: the running sums [vocab] in which that is drawn, in float64; then in float32
+// the rows' probabilities [n + 1][vocab], those that it is drawn from [vocab], and p, q, p once the elder siblings are
+// rejected and the bound of each draft token's coin, [4][n]. told: the accepted tokens' places, with room for n, and each
+// row's likeliest [n + 1]; and the next token.
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
     const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
@@ -119,14 +119,14 @@ int64_t few_rows_judge(
     const int64_t first = draft_rows == count ? drafted[row] : 0, some = draft_rows == count ? 1 : vocab;
     if (!are_numbers(draft_logits + row * vocab + first, some)) return -2;
   }
-  int64_t *path = told, *choices = told + count, *next = choices + count + 1, kept = 0;
+  int64_t *path = told, *choices = told + count, *next = choices + count + 1, accepted = 0;
   for (int64_t row = 0; row <= count; row++) choices[row] = likeliest(logits + row * vocab, vocab);
   if (!temperature) {
     int64_t node = -1;
     for (int64_t i = 0; i < count; i++)
-      if (parents[i] == node && drafted[i] == choices[node + 1]) path[kept++] = node = i;
+      if (parents[i] == node && drafted[i] == choices[node + 1]) path[accepted++] = node = i;
     *next = choices[node + 1];
-    return kept;
+    return accepted;
   }
   double* sums = made;
   float *probs = reinterpret_cast<float*>(sums + vocab), *left = probs + (count + 1) * vocab;
@@ -134,8 +134,8 @@ int64_t few_rows_judge(
   for (int64_t row = 0; row <= count; row++) warp(logits + row * vocab, vocab, temperature, probs + row * vocab);
   const Drafted draft = {count, vocab, drafted, parents, probs, drawn_from};
   for (int64_t i = 0; i < count; i++) p[i] = p_left[i] = draft.p(i), q[i] = draft.q(i), path[i] = i;
-  kept = as_block ? draft.keep_block(coins, bounds, left) : draft.walk(coins, p_left, bounds, left, path);
+  accepted = as_block ? draft.accept_block(coins, bounds, left) : draft.walk(coins, p_left, bounds, left, path);
   *next = draw(left, vocab, *u, sums);
-  return kept;
+  return accepted;
 }
 }

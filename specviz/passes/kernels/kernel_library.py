@@ -176,7 +176,7 @@ def library() -> ctypes.CDLL:
 def linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
     """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs.
 
-    An operation only where a program is made of it: through torch's dispatch to Python a call takes twice as long.
+    An operation only where a program is made of it: through torch's dispatch to Python a call takes half as long again.
     """
     if torch.compiler.is_compiling():
         return torch.ops.specviz.few_rows_linear(x, *layer)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__FMA__)
 #include <immintrin.h>
@@ -52,24 +53,16 @@ inline Ints load_words(const int32_t* from) {
   return loaded;
 }
 
-// Numbers of 8 bits, each in a lane. A compiler asked to convert its vectors of them takes them apart.
-inline Ints load_bytes(const int8_t* from) {
+// Numbers of 8 bits, with a sign or without, each in a lane. A compiler asked to convert its vectors of them takes them apart.
+template <class Byte>
+inline Ints load_bytes(const Byte* from) {
+  [[maybe_unused]] constexpr bool SIGN = std::is_signed_v<Byte>;
 #if defined(__AVX512F__)
-  return (Ints)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Ints)(SIGN ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
 #elif defined(__AVX2__)
-  return (Ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-#else
-  Ints loaded;
-  for (int lane = 0; lane < LANES; lane++) loaded[lane] = from[lane];
-  return loaded;
-#endif
-}
-
-inline Ints load_bytes(const uint8_t* from) {
-#if defined(__AVX512F__)
-  return (Ints)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-#elif defined(__AVX2__)
-  return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return (Ints)(SIGN ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 #else
   Ints loaded;
   for (int lane = 0; lane < LANES; lane++) loaded[lane] = from[lane];
