@@ -3,7 +3,8 @@
 // Each thread takes piece after piece from the front of a part of its own, as memory is read best; who has none left takes
 // half of what another has not begun. So a helper that comes late, or not at all, costs nothing, and one whose core is taken
 // away the wait for its one piece. That is noticed: then helpers rest for so long that what they cost, less what they gain,
-// is a small share of the time.
+// is a small share of the time. A core that goes to another program of this system is left to it; one that goes away by
+// itself, as a hypervisor takes them for a moment from machines that share a processor, would not be spared by resting.
 #pragma once
 
 #include <pthread.h>
@@ -22,6 +23,7 @@
 #endif
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/resource.h>
 #endif
 
 #include "lanes.h"
@@ -72,6 +74,11 @@ class Crew {
   static constexpr double NOTICED = 100e-6, PIECES = 6;
   // For how long a core that is wanted is left at least; and for how many times what help cost.
   static constexpr double REST = 4e-3, RESTS = 20;
+  // The most that help is remembered to have gained: against what other programs lose by it, and against cores that go away
+  // by themselves.
+  static constexpr double CREDIT = REST, LONG_CREDIT = 40e-3;
+  // How old a count of lost cores may be when a job begins.
+  static constexpr auto FRESH = std::chrono::milliseconds(1);
 
   // A stretch of the work, in one word.
   struct Stretch {
@@ -96,6 +103,7 @@ class Crew {
   alignas(64) std::atomic<uint64_t> job{0};
   std::atomic<int> served_on{-1};    // the calling thread's core
   std::atomic<bool> crowded{false};  // whether a helper found itself there
+  std::atomic<bool> displaced{false};  // whether another program took a helper's core while it worked
   std::atomic<Clock::time_point> wanted{Clock::now()};  // when somebody else last wanted a core, as far as was noticed
   std::atomic<int> threads_at_it{0};
   std::atomic<int> gone{0};        // helpers that have come, and are through
@@ -132,6 +140,38 @@ class Crew {
 #else
     return -1;
 #endif
+  }
+
+  // How often another program of this system has taken the core of a thread, which counts for itself.
+  class Displacements {
+   public:
+    // Whether that happened since the count was last read; true where the system does not tell.
+    bool more() {
+      const long last = known;
+      read(Clock::now());
+      return known != last || known < 0;
+    }
+
+    void keep_fresh(Clock::time_point now) {
+      if (now - when > FRESH) read(now);
+    }
+
+   private:
+    long known = -1;
+    Clock::time_point when{};
+
+    void read(Clock::time_point now) {
+      when = now;
+#if defined(__linux__)
+      rusage usage;
+      if (getrusage(RUSAGE_THREAD, &usage) == 0) known = usage.ru_nivcsw;
+#endif
+    }
+  };
+
+  static Displacements& displacements() {
+    static thread_local Displacements own;
+    return own;
   }
 
   bool in_the_way() const { return served_on >= 0 && core() == served_on; }
@@ -177,6 +217,7 @@ class Crew {
     job = (job / NUMBER + 1) * NUMBER | OPEN;
     wake(helpers);
     const Clock::time_point start = Clock::now();
+    displacements().keep_fresh(start);
     Clock::time_point last = start;
     Clock::duration slowest{};
     int64_t done = 0;
@@ -196,12 +237,15 @@ class Crew {
   // Seconds that the calling thread took for a piece, for its slowest piece, and waited for others in the end.
   void judge(double piece, double slowest, double wait) {
     const double noticed = std::max(NOTICED, PIECES * piece);
-    double lost = 0;
-    for (double late : {slowest, wait})
-      if (late > noticed) lost += late - piece;
-    balance = std::min(balance + helped * piece, REST) - lost;
-    if (lost == 0) return;
-    rest(REST + RESTS * std::max(0.0, -balance));
+    const auto late = [&](double seconds) { return seconds > noticed ? seconds - piece : 0; };
+    balance = std::min(balance + helped * piece, LONG_CREDIT);
+    if (late(slowest) + late(wait) == 0) return;
+    const bool others = displacements().more() | displaced.exchange(false);
+    // If nobody took its own core, the calling thread would have lost it without helpers too.
+    const double lost = late(wait) + (others ? late(slowest) : 0);
+    const double left = (others ? std::min(balance, CREDIT) : balance) - lost;
+    balance = left;
+    if (others || left < 0) rest((others ? REST : 0) + RESTS * std::max(0.0, -left));
   }
 
   // Does with a helper less for a while.
@@ -237,7 +281,7 @@ class Crew {
       uint64_t at = job.load(std::memory_order_acquire);
       const int place = static_cast<int>(at & COME) + 1;
       const Clock::time_point now = Clock::now();
-      if (seconds(now - looked) > NOTICED) wanted = now;  // the core was taken away
+      if (seconds(now - looked) > NOTICED && displacements().more()) wanted = now;
       looked = now;
       const bool late = now - since >= lookout(now);
       if (!late && in_the_way()) {
@@ -246,7 +290,9 @@ class Crew {
       } else if ((at & OPEN) && at / NUMBER != known && place < threads_at_it) {
         if (!job.compare_exchange_weak(at, at + 1)) continue;
         known = at / NUMBER;
+        displacements().keep_fresh(now);
         for (Stretch piece(0, 0); take(place, piece); helped++) run(task, piece.first(), piece.end());
+        if (seconds(Clock::now() - now) > NOTICED && displacements().more()) displaced = true;
         gone.fetch_add(1, std::memory_order_release);
       } else if (late) {
         sleep(at);
