@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from specviz.models.pair import ModelPair
 from specviz.models.placement import free_memory
 from specviz.passes.devices import Stopwatch, is_spread, synchronise
-from specviz.passes.kernels.few_rows import FewRowsLinear
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import Memory, MemoryShare

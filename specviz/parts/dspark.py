@@ -18,7 +18,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
 from specviz.passes.kernels.chains import GAIN_DTYPES, Gain
-from specviz.passes.kernels.few_rows import FewRowsLinear
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 
 #: Corrected logits, and the memory after the tokens that corrected them.
 RowsAndMemory = tuple[Tensor, Tensor]

@@ -15,7 +15,8 @@ import specviz
 from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.records.settings import SamplingParams
 from specviz.training.heads import MedusaRecipe
 

@@ -14,7 +14,8 @@ from specviz.models.memory_share import measured_memory, share_of, stored_bytes,
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError

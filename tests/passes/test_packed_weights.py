@@ -13,7 +13,8 @@ from specviz.models import pass_checks, preparation
 from specviz.models.pair_passes import static_pass
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_bits import GROUPS, input_squares, quantised, rounded, rounded_twin
-from specviz.passes.kernels.few_rows import FewRows, FewRowsLinear
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.model_twins import drop_weights_again, is_linear, packed_of, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import StaticPass

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_rows import FewRowsLinear
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
 from specviz.passes.programs import Program
 from specviz.passes.static_passes import StaticPass

@@ -1,0 +1,55 @@
+"""Memory in large pages, for the weights that every pass reads from the first to the last.
+
+The processor looks up where each page of memory lies, and asks ahead for what follows only within a page. On pages of
+4 KB, passes over 55 MB of weights took a sixth longer.
+"""
+
+import contextlib
+import math
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: The size of a large page on most processors, and how much is reserved at a time: what is not used takes no memory.
+_PAGE, _RESERVED = 2 << 20, 64 << 20
+
+#: Where a tensor may begin, as torch has it.
+_ALIGNED = 64
+
+
+class HugePages:
+    """Lays tensors side by side in memory for which large pages are asked for, where the system has them (Linux).
+
+    The memory is freed with the last of its tensors.
+    """
+
+    def __init__(self) -> None:
+        self._left = torch.empty(0, dtype=torch.uint8)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """`parts`, which lie in main memory, one after the other along their first dimension."""
+        if not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.cat(list(parts))
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        size = math.prod(shape) * parts[0].element_size()
+        room = self._room(size)[:size]
+        self._left = self._left[-(-size // _ALIGNED) * _ALIGNED :]
+        return torch.cat(list(parts), out=room.view(parts[0].dtype).view(shape))
+
+    def _room(self, size: int) -> Tensor:
+        """The memory that is left, at least `size` bytes."""
+        if size > len(self._left):
+            self._left = _reserved(max(_RESERVED, size))
+        return self._left
+
+
+def _reserved(size: int) -> Tensor:
+    """[at least `size`] uint8, zeros, from the beginning of a large page on."""
+    memory = mmap.mmap(-1, size + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A system without large pages refuses, and the memory has small ones.
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    return whole[-whole.data_ptr() % _PAGE :][:size]
