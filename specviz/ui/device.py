@@ -85,7 +85,7 @@ class Preparer:
     """
 
     def __init__(self, deployment: Deployment):
-        self._plain = deployment.passes == "plain"
+        self.prepares = deployment.passes != "plain"
         #: Held while a pair is loaded, and by each piece of this work: a load sets torch's default precision, which is
         #: that of all threads.
         self.loading = threading.Lock()
@@ -111,7 +111,7 @@ class Preparer:
 
     def refusal(self, pair: ModelPair) -> SpecvizError | None:
         """Why nothing is prepared for this pair; None if something is."""
-        if self._plain:
+        if not self.prepares:
             return SpecvizError("This page is set to plain passes (SPECVIZ_PASSES).", "passes")
         if pair.lent:
             return SpecvizError(
@@ -260,8 +260,13 @@ class PairStore:
         # All of torch and transformers is imported here, by one thread: two that import parts of transformers at once
         # may each find the other's half done.
         from specviz.models.loading import load_pair
+        from specviz.models.placement import device_named
+        from specviz.passes.kernels import kernel_library
 
         device = self._device(options["target"])
+        # They take as long to build as models to load, and are needed as soon as those are there.
+        if self.preparer.prepares and device in ("auto", "cpu") and device_named(device).type == "cpu":
+            kernel_library.load_ahead()
         load = partial(load_pair, **options, device=device, passes="plain")
         # A GPU that is lent is emulated in the thread that asks for it.
         pair = load() if is_zero_gpu() and device != "cpu" else apart(load)

@@ -60,7 +60,7 @@ struct Seen {
 constexpr int MOST_TOKENS = 5;
 
 // Fewer products than these are not shared among threads.
-constexpr int64_t FEW_PRODUCTS = 1 << 18;
+constexpr int64_t FEW_PRODUCTS = 1 << 15;
 
 // Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
 // fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -33,7 +34,10 @@ SOURCES = [pathlib.Path(__file__).with_name(name) for name in (*_COMPILED, *_HEA
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
 #: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
 MARCH = os.environ.get("SPECVIZ_MARCH", "native")
-_FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
+_FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-pthread", "-fPIC")
+
+#: How many files are compiled at once: the longest takes as long as all others.
+_COMPILERS = 2
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 
@@ -163,6 +167,17 @@ def load() -> int:
     return _loaded[0].few_rows_panel()
 
 
+def load_ahead() -> None:
+    """Begins with `load` in a thread of its own; who loads meanwhile waits for that. Nothing is raised: who loads is
+    told why that cannot be done."""
+
+    def quietly() -> None:
+        with contextlib.suppress(SpecvizError):
+            load()
+
+    threading.Thread(target=quietly, name="kernels", daemon=True).start()
+
+
 def is_built() -> bool:
     """True if `load` has nothing to build on this machine."""
     return bool(_loaded) or (lasts() and _library_file().is_file())
@@ -235,17 +250,22 @@ def _library_file() -> pathlib.Path:
 def _build(path: pathlib.Path) -> None:
     writable_folder()
     torch_files = pathlib.Path(torch.__file__).parent
-    compiled = [str(source) for source in SOURCES if source.suffix == ".cpp"]
-    needs = [f"-I{torch_files / 'include'}", f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10"]
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    sources = [source for source in SOURCES if source.suffix == ".cpp"]
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, ThreadPoolExecutor(_COMPILERS) as compilers:
         built = pathlib.Path(scratch) / path.name
-        done = subprocess.run(
-            [cxx(), *_FLAGS, *compiled, "-o", str(built), *needs], capture_output=True, encoding="utf-8"
-        )
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
-            raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])
+        objects = [str(built.with_name(f"{source.stem}.o")) for source in sources]
+        include = f"-I{torch_files / 'include'}"
+        jobs = [("-c", str(source), include, "-o", made) for source, made in zip(sources, objects, strict=True)]
+        list(compilers.map(lambda job: _compile(*job), jobs))  # raises what one of them raises
+        _compile("-shared", *objects, "-o", str(built), f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10")
         os.replace(built, path)
+
+
+def _compile(*arguments: str) -> None:
+    done = subprocess.run([cxx(), *_FLAGS, *arguments], capture_output=True, encoding="utf-8")
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
+        raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])
 
 
 @torch.library.register_fake("specviz::few_rows_linear")
