@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from specviz.models.pair import ModelPair
 from specviz.models.placement import free_memory
 from specviz.passes.devices import Stopwatch, is_spread, synchronise
+from specviz.passes.kernels.huge_pages import HugePages
 from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.roles import TARGET
 from specviz.records.errors import SpecvizError
@@ -156,8 +157,14 @@ def measured_memory(device: torch.device, threads: int | None = None) -> Memory 
 
 
 def read_bandwidth(size: int, device: torch.device, repeats: int = 8) -> float:
-    """Bytes a second, summing up a buffer of `size` bytes over and over."""
-    buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
+    """Bytes a second, summing up a buffer of `size` bytes over and over: of main memory in large pages, as the kernels'
+    weights lie."""
+    numbers = size // 4
+    if device.type == "cpu":
+        buffer = HugePages().room(4 * numbers).view(torch.float32)
+    else:
+        buffer = torch.empty(numbers, dtype=torch.float32, device=device)
+    buffer.fill_(1)
     return buffer.numel() * 4 / fastest(buffer.sum, device, repeats)
 
 

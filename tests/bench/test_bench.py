@@ -22,6 +22,7 @@ from specviz.bench.report import BenchReport, bench_text, busy, equality_lines, 
 from specviz.bench.vary import read_vary
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
+from specviz.models import memory_share
 from specviz.models.memory_share import stored_bytes, weights_read
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
@@ -390,13 +391,13 @@ def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
 
 
 def test_reading_a_buffer_as_large_as_the_weights_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
-    made, ones = [], torch.ones
+    made: list[int] = []
 
-    def counted(count, **options):
-        made.append(4 * count)
-        return ones(1, **options)
+    def counted(size, device):
+        made.append(size)
+        return 1.0
 
-    monkeypatch.setattr(torch, "ones", counted)
+    monkeypatch.setattr(memory_share, "read_bandwidth", counted)
     for free, most in [(64 << 30, machine.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
         monkeypatch.setattr(machine, "free_memory", lambda device, free=free: free)
         made.clear()

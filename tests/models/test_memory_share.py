@@ -15,6 +15,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.huge_pages import HugePages
 from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import StaticPass
@@ -115,13 +116,14 @@ def test_more_than_all_of_it_comes_from_the_cache_or_was_measured_wrongly():
 def test_measuring_takes_an_eighth_of_the_memory_that_is_free_and_nothing_where_that_is_too_little(
     monkeypatch, free, taken
 ):
-    made, ones = [], torch.ones
+    made: list[int] = []
 
-    def counted(count, **options):
-        made.append(4 * count)
-        return ones(1, **options)
+    class Counted(HugePages):
+        def room(self, size: int) -> torch.Tensor:
+            made.append(size)
+            return super().room(4)
 
-    monkeypatch.setattr(torch, "ones", counted)
+    monkeypatch.setattr(memory_share, "HugePages", Counted)
     monkeypatch.setattr(memory_share, "free_memory", lambda device: free)
     monkeypatch.setattr(memory_share.os, "cpu_count", lambda: 2)
     memory = measured_memory(CPU)

@@ -1,5 +1,7 @@
 """Weights side by side in large pages: the same numbers, kept for as long as one of them is."""
 
+import errno
+import mmap
 import pathlib
 
 import psutil
@@ -47,6 +49,14 @@ def test_what_is_larger_than_what_is_reserved_at_a_time_has_room_too():
 def test_large_pages_are_asked_for_where_the_system_has_them():
     joined = HugePages().joined([torch.ones(1 << 20)])
     assert LARGE_PAGES.is_dir() is (" hg" in flags(joined.data_ptr()))
+
+
+def test_where_none_are_to_be_had_tensors_lie_elsewhere(monkeypatch):
+    def none(*arguments):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", none)
+    assert HugePages().joined([torch.ones(3, 2), torch.zeros(1, 2)]).tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
 
 
 def test_memory_goes_with_the_last_tensor_in_it():

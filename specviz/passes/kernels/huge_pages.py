@@ -15,6 +15,9 @@ from torch import Tensor
 #: The size of a large page on most processors, and how much is reserved at a time: what is not used takes no memory.
 _PAGE, _RESERVED = 2 << 20, 64 << 20
 
+#: Whether the system can be asked for them.
+_LARGE = hasattr(mmap, "MADV_HUGEPAGE")
+
 #: Where a tensor may begin, as torch has it.
 _ALIGNED = 64
 
@@ -30,19 +33,21 @@ class HugePages:
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """`parts`, which lie in main memory, one after the other along their first dimension."""
-        if not hasattr(mmap, "MADV_HUGEPAGE"):
-            return torch.cat(list(parts))
         shape = (sum(map(len, parts)), *parts[0].shape[1:])
-        size = math.prod(shape) * parts[0].element_size()
-        room = self._room(size)[:size]
-        self._left = self._left[-(-size // _ALIGNED) * _ALIGNED :]
+        room = self.room(math.prod(shape) * parts[0].element_size())
         return torch.cat(list(parts), out=room.view(parts[0].dtype).view(shape))
 
-    def _room(self, size: int) -> Tensor:
-        """The memory that is left, at least `size` bytes."""
+    def room(self, size: int) -> Tensor:
+        """[size] uint8, of any value."""
+        if _LARGE and size > len(self._left):
+            # Where not even addresses are to be had, torch says so.
+            with contextlib.suppress(OSError):
+                self._left = _reserved(max(_RESERVED, size))
         if size > len(self._left):
-            self._left = _reserved(max(_RESERVED, size))
-        return self._left
+            return torch.empty(size, dtype=torch.uint8)
+        room = self._left[:size]
+        self._left = self._left[-(-size // _ALIGNED) * _ALIGNED :]
+        return room
 
 
 def _reserved(size: int) -> Tensor:
