@@ -412,11 +412,12 @@ def test_a_library_is_built_once(unbuilt, monkeypatch):
     built = []
 
     def build(command, **options):
-        built.append(command)
+        built.extend(["library"] if "-shared" in command else [])
         pathlib.Path(command[command.index("-o") + 1]).write_bytes(b"no library")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", build)
+    kernel_library.load_ahead()
     for _ in range(2):
         with pytest.raises(SpecvizError, match="cannot be loaded"):  # what was built is no library
             kernel_library.load()
@@ -425,6 +426,7 @@ def test_a_library_is_built_once(unbuilt, monkeypatch):
 
 def test_a_compiler_that_does_not_understand_the_source_says_why(unbuilt, monkeypatch):
     monkeypatch.setattr(kernel_library, "_FLAGS", ("-std=c++98",))
+    kernel_library.load_ahead()  # says nothing
     with refused("passes", r"The C\+\+ compiler failed: .*error"):
         kernel_library.load()
     assert list(unbuilt.iterdir()) == []
