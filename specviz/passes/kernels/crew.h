@@ -243,6 +243,7 @@ class Crew {
     const bool others = displacements().more() | displaced.exchange(false);
     // If nobody took its own core, the calling thread would have lost it without helpers too.
     const double lost = late(wait) + (others ? late(slowest) : 0);
+    if (lost == 0) return;
     const double left = (others ? std::min(balance, CREDIT) : balance) - lost;
     balance = left;
     if (others || left < 0) rest((others ? REST : 0) + RESTS * std::max(0.0, -left));
