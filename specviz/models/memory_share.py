@@ -157,8 +157,10 @@ def measured_memory(device: torch.device, threads: int | None = None) -> Memory 
 
 
 def read_bandwidth(size: int, device: torch.device, repeats: int = 8) -> float:
-    """Bytes a second, summing up a buffer of `size` bytes over and over: of main memory in large pages, as the kernels'
-    weights lie."""
+    """Bytes a second, summing up a buffer of `size` bytes over and over.
+
+    On a CPU the buffer lies in large pages, as the kernels' weights do; on small ones it would be read more slowly.
+    """
     numbers = size // 4
     if device.type == "cpu":
         buffer = HugePages().room(4 * numbers).view(torch.float32)

@@ -264,7 +264,7 @@ class PairStore:
         from specviz.passes.kernels import kernel_library
 
         device = self._device(options["target"])
-        # They take as long to build as models to load, and are needed as soon as those are there.
+        # Kernels take as long to build as models take to load, and are needed as soon as the models are there.
         if self.preparer.prepares and device in ("auto", "cpu") and device_named(device).type == "cpu":
             kernel_library.load_ahead()
         load = partial(load_pair, **options, device=device, passes="plain")

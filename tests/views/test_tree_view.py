@@ -68,7 +68,7 @@ def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
         switch_of = switch(page, one.index)
         expect(switch_of).to_contain_text(f"{one.accepted} of 9 accepted")
         if switch_of.get_attribute("aria-expanded") == "true":
-            switch_of.press("Enter")  # a click misses what an unfolded tree pushes down meanwhile
+            switch_of.press("Enter")  # on a busy machine a click was lost here once; other tests click
         path = {str(index) for index, token in enumerate(one.drafted) if token.outcome == "accepted"}
         assert shown(page, one.index) == path | {"next"}
         switch_of.press("Enter")

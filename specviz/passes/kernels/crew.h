@@ -3,8 +3,8 @@
 // Each thread takes piece after piece from the front of a part of its own, as memory is read best; who has none left takes
 // half of what another has not begun. So a helper that comes late, or not at all, costs nothing, and one whose core is taken
 // away the wait for its one piece. That is noticed: then helpers rest for so long that what they cost, less what they gain,
-// is a small share of the time. A core that goes to another program of this system is left to it; one that goes away by
-// itself, as a hypervisor takes them for a moment from machines that share a processor, would not be spared by resting.
+// is a small share of the time. A core that another program of this system takes is left to it at once. A hypervisor, too,
+// takes cores for a moment from machines that share a processor, and rest would not prevent that: it counts by its cost alone.
 #pragma once
 
 #include <pthread.h>
@@ -74,8 +74,7 @@ class Crew {
   static constexpr double NOTICED = 100e-6, PIECES = 6;
   // For how long a core that is wanted is left at least; and for how many times what help cost.
   static constexpr double REST = 4e-3, RESTS = 20;
-  // The most that help is remembered to have gained: against what other programs lose by it, and against cores that go away
-  // by themselves.
+  // The most that help is remembered to have gained: where another program took a core, and where none did.
   static constexpr double CREDIT = REST, LONG_CREDIT = 40e-3;
   // How old a count of lost cores may be when a job begins.
   static constexpr auto FRESH = std::chrono::milliseconds(1);
@@ -142,7 +141,7 @@ class Crew {
 #endif
   }
 
-  // How often another program of this system has taken the core of a thread, which counts for itself.
+  // How often another program of this system has taken a thread's core. Each thread counts its own.
   class Displacements {
    public:
     // Whether that happened since the count was last read; true where the system does not tell.
@@ -244,9 +243,8 @@ class Crew {
     // If nobody took its own core, the calling thread would have lost it without helpers too.
     const double lost = late(wait) + (others ? late(slowest) : 0);
     if (lost == 0) return;
-    const double left = (others ? std::min(balance, CREDIT) : balance) - lost;
-    balance = left;
-    if (others || left < 0) rest((others ? REST : 0) + RESTS * std::max(0.0, -left));
+    balance = (others ? std::min(balance, CREDIT) : balance) - lost;
+    if (others || balance < 0) rest((others ? REST : 0) + RESTS * std::max(0.0, -balance));
   }
 
   // Does with a helper less for a while.

@@ -1,7 +1,7 @@
 """Memory in large pages, for the weights that every pass reads from the first to the last.
 
-The processor looks up where each page of memory lies, and asks ahead for what follows only within a page. On pages of
-4 KB, passes over 55 MB of weights took a sixth longer.
+The processor looks up where each page lies. Large pages are few: with them, passes over 55 MB of weights took a seventh
+less time than with pages of 4 KB.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class HugePages:
     def room(self, size: int) -> Tensor:
         """[size] uint8, of any value."""
         if _LARGE and size > len(self._left):
-            # Where not even addresses are to be had, torch says so.
+            # Where no addresses are left for so much, torch allocates what is needed, or raises.
             with contextlib.suppress(OSError):
                 self._left = _reserved(max(_RESERVED, size))
         if size > len(self._left):
@@ -53,7 +53,7 @@ class HugePages:
 def _reserved(size: int) -> Tensor:
     """[at least `size`] uint8, zeros, from the beginning of a large page on."""
     memory = mmap.mmap(-1, size + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A system without large pages refuses, and the memory has small ones.
+    # A system without large pages raises; the memory then has small ones.
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(memory, dtype=torch.uint8)

@@ -168,8 +168,8 @@ def load() -> int:
 
 
 def load_ahead() -> None:
-    """Begins with `load` in a thread of its own; who loads meanwhile waits for that. Nothing is raised: who loads is
-    told why that cannot be done."""
+    """Starts `load` in a thread of its own and raises nothing. A later `load` waits for that thread; if it failed, the
+    later one tries again and raises."""
 
     def quietly() -> None:
         with contextlib.suppress(SpecvizError):
