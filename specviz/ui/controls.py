@@ -184,7 +184,7 @@ class Controls:
         unread: set[str] = set()
         if pair is not None:
             if not page_pair or name != PairName(**page_pair):
-                settings |= self._refitted(settings["drafter"], pair, first=not page_pair)
+                settings |= self._refitted(settings["drafter"], settings["prompt"], pair, first=not page_pair)
             unread = set(DRAFTING) - drafter_of(pair, settings["drafter"]).parameters
             unread |= set() if pair.has_chat_template else {"chat"}
         if settings["drafter"] == PLAIN:
@@ -213,18 +213,20 @@ class Controls:
         changes = [component.change for component in sampling]
         gr.on(changes, None, sampling, None, js=components.sampling_heard(), **INTERNAL)
 
-    def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
+    def _refitted(self, drafter: str, prompt: str, pair: ModelPair, first: bool) -> dict[str, Any]:
         """The settings that `suited` will change, for an order that comes before it.
 
-        drafter: as it was ordered. One that the pair lacks is replaced, unless the visitor chose it for this pair: the
-        drafter that stands there at the start was not chosen, and one chosen for another pair does not count.
+        drafter, prompt: as they were ordered. A drafter that the pair lacks is replaced, unless the visitor chose it
+        for this pair: the one that stands there at the start was not chosen, and one chosen for another pair does not
+        count.
         """
+        changes = {"prompt": _prompt_for(pair, prompt), **({} if first else {"chat": True})}
         lacking = refusal(pair, drafter) is not None and not (first and drafter != WAYS[0])
         if first and not lacking:
-            return {}
+            return changes
         chosen = self.runner.store.usual(pair) if lacking else drafter
         values = {field: update["value"] for field, update in properties(pair, chosen).items() if "value" in update}
-        return {"drafter": chosen, **values, **({} if first else {"chat": True})}
+        return changes | {"drafter": chosen, **values}
 
     @property
     def of_pair(self) -> list[gr.components.Component]:
@@ -254,8 +256,8 @@ class Controls:
             self.recommended: as_json(self._recommended_by(pair)),
             **{row: gr.update(visible=suits == chats) for suits, row in self.presets.items()},
         }
-        if prompt in (preset.prompt for preset in _presets(not chats)):
-            changes[self.fields["prompt"]] = _presets(chats)[0].prompt
+        if (suited := _prompt_for(pair, prompt)) != prompt:
+            changes[self.fields["prompt"]] = suited
         if keep and self.runner.store.undecided(pair):
             changes |= {self.drafter_note: as_text(say("ways.undecided"))} if drafter in missing else {}
             return {component: change for component, change in changes.items() if component is not self.pair}
@@ -303,6 +305,12 @@ def properties(pair: ModelPair, name: str) -> dict[str, dict[str, Any]]:
 
 def _presets(chats: bool) -> Sequence[Preset]:
     return CHAT_PRESETS if chats else PRESETS
+
+
+def _prompt_for(pair: ModelPair, prompt: str) -> str:
+    """The prompt itself, or for a preset that suits models of the other kind the first one of this pair's kind."""
+    chats = pair.has_chat_template
+    return _presets(chats)[0].prompt if prompt in (preset.prompt for preset in _presets(not chats)) else prompt
 
 
 def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
+from specviz.records.prompts import CHAT_PRESETS, PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
@@ -116,6 +117,10 @@ OTHER, NONE = asdict(PairName("elsewhere")), {}
         (OTHER, {"drafter": "early_exit", "exit_layer": 9, "branches": 4}, {"exit_layer": 2, "branches": 1}),
         (OTHER, {"drafter": "suffix", "temperature": 0.3, "seed": 7}, {"temperature": 0.3, "seed": 7}),
         (OTHER, {"drafter": "suffix", "chat": False}, {"chat": True}),
+        (NONE, {"drafter": "suffix", "prompt": PRESETS[1].prompt}, {"prompt": CHAT_PRESETS[0].prompt}),
+        (NONE, {"drafter": "draft_model", "prompt": "Why so"}, {"drafter": "usual", "prompt": "Why so"}),
+        (OTHER, {"drafter": "suffix", "prompt": PRESETS[1].prompt}, {"prompt": CHAT_PRESETS[0].prompt}),
+        (asdict(PairName()), {"drafter": "suffix", "prompt": PRESETS[1].prompt}, {"prompt": PRESETS[1].prompt}),
         (asdict(PairName()), {"drafter": "draft_model"}, {"drafter": "draft_model"}),
         (asdict(PairName()), {"drafter": "early_exit", "exit_layer": 3}, {"exit_layer": 3}),
         (asdict(PairName()), {"drafter": "suffix", "chat": False}, {"chat": False}),
