@@ -134,7 +134,7 @@ def automatic_dtype(
     The processor's instructions decide and never a stopwatch, so that every start on a machine decides alike. Other
     CPUs take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32.
     in_few_bits: whether the checkpoint has them in codes, which half precision would round, and which our kernels read
-    as they are (`few_bits.on_grids`).
+    as they are (`grids.on_grids`).
     """
     half = half_precision(device, checkpoint)
     quicker = multiplies_in(half) and not in_few_bits

@@ -28,7 +28,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.gguf_file import GgufFile
 from specviz.parts.gguf_parts import GgufPart
 from specviz.parts.mtp import MtpModules
-from specviz.passes.kernels.few_bits import on_grids
+from specviz.passes.kernels.grids import on_grids
 from specviz.records.settings import SamplingParams
 
 DATA = pathlib.Path(__file__).parent.parent / "data" / "gguf_parts"
@@ -177,7 +177,12 @@ def repacked(
     return file
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16", "F16"])
+#: In what our kernels keep such weights: bits of a code, how many columns share a scale, and whether an offset too. All
+#: these numbers in float16, as in the file.
+KEPT_SHORT = {"Q8_0": (8, 32, False), "Q4_0": (4, 32, True), "Q4_1": (4, 32, True)}
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "BF16", "F16"])
 def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
     file = repacked("dspark", tmp_path / "part.gguf", kind)
     exact, code = GgufPart(GgufFile(DATA / "dspark.gguf")), gguf.GGMLQuantizationType[kind]
@@ -190,6 +195,10 @@ def test_codes_of_few_bits_are_unpacked_as_they_say(kind, target, tmp_path):
         if name in packed:
             codes = gguf.quants.quantize(expected.numpy(), code)
             expected = torch.from_numpy(gguf.quants.dequantize(codes, code)).reshape(expected.shape)
+            if kind in KEPT_SHORT:
+                grid, parts = on_grids(expected)
+                assert grid[:3] == KEPT_SHORT[kind]
+                assert all(number.dtype == torch.float16 for part in parts for number in part[1:])
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
 
 
@@ -205,7 +214,7 @@ def test_a_single_row_may_be_a_vector(target, tmp_path):
 BLOCKS = {"Q2_K": (84, 80), "Q3_K": (110, 108), "Q4_K": (144, 0), "Q5_K": (176, 0), "Q6_K": (210, 208)}
 BLOCKS |= {"IQ4_XS": (136, 0)}
 
-#: In what our kernels keep such weights: bits of a code, how many columns share a scale, and whether an offset too.
+#: The same of them, whose scales are products and stay in float32.
 KEPT_IN = {"Q2_K": (8, 16, True), "Q3_K": (8, 16, False), "Q4_K": (4, 32, True), "Q5_K": (8, 16, True)}
 KEPT_IN |= {"Q6_K": (8, 16, False), "IQ4_XS": (8, 32, False)}
 

@@ -24,8 +24,9 @@ from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_bits import GRIDS, Grid, rounded, rounded_inputs
+from specviz.passes.kernels.few_bits import rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
+from specviz.passes.kernels.grids import GRIDS, Grid
 from specviz.passes.model_twins import weight_of
 from specviz.passes.programs import join_layers
 from specviz.passes.reading_checks import rows_are_alike
@@ -142,30 +143,40 @@ def test_weights_in_float32_that_are_kept_in_bfloat16_are_multiplied_as_float32(
     assert torch.equal(kept(x[:1]), kept(x)[:1])
 
 
-#: A name for each grid.
+#: A name for each grid, and whether its scales are in float16.
 by_grid = pytest.mark.parametrize(
-    "grid", [pytest.param(one, id=f"{one.bits} by {one.group}{' and offset' * one.offsets}") for one in GRIDS]
+    ("grid", "short"),
+    [
+        pytest.param(one, short, id=f"{one.bits} by {one.group}{' and offset' * one.offsets}{' short' * short}")
+        for one in GRIDS
+        for short in (False, True)[: 2 if one.short else 1]
+    ],
 )
 
 
-def on_grids(outputs: int, inputs: int, grid: Grid) -> torch.Tensor:
-    """Weights as GGUF files hold them: products of whole numbers and numbers in float16, and sums of them."""
+def on_grids(outputs: int, inputs: int, grid: Grid, short: bool = False) -> torch.Tensor:
+    """Weights as GGUF files hold them: products of whole numbers and numbers in float16, and sums of them.
+
+    short: in those kinds in which a code is the only whole number of a product.
+    """
     groups = -(-inputs // grid.group)
     drawing = torch.Generator().manual_seed(0)
     codes = torch.randint(2**grid.bits, (outputs, groups, grid.group), generator=drawing).double()
-    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (grid.bits + 3)).half().double()
+    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (grid.bits + 5)).half().double() * (1 if short else 3)
     weights = codes * scales + offsets if grid.offsets else (codes - 128) * scales.abs()
     return weights.flatten(1)[:, :inputs].float()
 
 
 @by_grid
 @pytest.mark.parametrize("outputs, inputs", SIZES)
-def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_are(few_rows, outputs, inputs, grid):
-    weight, bias, x = on_grids(outputs, inputs, grid), drawn(outputs, seed=1), drawn(20, inputs, seed=2) + 3
+def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_are(
+    few_rows, outputs, inputs, grid, short
+):
+    weight, bias, x = on_grids(outputs, inputs, grid, short), drawn(outputs, seed=1), drawn(20, inputs, seed=2) + 3
     layer = few_rows.linear(weight, bias)
     assert layer.grid is not None and torch.equal(layer.unpacked(), weight)
     if min(outputs, inputs) > 32:  # among few weights others do as well
-        assert layer.grid == grid
+        assert layer.grid == grid and layer.scales.dtype == (torch.float16 if short else torch.float32)
         assert sum(part.nbytes for part in layer.read) < 0.8 * weight.nbytes
     given = layer(x)
     expected = functional.linear(x.double(), weight.double(), bias.double()).float()
@@ -176,24 +187,42 @@ def test_weights_on_grids_are_kept_in_codes_to_the_bit_and_multiplied_as_they_ar
 
 
 @by_grid
-def test_inputs_of_weights_on_grids_lose_no_more_than_in_float32(few_rows, grid):
-    weight, x = on_grids(256, 640, grid), drawn(5, 640, seed=2) * 10 ** drawn(640, seed=3)
+def test_inputs_of_weights_on_grids_lose_no_more_than_in_float32(few_rows, grid, short):
+    weight, x = on_grids(256, 640, grid, short), drawn(5, 640, seed=2) * 10 ** drawn(640, seed=3)
     expected = functional.linear(x.double(), weight.double())
     by_torch, given = ((made - expected).norm() for made in (functional.linear(x, weight), few_rows.linear(weight)(x)))
     assert given < 8 * by_torch
 
 
 @by_grid
-def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, grid):
+def test_the_largest_codes_and_inputs_overflow_no_sum(few_rows, grid, short):
     least, most = (0, 2**grid.bits - 1) if grid.offsets else (-128, 127)
     weight = torch.full((32, 64), float(most))
     for place, code in enumerate((least, 1)):
         weight[:, place :: grid.group] = code
     if not grid.offsets:
         weight[:, grid.group :] *= 3  # so that larger groups have no such codes
+    weight *= 1 if short else 1 + 2**-11  # which takes a digit more than float16 has
     layer, x = few_rows.linear(weight), torch.tensor([1e30, -1e30]).unsqueeze(-1).expand(2, 64)
-    assert layer.grid == grid
+    assert layer.grid == grid and layer.scales.dtype == (torch.float16 if short else torch.float32)
     torch.testing.assert_close(layer(x), functional.linear(x, weight), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "codes"),
+    [
+        (1.5, -2.25, (3, 9, 15)),  # a step found may be a multiple of the scale, and longer
+        (1.0009765625, -8.0078125, (0, 7, 14)),
+        (1.0009765625, -8.0078125, (9, 10, 11)),  # the least weight is not the offset
+        (-1.0009765625, 8.0078125, (0, 3, 15)),  # nor the greatest
+        (2**-24, 0, (0, 1, 2)),
+        (0, 0.75, (0, 0, 0)),
+    ],
+)
+def test_scales_and_offsets_that_a_file_has_in_float16_are_kept_in_float16(few_rows, scale, offset, codes):
+    weight = (torch.tensor(codes).repeat(32, 32)[:, :32] * scale + offset).float()
+    layer = few_rows.linear(weight)
+    assert layer.grid == GRIDS[0] and layer.scales.dtype == torch.float16 and torch.equal(layer.unpacked(), weight)
 
 
 @pytest.mark.parametrize("row", [0, 47])

@@ -110,7 +110,8 @@ struct Codes {
 };
 
 // Codes of 4 bits on a grid, for inputs as exact as float32: a weight is code · scale + offset. For processors that multiply
-// bytes by one instruction: others do better in floats from three rows on.
+// bytes by one instruction: others do better in floats from three rows on. Scale: float, or Half.
+template <class Scale>
 struct GridCodes {
   using Input = int32_t;
   using Rows = RoundedRows<3>;
@@ -118,7 +119,7 @@ struct GridCodes {
   static constexpr int MOST_ROWS = 6, PANELS = 1;
 
   const int32_t* weights;  // [panels][groups][4][PANEL], as those of `GridHalves`
-  const float* scales;     // [panels][groups][2][PANEL]
+  const Scale* scales;     // [panels][groups][2][PANEL]
   const float* bias;       // [outputs], or none
   int64_t inputs, outputs;
 };
@@ -186,8 +187,8 @@ void multiply_codes(const Codes<BITS>& layer, const RoundedRows<1>& rows, int64_
 
 // The same of codes on a grid. Each digit of the inputs has its own sum of whole numbers; 32 products of a code and a number
 // up to 2^22 do not reach 2^31.
-template <int ROWS, int PANELS>
-void multiply_codes(const GridCodes& layer, const RoundedRows<3>& rows, int64_t row, int64_t panel, float* sums) {
+template <int ROWS, int PANELS, class Scale>
+void multiply_codes(const GridCodes<Scale>& layer, const RoundedRows<3>& rows, int64_t row, int64_t panel, float* sums) {
   constexpr int WIDE = 2 * PANELS;
   const int64_t groups = rows.groups;
   const Ints low = Ints{} + 0x0f0f0f0f;
@@ -228,8 +229,8 @@ void multiply_codes(const GridCodes& layer, const RoundedRows<3>& rows, int64_t 
     }
 #pragma GCC unroll 16
     for (int i = 0; i < WIDE; i++) {
-      const float* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
-      if (i * LANES % LINE == 0) {
+      const Scale* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
+      if (i * sizeof(Scale) * LANES % (4 * LINE) == 0) {
         __builtin_prefetch(scales + CODES_AHEAD / 2);
         __builtin_prefetch(scales + PANEL + CODES_AHEAD / 2);
         __builtin_prefetch(scales + 8 * CODES_AHEAD, 0, 2);

@@ -1,7 +1,7 @@
 """Weights in few bits: codes of 8 or 4, with scales, as our kernels read them (few_bits.h); and models of such weights.
 
-Weights out of a file in few bits are codes already, and keep their values (`on_grids`); others are rounded. In 4 bits
-an error counts by the inputs that it meets. Weighing it so costs nothing at run time, and is what keeps a copy close to
+Weights out of a file in few bits are codes already, and keep their values (`grids`); others are rounded. In 4 bits an
+error counts by the inputs that it meets. Weighing it so costs nothing at run time, and is what keeps a copy close to
 its model: activation-aware quantisation (Lin et al., arXiv 2306.00978), with the weights in a least-squares fit rather
 than in scales of their own.
 """
@@ -31,91 +31,21 @@ INPUT_GROUP, _LEAST_STEP = 32, 1e-30
 #: Divides what may be zero.
 _TINY = torch.finfo(torch.float32).tiny
 
-#: Rows that are rounded, or searched for grids in float64, at a time: more would only hold more copies of a large
-#: matrix at once.
-_ROUNDED_ROWS, _GRID_ROWS = 1024, 64
-
-
-class Grid(NamedTuple):
-    """How weights can lie in codes that change none of them."""
-
-    bits: int  # of a code
-    group: int  # how many columns of a row share a scale
-    offsets: bool  # whether they share an offset too, to which codes are added; codes without offsets have a sign
-    mark: torch.dtype  # by which the kernels know such codes
-
-
-#: Those that the kernels read, shortest first. GGUF files have groups of 32 columns, or in some kinds of 16.
-GRIDS = (
-    Grid(4, 32, offsets=True, mark=torch.int64),
-    Grid(8, 32, offsets=False, mark=torch.int8),
-    Grid(8, 16, offsets=False, mark=torch.uint16),
-    Grid(8, 16, offsets=True, mark=torch.uint32),
-)
+#: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
+_ROUNDED_ROWS = 1024
 
 
 class Codes(NamedTuple):
     """Weights in few bits, each code · scale + offset."""
 
     codes: Tensor  # uint8, or int8 on a grid without offsets: [outputs, groups, group], the last group filled up
-    scales: Tensor  # float32 [outputs, groups]
+    scales: Tensor  # float32, or float16 on a grid: [outputs, groups]
     offsets: Tensor  # the same
 
     def weights(self) -> Tensor:
         """[outputs, groups · group] float32."""
-        return (self.codes * self.scales.unsqueeze(-1) + self.offsets.unsqueeze(-1)).flatten(1)
-
-
-def on_grids(weight: Tensor) -> tuple[Grid, list[Codes]] | None:
-    """`weight` [outputs, inputs], of any float dtype, in codes that change none of its numbers: the shortest kind that
-    there is, and the codes of a few rows at a time. None if there is none.
-
-    Weights out of GGUF files of the usual kinds (Q2_K to Q8_0) have such codes: they are products of whole numbers with
-    numbers in float16, and sums of two such, so all are multiples of 2^-24. Here they are whole numbers, the step of a
-    group is what divides them, or all differences in it, and nothing is rounded or guessed. A sum above 1 that float32
-    has rounded already may be off its grid.
-    """
-    for grid in GRIDS:
-        parts = []
-        for rows in weight.detach().split(_GRID_ROWS):
-            if (part := _on_grid(rows, grid)) is None:
-                break
-            parts.append(part)
-        else:
-            return grid, parts
-    return None
-
-
-def _on_grid(rows: Tensor, grid: Grid) -> Codes | None:
-    integers = rows.double() * 2**24
-    if not integers.round().equal(integers) or integers.abs().max() >= 2**53:  # beyond it float64 skips integers
-        return None
-    # The last group is filled up with its last number, which changes no grid.
-    short = -rows.shape[1] % grid.group
-    groups = torch.cat([integers, integers[:, -1:].expand(-1, short)], 1).view(-1, grid.group)
-    least = groups.amin(-1, keepdim=True) if grid.offsets else groups.new_zeros(len(groups), 1)
-    steps = groups - least
-    if not steps.float().double().equal(steps):  # code · scale would be rounded
-        return None
-    step = _common_divisors(steps.abs())
-    codes = steps / step
-    low, high = (0, 2**grid.bits - 1) if grid.offsets else (-128, 127)
-    if codes.min() < low or codes.max() > high:
-        return None
-    held = codes.to(torch.uint8 if grid.offsets else torch.int8).view(len(rows), -1, grid.group)
-    scales, offsets = ((part / 2**24).float().view(len(rows), -1) for part in (step, least))
-    return Codes(held, scales, offsets)
-
-
-def _common_divisors(numbers: Tensor) -> Tensor:
-    """The greatest of each row [n, m] of whole numbers from 0 on, as [n, 1]; 1 of zeros."""
-    divisors, rest = numbers.amax(-1, keepdim=True).clamp_min(1), torch.arange(len(numbers), device=numbers.device)
-    while len(rest):
-        unfinished, candidates = numbers[rest], divisors[rest]
-        left = (unfinished - (unfinished / candidates).round() * candidates).abs().amax(-1, keepdim=True)
-        divisors[rest] = torch.gcd(candidates.long(), left.long()).double()
-        rest = rest[left.squeeze(-1) > 0]
-    return divisors
+        scales, offsets = (part.float().unsqueeze(-1) for part in (self.scales, self.offsets))
+        return (self.codes * scales + offsets).flatten(1)
 
 
 def quantised(weight: Tensor, bits: int, squares: Tensor | None = None) -> Codes:

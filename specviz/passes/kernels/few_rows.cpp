@@ -288,10 +288,12 @@ void compute(const Given* given, int32_t count, const float* x, int64_t rows, in
   if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
   if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
   if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
-  if (dtype == aoti_torch_dtype_int8()) run(GridBytes<int8_t, 32>());
-  if (dtype == aoti_torch_dtype_uint16()) run(GridBytes<int8_t, 16>());
-  if (dtype == aoti_torch_dtype_uint32()) run(GridBytes<uint8_t, 16>());
-  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes, GridHalves>());
+  if (dtype == aoti_torch_dtype_int8()) run(GridBytes<int8_t, 32, float>());
+  if (dtype == aoti_torch_dtype_float16()) run(GridBytes<int8_t, 32, Half>());
+  if (dtype == aoti_torch_dtype_uint16()) run(GridBytes<int8_t, 16, float>());
+  if (dtype == aoti_torch_dtype_uint32()) run(GridBytes<uint8_t, 16, float>());
+  if (dtype == aoti_torch_dtype_int64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes<float>, GridHalves<float>>());
+  if (dtype == aoti_torch_dtype_uint64()) run(std::conditional_t<MULTIPLIES_BYTES, GridCodes<Half>, GridHalves<Half>>());
   if (dtype == aoti_torch_dtype_uint8()) run(Codes<8>());
   if (dtype == aoti_torch_dtype_int32()) run(Codes<4>());
   if (next < count) compute(given + next, count - next, x, rows, inputs);

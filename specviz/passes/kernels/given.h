@@ -5,7 +5,7 @@
 
 // dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
 // weights in bfloat16 for inputs as they are; in few bits, in uint8 codes of 8 bits, in int32 eight of 4 bits. Those of
-// weights on grids are `few_bits.GRIDS`'.
+// weights on grids are `grids.GRIDS`'.
 struct Given {
   const void *weights, *scales;
   const float* bias;

@@ -11,15 +11,15 @@
 namespace {
 
 // Codes of 8 bits, GRID of which share a scale: with a sign, and a weight is code · scale; or without, and an offset is
-// added, which they share too.
-template <class Code, int GRID>
+// added, which they share too. Scale: float, or Half.
+template <class Code, int GRID, class Scale>
 struct GridBytes {
   using Input = float;
   static constexpr bool OFFSETS = std::is_unsigned_v<Code>;
   static constexpr int SCALES = OFFSETS ? 2 : 1;
 
   const Code* weights;  // [panels][groups][GRID][PANEL], last panel and last group filled up
-  const float* scales;  // [panels][groups][SCALES][PANEL]
+  const Scale* scales;  // [panels][groups][SCALES][PANEL]
   const float* bias;    // [outputs], or none
   int64_t inputs, outputs;
 
@@ -32,12 +32,13 @@ struct GridBytes {
 
 // Codes of 4 bits, 32 of which share a scale and an offset. A word has those of eight inputs: of the first four in the lower
 // halves of its bytes, of the others in the upper.
+template <class Scale>
 struct GridHalves {
   using Input = float;
   static constexpr int GRID = 32, PLACES = 8, WORDS = GRID / PLACES;
 
   const int32_t* weights;  // [panels][groups][WORDS][PANEL], last panel and last group filled up
-  const float* scales;     // [panels][groups][2][PANEL]
+  const Scale* scales;     // [panels][groups][2][PANEL]
   const float* bias;       // [outputs], or none
   int64_t inputs, outputs;
 
@@ -50,9 +51,9 @@ struct GridHalves {
 };
 
 // Sums of groups of inputs, which offsets are multiplied with, after the rows: [inputs][count], then [groups][count].
-template <class Code, int GRID>
-void make_ready(const GridBytes<Code, GRID>& layer, float* rows, int64_t count) {
-  if constexpr (!GridBytes<Code, GRID>::OFFSETS) return;
+template <class Code, int GRID, class Scale>
+void make_ready(const GridBytes<Code, GRID, Scale>& layer, float* rows, int64_t count) {
+  if constexpr (!GridBytes<Code, GRID, Scale>::OFFSETS) return;
   float* total = rows + layer.filled_up() * count;
   for (int64_t g = 0; g < layer.groups(); g++, total += count) {
     std::fill_n(total, count, 0.f);
@@ -63,7 +64,8 @@ void make_ready(const GridBytes<Code, GRID>& layer, float* rows, int64_t count) 
 
 // The same, and inputs by their places: codes of 4 bits are converted where they lie in their words, which makes them larger
 // by a power of 2 that is taken off the inputs here. The last of a word, where a sign would be, is moved down.
-inline void make_ready(const GridHalves& layer, float* rows, int64_t count) {
+template <class Scale>
+void make_ready(const GridHalves<Scale>& layer, float* rows, int64_t count) {
   float* total = rows + layer.filled_up() * count;
   for (int64_t g = 0; g < layer.groups(); g++, total += count) {
     std::fill_n(total, count, 0.f);
@@ -82,13 +84,13 @@ inline void make_ready(const GridHalves& layer, float* rows, int64_t count) {
 
 // Adds to `sums` a group's `part` times its scales, and its offsets times the `totals` [ROWS] of its inputs, if there are any.
 // scales: of the group in the first of PANELS panels, whose next is `stride` further.
-template <int SCALES, int ROWS, int WIDE>
+template <int SCALES, int ROWS, int WIDE, class Scale>
 inline void add_group(
-    const Floats (&part)[ROWS][WIDE], const float* scales, int64_t stride, const float* totals, float* sums) {
+    const Floats (&part)[ROWS][WIDE], const Scale* scales, int64_t stride, const float* totals, float* sums) {
 #pragma GCC unroll 16
   for (int i = 0; i < WIDE; i++) {
-    const float* from = scales + i / 2 * stride + i % 2 * LANES;
-    if (i * LANES % LINE == 0)
+    const Scale* from = scales + i / 2 * stride + i % 2 * LANES;
+    if (i * sizeof(Scale) * LANES % (4 * LINE) == 0)
 #pragma GCC unroll 2
       for (int s = 0; s < SCALES; s++) {
         __builtin_prefetch(from + s * PANEL + SCALES * AHEAD / 8);
@@ -105,9 +107,9 @@ inline void add_group(
 }
 
 // rows from `make_ready` times PANELS panels from `panel` on. sums: [ROWS][PANELS][PANEL].
-template <int ROWS, int PANELS, class Code, int GRID>
-void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t panel, float* sums) {
-  constexpr int WIDE = 2 * PANELS, SCALES = GridBytes<Code, GRID>::SCALES;
+template <int ROWS, int PANELS, class Code, int GRID, class Scale>
+void multiply(const GridBytes<Code, GRID, Scale>& layer, const float* rows, int64_t panel, float* sums) {
+  constexpr int WIDE = 2 * PANELS, SCALES = GridBytes<Code, GRID, Scale>::SCALES;
   const int64_t groups = layer.groups();
   const float* totals = rows + layer.filled_up() * ROWS;
   std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
@@ -132,14 +134,14 @@ void multiply(const GridBytes<Code, GRID>& layer, const float* rows, int64_t pan
           part[r][i] = add_product(part[r][i], weight[i], broadcast(rows[k * ROWS + r]));
     }
     rows += GRID * ROWS;
-    const float* scales = layer.scales + (panel * groups + g) * SCALES * PANEL;
+    const Scale* scales = layer.scales + (panel * groups + g) * SCALES * PANEL;
     add_group<SCALES>(part, scales, groups * SCALES * PANEL, totals + g * ROWS, sums);
   }
 }
 
-template <int ROWS, int PANELS>
-void multiply(const GridHalves& layer, const float* rows, int64_t panel, float* sums) {
-  constexpr int WIDE = 2 * PANELS, PLACES = GridHalves::PLACES, WORDS = GridHalves::WORDS;
+template <int ROWS, int PANELS, class Scale>
+void multiply(const GridHalves<Scale>& layer, const float* rows, int64_t panel, float* sums) {
+  constexpr int WIDE = 2 * PANELS, PLACES = GridHalves<Scale>::PLACES, WORDS = GridHalves<Scale>::WORDS;
   const int64_t groups = layer.groups();
   const float* totals = rows + layer.filled_up() * ROWS;
   Ints masks[PLACES - 1];

@@ -53,6 +53,24 @@ inline Ints load_words(const int32_t* from) {
   return loaded;
 }
 
+// A number in float16.
+enum class Half : uint16_t {};
+
+inline Floats load(const Half* from) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__AVX__) && defined(__F16C__)
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  // As the bits of a float32 it is less by a power of 2, which exponents differ by.
+  Ints bits;
+  for (int lane = 0; lane < LANES; lane++) bits[lane] = static_cast<uint16_t>(from[lane]);
+  const Ints sign = (bits & 0x8000) << 16;
+  const Floats size = reinterpret_cast<Floats>((bits & 0x7fff) << 13) * 0x1p112f;
+  return reinterpret_cast<Floats>(reinterpret_cast<Ints>(size) | sign);
+#endif
+}
+
 // Numbers of 8 bits, with a sign or without, each in a lane. A compiler asked to convert its vectors of them takes them apart.
 template <class Byte>
 inline Ints load_bytes(const Byte* from) {

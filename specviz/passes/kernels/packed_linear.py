@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, Grid, codes_of, on_grids, quantised, words
+from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, codes_of, quantised, words
+from specviz.passes.kernels.grids import Grid, on_grids
 from specviz.passes.kernels.huge_pages import HugePages
 
 #: Outputs whose weights are unpacked, converted or compared at a time: all of a large head's would take as much memory
@@ -43,11 +44,11 @@ class FewRowsLinear(nn.Module):
     (`few_bits.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
-    Weights on a grid (`few_bits.GRIDS`) lie in codes, which stand for them to the bit: 4 bits in words, 8 bits input by
+    Weights on a grid (`grids.GRIDS`) lie in codes, which stand for them to the bit: 4 bits in words, 8 bits input by
     input, [outputs / panel, inputs, panel].
     scales: of codes, [outputs / panel, groups, panel]; in 4 bits int32 with the bfloat16s of a scale, above, and an
-    offset; of a grid in float32, with offsets [outputs / panel, groups · 2, panel]. Other weights have them too, all 1
-    and never read, so that one program serves all of them.
+    offset; of a grid in float16 where all of them are in it, or else in float32, with offsets [outputs / panel,
+    groups · 2, panel]. Other weights have them too, all 1 and never read, so that one program serves all of them.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class FewRowsLinear(nn.Module):
             panels = words(_in_panels(codes.unflatten(1, (-1, 8)), self.packing.panel), 4)
         else:
             panels = _in_panels(codes, self.packing.panel)
-        return panels.view(grid.mark), _in_panels(scales, self.packing.panel)
+        mark = grid.short if grid.short and scales.dtype == torch.float16 else grid.mark
+        return panels.view(mark), _in_panels(scales, self.packing.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
