@@ -20,15 +20,9 @@ from specviz.models.gguf_files import in_few_bits
 from specviz.models.placement import Place, automatic_dtype, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
-from specviz.passes.model_twins import trim
+from specviz.passes.model_twins import align
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
-
-#: Bytes to which torch aligns memory on a CPU.
-_ALIGNMENT = 64
-
-#: After copying this many bytes of weights, freed memory is returned to the system.
-_TRIM_BYTES = 2**25
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
@@ -115,7 +109,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, spare: i
         _refuse_empty(source)
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
         if stays_on_cpu:
-            _align(model)
+            align(model)
     _refuse_another_model(source, model, report)
     if place.lent:
         # Before it is moved: until the GPU is there nothing can be tried on it.
@@ -253,17 +247,3 @@ def unmapped() -> Iterator[None]:
     finally:
         # Not the function that was there: another model may be being read, in which case that was its own.
         modeling_utils.safe_open = safe_open
-
-
-def _align(model: PreTrainedModel) -> None:
-    """Aligns weights as torch's own memory is: the order of sums may depend on it, and one seed gives one record."""
-    copied = 0
-    for weight in model.parameters():
-        if weight.data_ptr() % _ALIGNMENT:
-            weight.data = weight.data.clone()
-            copied += weight.nbytes
-            if copied >= _TRIM_BYTES:
-                # They were read by other threads, whose freed memory the C library keeps for those.
-                trim()
-                copied = 0
-    trim()

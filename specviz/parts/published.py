@@ -13,6 +13,7 @@ from transformers.initialization import no_init_weights
 from specviz.parts.part_files import PartFiles
 from specviz.parts.reading import TrainedPart
 from specviz.passes.devices import home_of
+from specviz.passes.model_twins import align
 from specviz.records.errors import SpecvizError
 
 #: Tensors that say which of the target's tokens a part drafts from.
@@ -116,6 +117,8 @@ def weighted(make: Callable[[], AnyModule], files: PartFiles) -> AnyModule:
         module = make()
     # The tensors themselves: as the module's own they would be in memory twice.
     module.load_state_dict({name: tensors[name] for name in expected}, assign=True)
+    del tensors
+    align(module)
     return module.eval().requires_grad_(False)
 
 

@@ -21,6 +21,12 @@ from specviz.records.errors import SpecvizError
 #: parameters and buffers stay those it was loaded with.
 _PACKED = "packed"
 
+#: Bytes to which torch aligns memory on a CPU.
+_ALIGNMENT = 64
+
+#: After copying this many bytes of weights, freed memory is returned to the system.
+_TRIM_BYTES = 2**25
+
 
 def is_linear(part: nn.Module) -> bool:
     """True for layers whose products the kernels can make."""
@@ -102,6 +108,21 @@ _SDPA = AttentionInterface()["sdpa"]
 
 #: In the configuration of a model with a narrow head, how many rows that has: programs are compiled for their number.
 _HEAD_ROWS = "head_rows"
+
+
+def align(module: nn.Module) -> None:
+    """Aligns weights on a CPU as torch's own memory is: the order of sums may depend on it, and one seed gives one
+    record."""
+    copied = 0
+    for weight in module.parameters():
+        if weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
+            copied += weight.nbytes
+            if copied >= _TRIM_BYTES:
+                # They were read by other threads, whose freed memory the C library keeps for those.
+                trim()
+                copied = 0
+    trim()
 
 
 def sharing_twin(model: PreTrainedModel) -> PreTrainedModel:

@@ -113,8 +113,9 @@ def checkpoint(request, tmp_path_factory) -> pathlib.Path:
 def test_modules_in_gguf_draft_what_those_in_their_checkpoint_draft(checkpoint):
     file = MODULES[checkpoint.name]
     pair = loaded(checkpoint, file) if file.name.startswith("mtp") else loaded(file)
-    # Norms are stored as w + 1, which float32 rounds.
-    assert_same_drafts(pair, loaded(checkpoint), 1e-6)
+    # Norms are stored as w + 1, and Qwen's decay as −exp(w), which float32 rounds. A last digit of that one more or
+    # less, which depends on the processor's logarithm, changes a step's decay by 2e-6.
+    assert_same_drafts(pair, loaded(checkpoint), 1e-5)
     assert isinstance(pair.parts["mtp"], MtpModules)
 
 
