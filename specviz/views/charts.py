@@ -88,11 +88,15 @@ def position_chart(trail: Trail) -> dict[str, Any]:
 
 
 def time_chart(trail: Trail) -> dict[str, Any]:
-    """Where time goes, in milliseconds per round: drafting, verifying, the rest."""
+    """Where time goes, in milliseconds per round: drafting, verifying, the rest.
+
+    unknown: whether rounds are over and nobody says how long they took, as of a server.
+    """
     counts = trail.counts
     seconds = counts.draft_seconds, counts.verify_seconds, counts.accept_seconds
     return {
         "rounds": counts.rounds if counts.seconds else 0,
+        "unknown": bool(counts.rounds and not counts.seconds),
         "milliseconds": [1000 * phase / max(1, counts.rounds) for phase in seconds],
     }
 

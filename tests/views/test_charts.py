@@ -1,11 +1,13 @@
 """The charts: what they draw are the tally's numbers, and they stay small however long the run."""
 
+import dataclasses
 import json
 
 import pytest
 from handmade import a_round, a_run, a_tree, rounds_of
 
 from specviz.records.metrics import tally
+from specviz.records.words import words
 from specviz.views.charts import MAX_POINTS, PARTS, Trail
 from specviz.views.run_messages import rounds_message
 
@@ -112,3 +114,10 @@ def test_titles_fit_german_commas_and_nothing_yet_is_drawn_as_nothing(drawn, lan
     assert {chart["layout"]["separators"][0] for chart in figures} == {"," if language == "de" else "."}
     numbers = [*figures[3]["data"][0]["text"], *(figures[place]["layout"]["title"]["text"] for place in (1, 3))]
     assert all("." not in text for text in numbers) == (language == "de")
+
+
+def test_times_that_nobody_knows_are_said_to_be_unknown_and_draw_no_bars(drawn):
+    rounds = [dataclasses.replace(one, seconds=None) for one in RUN.rounds]
+    times = drawn(rounds)[3]
+    assert times["data"] == [] and times["layout"]["title"]["text"] == words()("charts.time_unknown")
+    assert not times["layout"]["xaxis"]["visible"]

@@ -70,8 +70,14 @@ function positions({ accepted, judged, trees }, say) {
     { title: "", range: [0, 1.16], ...percents(0, 0.5, 1) });
 }
 
-/** Milliseconds of a mean round: drafting, verifying, the rest. @param {{ rounds: number, milliseconds: number[] }} values @param {Say} say */
-function times({ rounds, milliseconds: x }, say) {
+/**
+ * Milliseconds of a mean round: drafting, verifying, the rest.
+ *
+ * @param {{ rounds: number, unknown?: boolean, milliseconds: number[] }} values
+ * @param {Say} say
+ */
+function times({ rounds, unknown, milliseconds: x }, say) {
+  if (unknown) return figure([], say("charts.time_unknown"), { title: "", visible: false }, { title: "", visible: false });
   const total = x.reduce((sum, each) => sum + each, 0);
   const shares = x.map((each) => (total ? each / total : 0));
   const trace = { type: "bar", orientation: "h", y: ["drafting", "verifying", "rest"].map((part) => say(`charts.${part}`)), x, customdata: shares.map((share) => formatted(share, ".1%")), ...OUTSIDE,
