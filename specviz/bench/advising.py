@@ -20,7 +20,7 @@ from specviz.bench.pass_times import measure_batches
 from specviz.bench.turns import WARM_UP_TOKENS, Amount
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
-from specviz.drafters.registry import able, named_for
+from specviz.drafters.registry import named_for, worth_trying
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import Trial
 from specviz.records.errors import SpecvizError
@@ -112,12 +112,13 @@ def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
 
 
 def try_drafters(pair: ModelPair, halt: threading.Event) -> None:
-    """Puts into `pair.passes.trials` how each drafter did on the page's first prompt, with the page's own settings.
+    """Puts into `pair.passes.trials` how each drafter that is `worth_trying` did on the page's first prompt, with the
+    page's own settings.
 
     Nothing where something was named to draft with, where passes take so long that a trial would, or were not timed, or
     once `halt` is set. A drafter that fails is left out.
     """
-    names = able(pair)
+    names = worth_trying(pair)
     texts = (1 + len(names)) * (WARM_UP_TOKENS + TRIAL_TOKENS)
     if named_for(pair) or pair.passes.seconds_by_width.get(1, math.inf) * texts > MOST_TRIAL_SECONDS:
         return

@@ -82,9 +82,11 @@ def best_of(trials: Mapping[str, Trial]) -> str:
     return max(as_fast, key=lambda name: trials[name].tokens_a_pass)
 
 
-def able(pair: ModelPair) -> list[str]:
-    """The drafters that this pair has all parts for."""
-    return [name for name, drafter in _CLASSES.items() if _can_draft(drafter, pair)]
+def worth_trying(pair: ModelPair) -> list[str]:
+    """The drafters that this pair can use, but for the target in few bits where that is no quicker to read than the
+    target: to make it takes seconds, and the memory of all its weights in float32."""
+    names = [name for name, drafter in _CLASSES.items() if _can_draft(drafter, pair)]
+    return [name for name in names if name != QuantisedSelf.name or is_quicker(pair, preparing=True)]
 
 
 def _can_draft(drafter: type[Drafter], pair: ModelPair) -> bool:

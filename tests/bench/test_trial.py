@@ -7,7 +7,7 @@ import pytest
 from tiny import tiny_pair, with_heads
 
 from specviz.bench.advising import MOST_TRIAL_SECONDS, TRIAL_TOKENS, try_drafters
-from specviz.drafters.registry import able
+from specviz.drafters.registry import worth_trying
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 
@@ -26,12 +26,19 @@ def test_every_drafter_that_needs_no_part_is_measured_in_turns_with_plain_decodi
     target = alone(pair)
     try_drafters(target, threading.Event())
     trials = target.passes.trials
-    assert set(trials) == set(able(target)) > {"prompt_lookup", "early_exit"}
+    assert set(trials) == set(worth_trying(target)) > {"prompt_lookup", "early_exit", "quantised_self"}
     assert all(one.ratio.value > 0 and 1 <= one.tokens_a_pass <= 5 for one in trials.values())
 
     monkeypatch.delattr("specviz.drafters.copying.PromptLookup.propose")
     try_drafters(target, threading.Event())
     assert set(target.passes.trials) == set(trials) - {"prompt_lookup"}, "the others go on"
+
+
+def test_a_target_whose_weights_are_in_few_bits_is_not_rounded_to_few_bits_to_be_tried(pair):
+    target = alone(pair, stored={"target": "Q4_1"})
+    try_drafters(target, threading.Event())
+    assert "early_exit" in target.passes.trials and "quantised_self" not in target.passes.trials
+    assert target.passes.quantised == {}
 
 
 def test_there_is_none_where_something_was_named_or_it_would_keep_a_visitor_waiting_or_is_halted(pair):
