@@ -8,6 +8,7 @@ meanwhile. They also make programs of single layers, for GPUs (`compiled_layers`
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
+from torch import Tensor
 
 from specviz.passes.kernels.kernel_library import cache_folder, writable_folder
 from specviz.passes.programs import build
@@ -89,6 +91,22 @@ def compile_all(
         finally:
             # Leaving the pool waits for its threads, which end with the workers' processes.
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors without what lies beside them in memory, as packed weights of other layers do."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if type(item) is Tensor and not item.is_meta and item.untyped_storage().nbytes() > item.nbytes:
+            return item.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def order_of(job: ProgramJob) -> bytes:
+    """The job, as it is sent to the process that carries it out."""
+    order = io.BytesIO()
+    _Pickler(order).dump((job.build, job.static, job.path))
+    return order.getvalue()
 
 
 class _Rest:
@@ -195,7 +213,7 @@ class Worker:
             self.end()
         # A process that has ended takes no order, and gives no answer.
         with contextlib.suppress(OSError, ValueError):
-            pickle.dump(pickle.dumps((job.build, job.static, job.path)), self._orders)
+            pickle.dump(order_of(job), self._orders)
             self._orders.flush()
         answer = self._answers.readline()
         if self._ended:

@@ -10,8 +10,11 @@ import types
 import psutil
 import pytest
 from running import PATIENCE, wait_until
+from tiny import tiny_pair, with_heads
 
+from specviz.models.pair_passes import pass_makers
 from specviz.passes import compiler, programs
+from specviz.passes.kernels.few_rows import FewRows
 
 
 def worker_of(code: str, tmp_path, monkeypatch, call: int = 0) -> compiler.Worker:
@@ -37,6 +40,19 @@ def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
 def leftovers(tmp_path) -> list[str]:
     """What workers left, beside the folder that all of them share."""
     return [path.name for path in (tmp_path / "programs").iterdir() if path.name != "inductor"]
+
+
+def test_what_is_sent_to_be_compiled_holds_its_own_weights_at_most(tmp_path):
+    statics, few_rows = {}, FewRows.ready()
+    for role, make in pass_makers(with_heads(tiny_pair("llama")), statics, True):
+        statics[role] = static = make(few_rows)
+        order = compiler.order_of(compiler.ProgramJob(role, static, tmp_path / "program"))
+        weights = [*static.parameters(), *static.buffers(), *static.original.parameters()]
+        # Packed weights of many layers lie in one piece of memory, of 64 MB at least.
+        assert len(order) < sum(weight.nbytes for weight in weights) + 100_000, role
+        build, sent, path = pickle.loads(order)
+        assert build is programs.build and path.name == "program" and type(sent) is type(static)
+    assert len(statics) > 4
 
 
 SLEEPING = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
