@@ -35,6 +35,14 @@ inline void ask_for_codes(const int32_t* words) {
   if constexpr (ROWS == 1 && FAR_AHEAD > 0) __builtin_prefetch(words + FAR_AHEAD, 0, 2);
 }
 
+// The same for weights on a grid, or their scales.
+template <class Part>
+inline void ask_for_grid(const Part* part, int64_t ahead) {
+  if constexpr (ONE_STREAM) return __builtin_prefetch(part + 4 * ahead, 0, 2);
+  __builtin_prefetch(part + ahead);
+  __builtin_prefetch(part + 16 * ahead, 0, 2);
+}
+
 // Rows of inputs in whole numbers of DIGITS bytes with a sign, four inputs in a word; an input is a number times the step of
 // its group. With three digits numbers go to 2^22, where their steps are no coarser than those of float32.
 template <int DIGITS>
@@ -202,10 +210,7 @@ void multiply_codes(const GridCodes<Scale>& layer, const RoundedRows<3>& rows, i
       for (int i = 0; i < WIDE; i++) {
         const int64_t place = ((panel + i / 2) * groups + g) * 4 + w / 2;
         const int32_t* from = layer.weights + place * PANEL + i % 2 * LANES;
-        if (i * LANES % LINE == 0) {
-          __builtin_prefetch(from + CODES_AHEAD);
-          __builtin_prefetch(from + 16 * CODES_AHEAD, 0, 2);
-        }
+        if (i * LANES % LINE == 0) ask_for_grid(from, CODES_AHEAD);
         const Ints word = load_words(from);
         codes[w][i] = word & low;
         codes[w + 1][i] = word >> 4 & low;
@@ -231,10 +236,8 @@ void multiply_codes(const GridCodes<Scale>& layer, const RoundedRows<3>& rows, i
     for (int i = 0; i < WIDE; i++) {
       const Scale* scales = layer.scales + ((panel + i / 2) * groups + g) * 2 * PANEL + i % 2 * LANES;
       if (i * sizeof(Scale) * LANES % (4 * LINE) == 0) {
-        __builtin_prefetch(scales + CODES_AHEAD / 2);
-        __builtin_prefetch(scales + PANEL + CODES_AHEAD / 2);
-        __builtin_prefetch(scales + 8 * CODES_AHEAD, 0, 2);
-        __builtin_prefetch(scales + PANEL + 8 * CODES_AHEAD, 0, 2);
+        ask_for_grid(scales, CODES_AHEAD / 2);
+        ask_for_grid(scales + PANEL, CODES_AHEAD / 2);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {

@@ -30,10 +30,11 @@ constexpr int MOST_BESIDE = 3;
 // How many rows are multiplied with several panels at a time.
 constexpr int MOST_STREAMED = 3;
 
-// Asks memory for weights that follow. AMD's Zen looks ahead itself while few rows leave it time; with more it does better
-// asked for those of the next panels, into its second cache.
+// Asks memory for weights that follow. AMD's earlier Zens look ahead themselves while few rows leave them time; with more they
+// do better asked for those of the next panels, into the second cache.
 template <int ROWS, int WORD>
 inline void ask_ahead(const int32_t* words) {
+  if constexpr (ONE_STREAM && WORD == 2) return __builtin_prefetch(words + 4 * AHEAD / WORD, 0, 2);
 #if defined(ZEN)
   if constexpr (ROWS <= MOST_ROWS / 4)
     __builtin_prefetch(words + 128 / WORD);
@@ -68,7 +69,9 @@ struct Layer {
   int64_t inputs, outputs;
 
   // Each sum waits for the one before it, and memory gives more to several streams than to one.
-  static constexpr int panels_at_once(int rows) { return rows <= MOST_ROWS / 4 ? GROUP : rows <= MOST_STREAMED ? 2 : 1; }
+  static constexpr int panels_at_once(int rows) {
+    return ONE_STREAM && WORD == 2 ? 1 : rows <= MOST_ROWS / 4 ? GROUP : rows <= MOST_STREAMED ? 2 : 1;
+  }
 
   int64_t filled_up() const { return (inputs + WORD - 1) / WORD * WORD; }
   int64_t stride() const { return filled_up() / WORD * PANEL; }                                  // words of a panel

@@ -17,6 +17,14 @@
 #define ZEN
 #endif
 
+// The fifth Zen, known by what the fourth cannot do. It reads weights of 16 bits, or fewer, faster from one stretch after the
+// other than from several side by side, asked soon for what follows, and into its second cache alone.
+#if defined(ZEN) && defined(__AVXVNNI__)
+constexpr bool ONE_STREAM = true;
+#else
+constexpr bool ONE_STREAM = false;
+#endif
+
 namespace {
 
 // Floats in a register.
