@@ -5,6 +5,7 @@
 // away the wait for its one piece. That is noticed: then helpers rest for so long that what they cost, less what they gain,
 // is a small share of the time. A core that another program of this system takes is left to it at once. A hypervisor, too,
 // takes cores for a moment from machines that share a processor, and rest would not prevent that: it counts by its cost alone.
+// Between two jobs, while memory would be idle, a helper reads ahead.
 #pragma once
 
 #include <pthread.h>
@@ -47,9 +48,9 @@ class Crew {
   }
 
   // work(first, end), of at most `piece`, until all of `count` is done, by any thread and in any order. Who calls it while
-  // another is served works alone.
+  // another is served works alone. follows: where in memory lies what will probably be read next.
   template <class Work>
-  void share(int64_t count, int64_t piece, const Work& work) {
+  void share(int64_t count, int64_t piece, const Work& work, const void* follows = nullptr) {
     std::unique_lock<std::mutex> served(serving, std::defer_lock);
     const int64_t others = (count + piece - 1) / piece - 1;
     if (most == 1 || others <= 0 || !served.try_lock()) return work(0, count);
@@ -59,6 +60,7 @@ class Crew {
     grain = piece;
     run = [](const void* it, int64_t first, int64_t end) { (*static_cast<const Work*>(it))(first, end); };
     task = &work;
+    ahead = static_cast<const char*>(follows);
     serve(count, helpers);
   }
 
@@ -76,6 +78,9 @@ class Crew {
   static constexpr double REST = 4e-3, RESTS = 20;
   // The most that help is remembered to have gained: where another program took a core, and where none did.
   static constexpr double CREDIT = REST, LONG_CREDIT = 40e-3;
+  // What the first helper reads ahead at most, into its own cache, while the calling thread does what lies between two jobs: the
+  // next job's first part will be its own. And how many lines of memory it asks for at a time.
+  static constexpr int64_t READ_AHEAD = 512 << 10, LINES = 32, LINE_BYTES = 64;
   // How old a count of lost cores may be when a job begins.
   static constexpr auto FRESH = std::chrono::milliseconds(1);
 
@@ -111,6 +116,7 @@ class Crew {
   int64_t grain = 1;
   void (*run)(const void*, int64_t, int64_t) = nullptr;
   const void* task = nullptr;
+  const char* ahead = nullptr;  // what follows, if anything is known to
 
   // Of the thread that is served.
   int hired = 0, resting = 0;  // helpers
@@ -220,7 +226,7 @@ class Crew {
     Clock::time_point last = start;
     Clock::duration slowest{};
     int64_t done = 0;
-    for (Stretch piece(0, 0); take(0, piece); done++) {
+    for (Stretch piece(0, 0); take(helpers, piece); done++) {
       run(task, piece.first(), piece.end());
       const Clock::time_point now = Clock::now();
       slowest = std::max(slowest, now - last);
@@ -276,6 +282,7 @@ class Crew {
   void help() {
     uint64_t known = 0;  // the last job's number
     Clock::time_point since = Clock::now(), looked = since;
+    const char *next = nullptr, *enough = nullptr;  // of what is read ahead
     for (;;) {
       uint64_t at = job.load(std::memory_order_acquire);
       const int place = static_cast<int>(at & COME) + 1;
@@ -290,11 +297,15 @@ class Crew {
         if (!job.compare_exchange_weak(at, at + 1)) continue;
         known = at / NUMBER;
         displacements().keep_fresh(now);
-        for (Stretch piece(0, 0); take(place, piece); helped++) run(task, piece.first(), piece.end());
+        if (ahead) next = place == 1 ? ahead : nullptr, enough = next ? next + READ_AHEAD : nullptr;
+        for (Stretch piece(0, 0); take(place - 1, piece); helped++) run(task, piece.first(), piece.end());
         if (seconds(Clock::now() - now) > NOTICED && displacements().more()) displaced = true;
         gone.fetch_add(1, std::memory_order_release);
       } else if (late) {
         sleep(at);
+      } else if (next < enough) {
+        for (int64_t line = 0; line < LINES; line++, next += LINE_BYTES) __builtin_prefetch(next, 0, 2);
+        continue;
       } else {
         pause();
         continue;
@@ -334,7 +345,7 @@ void share_panels(const Layer* layers, int count, const Write& write) {
   crew().share(total, GROUP, [&](int64_t first, int64_t end) {
     for (int i = 0; i < count && end > 0; first -= panels(i), end -= panels(i), i++)
       if (first < panels(i)) write(i, std::max<int64_t>(first, 0), std::min(end, panels(i)));
-  });
+  }, layers[count - 1].panel(panels(count - 1)));
 }
 
 }  // namespace

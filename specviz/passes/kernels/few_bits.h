@@ -115,6 +115,8 @@ struct Codes {
   const void* scales;
   const float* bias;  // [outputs], or none
   int64_t inputs, outputs;
+
+  const void* panel(int64_t number) const { return weights + number * ((inputs + GROUPED - 1) / GROUPED) * BITS * PANEL; }
 };
 
 // Codes of 4 bits on a grid, for inputs as exact as float32: a weight is code · scale + offset. For processors that multiply
@@ -130,6 +132,8 @@ struct GridCodes {
   const Scale* scales;     // [panels][groups][2][PANEL]
   const float* bias;       // [outputs], or none
   int64_t inputs, outputs;
+
+  const void* panel(int64_t number) const { return weights + number * ((inputs + GROUPED - 1) / GROUPED) * 4 * PANEL; }
 };
 
 // Sums of ROWS rows from `row` on and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].

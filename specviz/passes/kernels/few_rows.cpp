@@ -75,6 +75,7 @@ struct Layer {
 
   int64_t filled_up() const { return (inputs + WORD - 1) / WORD * WORD; }
   int64_t stride() const { return filled_up() / WORD * PANEL; }                                  // words of a panel
+  const void* panel(int64_t number) const { return weights + number * stride(); }                // where it begins
   int64_t wide() const { return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up(); }  // Inputs of a row
 };
 

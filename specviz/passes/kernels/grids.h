@@ -28,6 +28,7 @@ struct GridBytes {
   int64_t groups() const { return (inputs + GRID - 1) / GRID; }
   int64_t filled_up() const { return groups() * GRID; }
   int64_t wide() const { return filled_up() + (OFFSETS ? groups() : 0); }  // of a row of inputs, with its sums
+  const void* panel(int64_t number) const { return weights + number * groups() * GRID * PANEL; }
 };
 
 // Codes of 4 bits, 32 of which share a scale and an offset. A word has those of eight inputs: of the first four in the lower
@@ -48,6 +49,7 @@ struct GridHalves {
   int64_t groups() const { return (inputs + GRID - 1) / GRID; }
   int64_t filled_up() const { return groups() * GRID; }
   int64_t wide() const { return filled_up() + groups(); }
+  const void* panel(int64_t number) const { return weights + number * groups() * WORDS * PANEL; }
 };
 
 // Sums of groups of inputs, which offsets are multiplied with, after the rows: [inputs][count], then [groups][count].
