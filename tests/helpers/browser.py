@@ -203,7 +203,8 @@ def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[...
         heard = {"request": lambda request: _note_request(request.url, homes, elsewhere)}
         page = new_page(heard=heard, **options)
         page.goto(page_url + language)
-        page.wait_for_function(f"() => {VIEW}?.recorded")
+        # Drawn, too: until then nothing on it can be pressed, and what a test moves by script goes nowhere.
+        page.wait_for_function(f"() => {VIEW}?.recorded && {VIEW}.view.drawn === {VIEW}.rounds.length")
         page.locator("#go").wait_for()
         return page
 

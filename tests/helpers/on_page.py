@@ -85,8 +85,8 @@ def wait_until_drawn(page: Page) -> None:
 
 
 def wait_for_rounds(page: Page, count: int) -> None:
-    """Of the visitor's own run, not of the recorded one that the page opens with."""
-    page.wait_for_function(f"count => !{VIEW}.recorded && {VIEW}.rounds.length >= count", arg=count)
+    """Drawn ones of the visitor's own run, not of the recorded one that the page opens with."""
+    page.wait_for_function(f"count => !{VIEW}.recorded && {VIEW}.view.drawn >= count", arg=count)
 
 
 def generate(page: Page, *, new_tokens: int, measure: bool = False) -> None:
