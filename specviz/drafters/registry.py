@@ -83,8 +83,8 @@ def best_of(trials: Mapping[str, Trial]) -> str:
 
 
 def worth_trying(pair: ModelPair) -> list[str]:
-    """The drafters that this pair can use, but for the target in few bits where that is no quicker to read than the
-    target: to make it takes seconds, and the memory of all its weights in float32."""
+    """The drafters that this pair can use. The target in few bits is left out where it would be no quicker to read than
+    the target itself: making it takes seconds, and memory for all weights in float32."""
     names = [name for name, drafter in _CLASSES.items() if _can_draft(drafter, pair)]
     return [name for name in names if name != QuantisedSelf.name or is_quicker(pair, preparing=True)]
 

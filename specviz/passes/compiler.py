@@ -94,7 +94,7 @@ def compile_all(
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors without what lies beside them in memory, as packed weights of other layers do."""
+    """Pickles of a tensor only its own numbers: packed weights of other layers may lie beside them in memory."""
 
     def reducer_override(self, item: Any) -> Any:
         if type(item) is Tensor and not item.is_meta and item.untyped_storage().nbytes() > item.nbytes:

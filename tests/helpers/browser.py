@@ -203,7 +203,7 @@ def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[...
         heard = {"request": lambda request: _note_request(request.url, homes, elsewhere)}
         page = new_page(heard=heard, **options)
         page.goto(page_url + language)
-        # Drawn, too: until then nothing on it can be pressed, and what a test moves by script goes nowhere.
+        # And drawn: until then nothing on the page can be pressed, and a place that a test sets by script is lost.
         page.wait_for_function(f"() => {VIEW}?.recorded && {VIEW}.view.drawn === {VIEW}.rounds.length")
         page.locator("#go").wait_for()
         return page

@@ -162,7 +162,8 @@ def on_grids(outputs: int, inputs: int, grid: Grid, short: bool = False) -> torc
     groups = -(-inputs // grid.group)
     drawing = torch.Generator().manual_seed(0)
     codes = torch.randint(2**grid.bits, (outputs, groups, grid.group), generator=drawing).double()
-    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (grid.bits + 5)).half().double() * (1 if short else 3)
+    scales, offsets = (drawn(2, outputs, groups, 1) / 2 ** (grid.bits + 3 + 2 * (not short))).half().double()
+    scales, offsets = (part if short else 3 * part for part in (scales, offsets))
     weights = codes * scales + offsets if grid.offsets else (codes - 128) * scales.abs()
     return weights.flatten(1)[:, :inputs].float()
 

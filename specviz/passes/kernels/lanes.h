@@ -17,8 +17,8 @@
 #define ZEN
 #endif
 
-// The fifth Zen, known by what the fourth cannot do. It reads weights of 16 bits, or fewer, faster from one stretch after the
-// other than from several side by side, asked soon for what follows, and into its second cache alone.
+// Zen 5, which unlike Zen 4 has AVX-VNNI. It reads weights in bfloat16 faster in one stream than in several side by side. For
+// these and for codes its memory is best asked a short way ahead, into the second cache alone.
 #if defined(ZEN) && defined(__AVXVNNI__)
 constexpr bool ONE_STREAM = true;
 #else
