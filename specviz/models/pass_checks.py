@@ -82,7 +82,8 @@ def compiled(
     _refuse_slower(passes, static)
     passes.rows_are_alike = static.fewest == 1 and rows_are_alike(passes)
     if drafts:
-        passes.draft = drafting_in_one_call(static, program)
+        fusion = static.fusion if isinstance(static, StaticHead) else None
+        passes.draft = drafting_in_one_call(static, program, fusion)
     return passes
 
 

@@ -17,7 +17,7 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
-from specviz.passes.kernels.chains import GAIN_DTYPES, Gain
+from specviz.passes.kernels.chains import READ_DTYPES, Gain
 from specviz.passes.kernels.packed_linear import FewRowsLinear
 
 #: Corrected logits, and the memory after the tokens that corrected them.
@@ -146,7 +146,7 @@ class DSparkHead(CorrectedHead):
         if head is None or head.gate_proj is not None or head.joint_proj is not None or self.columns is not None:
             return None
         embeddings, layer = head.markov_w1.weight, head.markov_w2
-        read = isinstance(layer, FewRowsLinear) and embeddings.dtype in GAIN_DTYPES
+        read = isinstance(layer, FewRowsLinear) and embeddings.dtype in READ_DTYPES
         return Gain(embeddings, layer, last) if read else None
 
     def acceptance_forecast(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:

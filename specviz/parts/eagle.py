@@ -98,6 +98,12 @@ class Eagle3Head(PublishedHead):
             return super().layer(index)
         return (_JoiningQwen if isinstance(self.config, Qwen3Config) else _JoiningLlama)(self.config, index)
 
+    @property
+    def fused_by(self) -> tuple[list[Any], Any] | None:
+        if self.input_norm is None:
+            return list(self.fc_norm or ()), self.fc
+        return None if self.fc_norm else ([self.input_norm], self.fc)
+
     def fuse(self, features: Tensor) -> Tensor:
         if self.input_norm is not None:
             features = self.input_norm(features)

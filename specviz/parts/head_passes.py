@@ -22,6 +22,7 @@ from specviz.parts.published import PublishedPart
 from specviz.parts.reading import RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.chains import READ_DTYPES, Fusion
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
 from specviz.passes.readers import new_cached_model
@@ -69,6 +70,11 @@ class Head(PublishedPart, PreTrainedModel):
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
         return torch.stack(self.rotary_emb(torch.empty(0, dtype=dtype, device=position_ids.device), position_ids))
 
+    @property
+    def fused_by(self) -> tuple[list[Any], Any] | None:
+        """The norms and the linear layer that are all of `fuse` (see `Fusion`); None if it is not made of them."""
+        return None
+
     def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         """Hidden states [1, n, d] before the output head's norm; keys and values are added to the cache.
 
@@ -95,7 +101,9 @@ class Head(PublishedPart, PreTrainedModel):
 
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         fast, head_reader = passes.get(self.role), self.reader_for(target, passes)
-        return RunReading(self, [head_reader], self.fuse if fast is None else fast.static.fuse, recorded=head_reader)
+        reading = RunReading(self, [head_reader], self.fuse if fast is None else fast.static.fuse, recorded=head_reader)
+        reading.drafts_fuse = fast is not None and fast.static.fusion is not None
+        return reading
 
 
 class PublishedHead(Head):
@@ -269,7 +277,7 @@ class StaticHead(StaticPass):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # With its weights, which are few. Not the models: in use they have hooks, which cannot be pickled.
-        state = {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("original", "target", "fusion")}
         return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
 
     def described(self) -> str:
@@ -293,8 +301,18 @@ class StaticHead(StaticPass):
         head = copy.deepcopy(self.original.head).to(self.inner_dtype)
         return self.model_class(head, in_float32(Ends(self.target), inputs=self.product_dtype))
 
+    @functools.cached_property
+    def fusion(self) -> Fusion | None:
+        """`fuse` in one call, if the head is on our own kernels, and can."""
+        if self.few_rows is None or self.dtype not in READ_DTYPES or (parts := self.model.head.fused_by) is None:
+            return None
+        norms, layer = parts
+        return Fusion(norms, layer, self.dtype)
+
     def fuse(self, features: Tensor) -> Tensor:
         """As `PublishedHead.fuse`, by our own kernels if the head is on them."""
         if self.few_rows is None:
             return self.model.head.fuse(features)
+        if self.fusion is not None:
+            return self.fusion(features)
         return self.model.head.fuse(features.float()).to(self.dtype)

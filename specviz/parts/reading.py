@@ -215,6 +215,7 @@ class RunReading:
         self.forecast: Tensor | None = None
         self.gains_width: int | None = None
         self.gain: Gain | None = None
+        self.drafts_fuse = False  # whether drafts in one call fuse what they read
 
     @property
     def shortest(self) -> int:
@@ -294,4 +295,5 @@ class RunReading:
     def draft(self, levels: int, choice: Choice, uniforms: Tensor) -> RawDraft:
         """Drafts in one call, where there is a `draft_width`."""
         self.held = self.reader.length + len(self.tokens)
-        return self.reader.draft(self.tokens, levels, choice, uniforms, self._fused(self.features))
+        inputs = self.features if self.drafts_fuse else self._fused(self.features)
+        return self.reader.draft(self.tokens, levels, choice, uniforms, inputs)

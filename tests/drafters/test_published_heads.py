@@ -1,5 +1,6 @@
 """Published heads that draft from the target's last hidden states: each computes what its paper says."""
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -30,6 +31,7 @@ from specviz.drafters.registry import drafter_class
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
+from specviz.passes.roles import Role
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 WRITERS = {"Medusa": write_medusa, "MLP speculator": write_speculator, "EAGLE": write_eagle}
@@ -89,6 +91,26 @@ def test_prepared_passes_of_a_head_compute_the_same(loaded, passes, monkeypatch)
     specviz.run(with_passes(pair, fast), PROMPT, sampling=SamplingParams(temperature=3), seed=4, **drafting)
     assert_rows(looked, expected)
     greedy_run(with_passes(pair, fast), PROMPT, drafter=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", EAGLE3)
+@torch.inference_mode()
+def test_hidden_states_are_fused_in_one_call_as_the_head_fuses_them(layout, dtype, speaker, tmp_path):
+    """Each row as if it were alone; C++ does not read states in float16."""
+    write_eagle3(tmp_path, speaker.target, layout)
+    pair = with_part(speaker, "EAGLE-3", tmp_path)
+    target, part = (copy.deepcopy(model).to(dtype) for model in (pair.target, pair.parts["eagle"]))
+    pair = dataclasses.replace(pair, target=target, parts={"eagle": part})
+    static = MAKERS["kernels"](pair)[Role("eagle")].static
+    assert (static.fusion is None) is (dtype == torch.float16)
+    states = torch.randn(5, part.fc.in_features, generator=torch.Generator().manual_seed(1)).to(dtype)
+    states[3, 7] = torch.nan
+    fused = static.fuse(states)
+    torch.testing.assert_close(fused, static.model.head.fuse(states.float()).to(dtype), equal_nan=True)
+    assert fused[3].isnan().all() and not fused[:3].isnan().any()
+    for row, alone in zip(fused[[0, 1, 4]], states[[0, 1, 4]]):
+        assert torch.equal(row, static.fuse(alone[None])[0])
 
 
 #: Every kind of head but those that have no such pass, greedily and drawn, in chains and in trees.

@@ -235,7 +235,7 @@ def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
     else:
         static = StaticHead(pair.parts[role], pair.passes.fast[TARGET].static)
     passes = FastPasses(static, programs.Program(static, programs.file(type(static), static.described())), "compiled")
-    passes.draft = drafting_in_one_call(static, passes.run)
+    passes.draft = drafting_in_one_call(static, passes.run, None if role == "draft" else static.fusion)
     return passes
 
 
@@ -343,9 +343,10 @@ def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature
         new_cached_model(static.original, Stopwatch(static.device), passes, (-1,)) for _ in range(2)
     )
     for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
-        features, unread = torch.randn(len(text), static.input_widths[0], generator=generator), torch.tensor(text)
-        features = features.to(static.dtype)
-        chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms, features)
+        unread = torch.tensor(text)
+        states = torch.randn(len(text), static.fusion.layer.inputs, generator=generator).to(static.dtype)
+        chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms, states)
+        features = static.fuse(states)
         read = len(text) + step_by_step.length
         for depth, u in enumerate(uniforms):
             row = step_by_step.forward(unread, 1, inputs=features[-1:] if depth else features)

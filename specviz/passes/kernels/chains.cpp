@@ -11,159 +11,11 @@
 #include <string>
 #include <vector>
 
-#include <dlfcn.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-
 #include "choices.h"
 #include "given.h"
+#include "programs.h"
 
 namespace {
-
-struct Failed {};
-
-void check(AOTITorchError error) {
-  if (error) throw Failed();
-}
-
-// A contiguous tensor's memory, which is the caller's.
-struct Memory {
-  void* data;
-  int32_t dtype;
-  int64_t dimensions;
-  int64_t sizes[4];
-};
-
-// Tensors of torch's that are ours to free.
-struct Tensors : std::vector<AtenTensorHandle> {
-  Tensors() = default;
-  Tensors(Tensors&&) = default;
-  ~Tensors() {
-    for (AtenTensorHandle each : *this)
-      if (each) aoti_torch_delete_tensor_object(each);
-  }
-
-  AtenTensorHandle add(const Memory& memory) {
-    std::vector<int64_t> strides(memory.dimensions, 1);
-    for (int64_t i = memory.dimensions - 1; i > 0; i--) strides[i - 1] = strides[i] * memory.sizes[i];
-    push_back(nullptr);
-    check(aoti_torch_create_tensor_from_blob(
-        memory.data, memory.dimensions, memory.sizes, strides.data(), 0, memory.dtype, aoti_torch_device_type_cpu(), 0,
-        &back()));
-    return back();
-  }
-
-  void add_again(AtenTensorHandle tensor) {
-    push_back(nullptr);
-    check(aoti_torch_new_tensor_handle(tensor, &back()));
-  }
-};
-
-// A function of AOTInductor's C interface to programs (aoti_runtime/interface.h), of which torch has had several.
-template <typename... Arguments>
-struct Function {
-  AOTITorchError (*place)(Arguments...);
-
-  Function(void* library, const char* name) : place(nullptr) {
-    void* found = library ? dlsym(library, name) : nullptr;
-    if (!found) throw Failed();
-    std::memcpy(&place, &found, sizeof place);
-  }
-
-  void operator()(Arguments... arguments) const { check(place(arguments...)); }
-};
-
-// A weight by its name within the program.
-struct Constant {
-  const char* name;
-  AtenTensorHandle handle;
-};
-
-using Handle = void*;
-using Named = Function<Handle, size_t, const char**>;
-
-// A program, opened on weights that stay where they are.
-struct Program {
-  void* library;  // stays loaded, as torch leaves it
-  Function<Handle, AtenTensorHandle*, size_t, AtenTensorHandle*, size_t, void*, void*> run;
-  Function<Handle> close;
-  Handle handle = nullptr;
-  size_t outputs = 0;  // logits, and states
-  Tensors weights;
-
-  // file: its shared library. by_name: the weights that it may ask for.
-  Program(const char* file, const std::map<std::string, Memory>& by_name)
-      : library(dlopen(file, RTLD_NOW)),
-        run(library, "AOTInductorModelContainerRun"),
-        close(library, "AOTInductorModelContainerDelete") {
-    const Function<Handle*, size_t, const char*, const char*> create(
-        library, "AOTInductorModelContainerCreateWithDevice");
-    const Function<Handle, size_t*> count_outputs(library, "AOTInductorModelContainerGetNumOutputs");
-    const Function<Handle, size_t*> count_constants(library, "AOTInductorModelContainerGetNumConstants");
-    const Named name(library, "AOTInductorModelContainerGetConstantName");
-    const Named original_name(library, "AOTInductorModelContainerGetConstantOriginalFQN");
-    const Function<Handle, const Constant*, size_t, bool, bool> use(
-        library, "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs");
-    create(&handle, 1, "cpu", nullptr);
-    count_outputs(handle, &outputs);
-    size_t count = 0;
-    count_constants(handle, &count);
-    std::vector<Constant> constants(count);
-    for (size_t i = 0; i < count; i++) {
-      const char* original = nullptr;
-      name(handle, i, &constants[i].name);
-      original_name(handle, i, &original);
-      if (!by_name.count(original)) throw Failed();
-      constants[i].handle = weights.add(by_name.at(original));
-    }
-    use(handle, constants.data(), count, false, true);
-  }
-
-  ~Program() { close(handle); }
-};
-
-struct Text {
-  const Program& program;
-  Tensors rows;  // keys and values of each layer in turn
-  int64_t room;  // places in each of them
-
-  // One pass over `count` tokens at the places from `start` on, each with its position and its row of `states`, if there are
-  // any. visible: [count][room]. Returns logits [count][vocab] and, if the program has any, states.
-  Tensors pass(
-      int64_t* token_ids, int64_t count, int64_t start, std::vector<int64_t>& positions, std::vector<uint8_t>& visible,
-      const Memory* states) const {
-    std::vector<int64_t> places(count);
-    for (int64_t i = 0; i < count; i++) places[i] = start + i;
-    Tensors inputs, outputs;
-    inputs.add({token_ids, aoti_torch_dtype_int64(), 1, {count}});
-    inputs.add({positions.data(), aoti_torch_dtype_int64(), 1, {count}});
-    inputs.add({places.data(), aoti_torch_dtype_int64(), 1, {count}});
-    inputs.add({visible.data(), aoti_torch_dtype_bool(), 2, {count, room}});
-    if (states) inputs.add(*states);
-    for (AtenTensorHandle each : rows) inputs.add_again(each);
-    outputs.resize(program.outputs);
-    std::vector<AtenTensorHandle> given(inputs);
-    inputs.clear();  // the program takes them over
-    program.run(program.handle, given.data(), given.size(), outputs.data(), outputs.size(), nullptr, nullptr);
-    return outputs;
-  }
-};
-
-// A tensor's rows, [..][width].
-struct Rows {
-  const char* data;
-  int64_t width;
-  int32_t dtype;
-
-  explicit Rows(AtenTensorHandle tensor) {
-    void* place = nullptr;
-    check(aoti_torch_get_size(tensor, 1, &width));
-    check(aoti_torch_get_dtype(tensor, &dtype));
-    check(aoti_torch_get_data_ptr(tensor, &place));
-    data = static_cast<const char*>(place);
-  }
-
-  int64_t bytes() const { return width * aoti_torch_dtype_element_size(dtype); }
-};
 
 // How a drafter turns rows of logits into tokens, as specviz/drafters/choosers.py explains it.
 struct Choice {
@@ -171,6 +23,23 @@ struct Choice {
   float temperature;  // 0: the likeliest tokens
   bool as_paths;      // drawn without regard to each other, and each path goes on by itself
 };
+
+// A value in float32 or bfloat16.
+float widened(const Memory& memory, int64_t place) {
+  if (memory.dtype == aoti_torch_dtype_float32()) return static_cast<const float*>(memory.data)[place];
+  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(memory.data)[place]) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// To the nearest, of two equally near ones the even one.
+uint16_t rounded(float value) {
+  if (std::isnan(value)) return 0x7fc0;
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
 
 // What a row of logits gains from the token before its own, W e[token].
 struct Gain {
@@ -182,19 +51,41 @@ struct Gain {
   void after(const std::vector<int64_t>& before, std::vector<float>& gains) const {
     const int64_t rank = embedded.sizes[1], count = before.size();
     std::vector<float> read(count * rank);
-    for (int64_t i = 0; i < count * rank; i++) {
-      const int64_t place = before[i / rank] * rank + i % rank;
-      if (embedded.dtype == aoti_torch_dtype_float32()) {
-        read[i] = static_cast<const float*>(embedded.data)[place];
-      } else {
-        const uint32_t bits = static_cast<const uint16_t*>(embedded.data)[place] << 16;
-        std::memcpy(&read[i], &bits, sizeof bits);
-      }
-    }
+    for (int64_t i = 0; i < count * rank; i++) read[i] = widened(embedded, before[i / rank] * rank + i % rank);
     gains.resize(count * layer.outputs);
     Given to = layer;
     to.out = gains.data();
     few_rows_linear(&to, 1, read.data(), count, rank);
+  }
+};
+
+// How a head fuses the target's hidden states into what it reads with each token (`chains.Fusion`).
+struct Fusion {
+  int64_t norms;         // of equal parts of the states
+  const float* weights;  // of all norms, one after the other
+  float epsilon;
+  int64_t inputs;
+  Given layer;
+  int32_t dtype;  // of what is made, float32 or bfloat16
+
+  // To `out` [rows][outputs]. states: [rows][inputs].
+  void fuse(const Memory& states, void* out) const {
+    const int64_t rows = states.sizes[0], part = norms ? inputs / norms : 0;
+    std::vector<float> read(rows * inputs), made(rows * layer.outputs), squares(part);
+    for (size_t i = 0; i < read.size(); i++) read[i] = widened(states, i);
+    for (int64_t i = 0; i < rows * norms; i++) {
+      float* values = &read[i * part];
+      for (int64_t k = 0; k < part; k++) squares[k] = values[k] * values[k];
+      const float scale = 1 / std::sqrt(sum(squares.data(), part) / part + epsilon);
+      for (int64_t k = 0; k < part; k++) values[k] = weights[i % norms * part + k] * (values[k] * scale);
+    }
+    Given to = layer;
+    to.out = made.data();
+    few_rows_linear(&to, 1, read.data(), rows, inputs);
+    if (dtype == aoti_torch_dtype_float32())
+      std::copy(made.begin(), made.end(), static_cast<float*>(out));
+    else
+      std::transform(made.begin(), made.end(), static_cast<uint16_t*>(out), rounded);
   }
 };
 
@@ -317,6 +208,9 @@ Program* few_rows_open(const char* file, int64_t count, const char* const* names
 
 void few_rows_close(Program* program) { delete program; }
 
+// States [rows][inputs], in float32 or bfloat16, fused to `out` [rows][outputs].
+void few_rows_fuse(const Fusion* fusion, const Memory* states, void* out) { fusion->fuse(*states, out); }
+
 // Reads `count` unread tokens after `length` others, then drafts `levels` levels of tokens, of which it reads all but the
 // last. features: a head's further input with the unread tokens, [count][width]; draft tokens it reads with its own states
 // after their parents. None for models. in_place: whether all of this is read at the place after the text, writes nothing
@@ -327,15 +221,21 @@ void few_rows_close(Program* program) { delete program; }
 // [vocab], drawn from; none if the likeliest are taken. uniforms: one a token.
 int64_t few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
-    bool in_place, const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
+    bool in_place, const Memory* features, const Fusion* fusion, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents, float* logits,
     float* probs, const double* uniforms, int64_t vocab) {
   Growing draft = {*choice, vocab, uniforms, tokens, parents, logits, probs};
   try {
-    Text text = {*program, {}, rows[0].sizes[2]};
-    for (int64_t i = 0; i < row_count; i++) text.rows.add(rows[i]);
+    const Text text(row_count, rows);
     const int64_t start = length + count;  // of the draft's places
     std::vector<char> states, chosen;      // after the text, then after each token read; of the parents of a level
     Memory given = features ? *features : Memory{};
+    std::vector<char> fused;
+    if (fusion) {
+      given.dtype = fusion->dtype, given.sizes[1] = fusion->layer.outputs;
+      fused.resize(count * given.sizes[1] * aoti_torch_dtype_element_size(given.dtype));
+      given.data = fused.data();
+      fusion->fuse(*features, given.data);
+    }
     for (int64_t level = 0; level < levels; level++) {
       const int64_t read = level ? draft.frontier.size() : count, first = level ? start + draft.frontier[0] : length;
       std::vector<int64_t> positions(read);
@@ -353,7 +253,7 @@ int64_t few_rows_draft(
       }
       if (level && features) given.data = chosen.data(), given.sizes[0] = read;
       int64_t* token_ids = level ? tokens + draft.frontier[0] : unread;
-      const Tensors made = text.pass(token_ids, read, first, positions, visible, features ? &given : nullptr);
+      const Tensors made = program->pass(text, token_ids, read, first, positions, visible, features ? &given : nullptr);
       const Rows found(made[0]);
       if (found.width != vocab) throw Failed();
       draft.grow(reinterpret_cast<const float*>(found.data) + (level ? 0 : (read - 1) * vocab), vocab);

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.packed_linear import FewRowsLinear
@@ -32,7 +33,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-def drafting_in_one_call(static: StaticPass, program: Program) -> DraftFunction | None:
+def drafting_in_one_call(static: StaticPass, program: Program, fusion: Fusion | None = None) -> DraftFunction | None:
     """`DraftsInOneCall.draft` of this program; None where torch has another interface to it."""
     library = kernel_library.library()
     library.few_rows_open.restype = ctypes.c_void_p
@@ -43,14 +44,17 @@ def drafting_in_one_call(static: StaticPass, program: Program) -> DraftFunction 
         (ctypes.c_char_p * len(names))(*names),
         _memories(list(program.weights.values())),
     )
-    return DraftsInOneCall(static, program, ctypes.c_void_p(opened)).draft if opened else None
+    return DraftsInOneCall(static, program, ctypes.c_void_p(opened), fusion).draft if opened else None
 
 
 class DraftsInOneCall:
-    """Drafts with a compiled program that is opened once more, on the same weights. opened: by `few_rows_open`."""
+    """Drafts with a compiled program that is opened once more, on the same weights.
 
-    def __init__(self, static: StaticPass, program: Program, opened: ctypes.c_void_p):
-        self.static, self.weights, self.opened = static, program.weights, opened
+    opened: by `few_rows_open`. fusion: of a head's further input, if that is yet to be fused.
+    """
+
+    def __init__(self, static: StaticPass, program: Program, opened: ctypes.c_void_p, fusion: Fusion | None):
+        self.static, self.weights, self.opened, self.fusion = static, program.weights, opened, fusion
         library = kernel_library.library()
         weakref.finalize(self, library.few_rows_close, opened)
         self._draft = library.few_rows_draft
@@ -69,26 +73,74 @@ class DraftsInOneCall:
         """Reads n tokens after `length` others, then drafts `levels` ≥ 1 levels, of which it reads all but the last.
 
         unread: [n] int64. kv: the text's keys and values, with room for all that is written. uniforms: [levels ·
-        branches or more] float64. features: [n, d], a head's further input with these tokens; None for a model.
+        branches or more] float64. features: [n, width], a head's further input with these tokens, or what that is
+        fused from, where there is a `fusion`; None for a model.
         """
         room = _Room(levels, self.static.vocab_size, choice)
         counts = map(ctypes.c_int64, (unread.shape[0], length))
         arguments = (self.opened, ctypes.c_int64(len(kv)), _memories(kv), _pointer(unread), *counts)
+        features = None if features is None else features.contiguous()
         inputs = None if features is None else _memories([features])
-        count = self._draft(*arguments, ctypes.c_bool(self.static.drafts_in_place), inputs, *room.arguments(uniforms))
+        fusion = None if self.fusion is None else ctypes.byref(self.fusion.struct)
+        in_place = ctypes.c_bool(self.static.drafts_in_place)
+        count = self._draft(*arguments, in_place, inputs, fusion, *room.arguments(uniforms))
         if count < 0:
             raise RuntimeError(f"A compiled pass of {self.static.name} failed.")
         return room.filled(count)
 
 
-#: The dtypes of embeddings that C++ reads.
-GAIN_DTYPES = (torch.float32, torch.bfloat16)
+#: The dtypes of embeddings and hidden states that C++ reads.
+READ_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Fusion:
+    """Fuses the target's hidden states into what a head reads with each token: norms of equal parts of them, then a linear
+    layer.
+
+    norms: one for all of the states, one for each, or none; in float32. dtype: of what comes and goes, in `READ_DTYPES`.
+    """
+
+    def __init__(self, norms: Sequence[LlamaRMSNorm], layer: FewRowsLinear, dtype: torch.dtype):
+        self.layer, self.dtype = layer, dtype
+        self.weights = torch.cat([norm.weight for norm in norms]) if norms else torch.empty(0, dtype=torch.float32)
+        self.struct = _Fusion(
+            len(norms),
+            self.weights.data_ptr(),
+            norms[0].variance_epsilon if norms else 0.0,
+            layer.inputs,
+            _given(layer),
+            kernel_library.dtype_number(dtype),
+        )
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[n, layers · d] -> [n, width]."""
+        states = states.contiguous()
+        fused = torch.empty(len(states), self.layer.outputs, dtype=self.dtype)
+        kernel_library.library().few_rows_fuse(ctypes.byref(self.struct), _memories([states]), _pointer(fused))
+        return fused
+
+
+class _Fusion(ctypes.Structure):
+    """`Fusion` for C++."""
+
+    _fields_ = (
+        ("norms", ctypes.c_int64),
+        ("weights", ctypes.c_void_p),
+        ("epsilon", ctypes.c_float),
+        ("inputs", ctypes.c_int64),
+        ("layer", kernel_library.GivenLayer),
+        ("dtype", ctypes.c_int32),
+    )
+
+
+def _given(layer: FewRowsLinear) -> kernel_library.GivenLayer:
+    return kernel_library.GivenLayer.of((layer.panels, layer.scales, layer.bias), layer.outputs)
 
 
 class Gain(NamedTuple):
     """What a row of logits gains from the token before its own: W e, e being that token's embedding."""
 
-    embeddings: Tensor  # [vocab, rank], in one of `GAIN_DTYPES`, contiguous
+    embeddings: Tensor  # [vocab, rank], in one of `READ_DTYPES`, contiguous
     layer: FewRowsLinear  # W
     last: Tensor  # [1] int64, the text's last token
 
@@ -113,9 +165,7 @@ class _Gain(ctypes.Structure):
 
     @classmethod
     def of(cls, gain: Gain) -> _Gain:
-        layer = gain.layer
-        given = kernel_library.GivenLayer.of((layer.panels, layer.scales, layer.bias), layer.outputs)
-        return cls(_memories([gain.embeddings])[0], given, gain.last.item())
+        return cls(_memories([gain.embeddings])[0], _given(gain.layer), gain.last.item())
 
 
 class _Room:
@@ -130,8 +180,7 @@ class _Room:
 
     def arguments(self, uniforms: Tensor) -> tuple[object, ...]:
         """From `levels` on, as both functions take them."""
-        probs = None if self.probs is None else _pointer(self.probs)
-        outputs = (*map(_pointer, (self.tokens, self.parents, self.logits)), probs)
+        outputs = map(_pointer, (self.tokens, self.parents, self.logits, self.probs))
         sizes = ctypes.c_int64(self.levels), ctypes.byref(self.choice)
         return *sizes, *outputs, _pointer(uniforms), ctypes.c_int64(self.logits.shape[1])
 
@@ -156,8 +205,8 @@ def _memories(tensors: Sequence[Tensor]) -> ctypes.Array[_Memory]:
     return memories
 
 
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
 class JudgedDraft:
