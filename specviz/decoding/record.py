@@ -31,7 +31,7 @@ from specviz.rules.draft import Draft, Rule, Verdict
 from specviz.rules.sampling import require_numbers
 
 #: How much memory rounds may take that wait for their records.
-MOST_BYTES = 2**25
+MOST_BYTES = 2**23
 
 Listed = tuple[tuple[int, float], ...]
 
