@@ -1,4 +1,4 @@
-// Linear layers as they are handed over from Python.
+// What Python and compiled programs hand over.
 #pragma once
 
 #include <cstdint>
@@ -18,4 +18,10 @@ extern "C" {
 
 // Layers over the same inputs, x [rows][inputs], each to its own `out` [rows][outputs].
 void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs);
+
+// queries: [heads][tokens][size], with these strides. keys, values: [shared][room][size]. mask: [tokens][room], 0 where a token
+// sees a place. out: [tokens][heads][size].
+void few_rows_attention(
+    const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
+    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale);
 }

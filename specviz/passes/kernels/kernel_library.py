@@ -27,7 +27,7 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-_COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp")
+_COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp", "shims.cpp")
 _HEADERS = ("attention.h", "choices.h", "crew.h", "few_bits.h", "given.h", "grids.h", "lanes.h", "programs.h")
 SOURCES = [pathlib.Path(__file__).with_name(name) for name in (*_COMPILED, *_HEADERS)]
 

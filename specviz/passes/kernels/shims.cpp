@@ -1,0 +1,101 @@
+// The kernels as compiled programs call them, on torch's tensors (`kernel_library.C_SHIMS`).
+#include <cstdint>
+#include <vector>
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include "given.h"
+
+namespace {
+
+float* floats(AtenTensorHandle tensor) {
+  void* data = nullptr;
+  aoti_torch_get_data_ptr(tensor, &data);
+  return static_cast<float*>(data);
+}
+
+int64_t size(AtenTensorHandle tensor, int64_t dimension) {
+  int64_t found = 0;
+  aoti_torch_get_size(tensor, dimension, &found);
+  return found;
+}
+
+int64_t stride(AtenTensorHandle tensor, int64_t dimension) {
+  int64_t found = 0;
+  aoti_torch_get_stride(tensor, dimension, &found);
+  return found;
+}
+
+int32_t dtype(AtenTensorHandle tensor) {
+  int32_t found = 0;
+  aoti_torch_get_dtype(tensor, &found);
+  return found;
+}
+
+// A new contiguous float32 tensor; returns torch's error code.
+AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size() - 1; i > 0; i--) strides[i - 1] = strides[i] * sizes[i];
+  return aoti_torch_empty_strided(
+      sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
+}
+
+struct Handed {
+  AtenTensorHandle weights, scales, *bias;
+  int64_t outputs;
+  AtenTensorHandle* out;
+};
+
+template <int COUNT>
+AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
+  const int64_t rows = size(x, 0), inputs = size(x, 1);
+  Given given[COUNT];
+  for (int i = 0; i < COUNT; i++) {
+    const Handed& one = handed[i];
+    if (const auto error = make({rows, one.outputs}, one.out)) return error;
+    given[i] = {floats(one.weights), floats(one.scales), one.bias ? floats(*one.bias) : nullptr,
+                one.outputs,         floats(*one.out),   dtype(one.weights)};
+  }
+  few_rows_linear(given, COUNT, floats(x), rows, inputs);
+  return AOTI_TORCH_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+AOTITorchError aoti_torch_cpu_few_rows_linear(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle* out) {
+  return linears(x, {{weights, scales, bias, outputs, out}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_linear_two(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle weights_1, AtenTensorHandle scales_1, AtenTensorHandle* bias_1, int64_t outputs_1,
+    AtenTensorHandle* out, AtenTensorHandle* out_1) {
+  return linears(x, {{weights, scales, bias, outputs, out}, {weights_1, scales_1, bias_1, outputs_1, out_1}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_linear_three(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle weights_1, AtenTensorHandle scales_1, AtenTensorHandle* bias_1, int64_t outputs_1,
+    AtenTensorHandle weights_2, AtenTensorHandle scales_2, AtenTensorHandle* bias_2, int64_t outputs_2,
+    AtenTensorHandle* out, AtenTensorHandle* out_1, AtenTensorHandle* out_2) {
+  return linears(
+      x, {{weights, scales, bias, outputs, out},
+          {weights_1, scales_1, bias_1, outputs_1, out_1},
+          {weights_2, scales_2, bias_2, outputs_2, out_2}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle mask, double scale,
+    AtenTensorHandle* out) {
+  const int64_t heads = size(query, 1), tokens = size(query, 2), width = size(query, 3);
+  if (const auto error = make({1, tokens, heads, width}, out)) return error;
+  few_rows_attention(
+      floats(query), floats(key), floats(value), floats(mask), floats(*out), heads, size(key, 1), tokens, size(key, 2),
+      width, stride(query, 1), stride(query, 2), scale);
+  return AOTI_TORCH_SUCCESS;
+}
+}
