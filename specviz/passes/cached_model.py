@@ -216,11 +216,17 @@ class CachedModel:
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
-    """The places that each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool; their positions."""
-    n = len(parents)
-    visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
-    visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()
-    branch = tree_shape(parents, torch.device("cpu")).ancestors
-    visible[unread:, read + unread :] = branch
-    text = torch.arange(read, read + unread)
-    return visible, torch.cat([text, read + unread - 1 + branch.sum(-1)])
+    """The places that each of `unread` ≥ 1 and n tokens attends to, [unread + n, read + unread + n] bool; their positions."""
+    # Bytes, because a single tensor operation costs more than a whole row here.
+    n, text = len(parents), read + unread
+    rows = [bytearray(text + n) for _ in range(unread + n)]
+    for place, row in enumerate(rows[:unread], read):
+        row[: place + 1] = b"\1" * (place + 1)
+    positions = list(range(read, text))
+    for token, parent in enumerate(parents):
+        row, seen = rows[unread + token], rows[unread + parent]  # −1: the text's last token
+        row[:] = seen
+        row[text + token] = True
+        positions.append(positions[unread + parent] + 1)
+    visible = torch.frombuffer(bytearray().join(rows), dtype=torch.bool).view(unread + n, text + n)
+    return visible, torch.tensor(positions)

@@ -207,8 +207,7 @@ class StaticModel(CachedModel):
         """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
-        for part in self._tensors:
-            part[:, :, start : start + len(origins)] = part.index_select(2, origins)
+        self.buffers.move(start, origins, len(self._tensors))
 
     def kv(self) -> list[Tensor]:
         return [part[:, :, : self.length] for part in self._tensors]
