@@ -1,0 +1,181 @@
+"""What a change is worth: two revisions of this repository in turn on one machine, round by round.
+
+``python -m tools.two_revisions BEFORE [AFTER] --json FILE``; AFTER is by default the files as they are.
+
+Each revision has a process of its own, which waits while the other one decodes. So whatever else the machine does meets
+both alike, and the ratio of their speeds has an interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specviz.theory.statistics import TurnPair, ratio_of
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+#: The options by which texts are made.
+ORDERED = ("gamma", "branches", "temperature", "tokens")
+
+PROMPT = "Once upon a time there was a king who"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A drafter's rounds by both revisions. speed: how many times as many rounds a second the later one makes, with the
+    ends of its 90 % interval."""
+
+    drafter: str
+    before_ms: float  # of a round, mean
+    after_ms: float
+    speed: float
+    low: float | None
+    high: float | None
+
+
+class Revision:
+    """A process that decodes by one revision. tree: the folder of its files."""
+
+    def __init__(self, tree: pathlib.Path, target: str | None):
+        command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--decode", *([target] if target else [])]
+        pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": str(tree)}
+        self.process = subprocess.Popen(command, cwd=tree, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.machine = self._answer()
+
+    def decode(self, **order: Any) -> tuple[int, float]:
+        """Rounds after the first, which reads the prompt, and their seconds."""
+        assert self.process.stdin is not None, "it was opened with one"
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        rounds, seconds = self._answer()
+        return rounds, seconds
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None, "it was opened with one"
+        if line := self.process.stdout.readline():
+            return json.loads(line)
+        raise SystemExit(f"The process of a revision ended with status {self.process.wait()}.")
+
+    def end(self) -> None:
+        self.process.communicate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.two_revisions", description=__doc__)
+    parser.add_argument("before", help="a commit")
+    parser.add_argument("after", nargs="?", help="another (default: the files as they are)")
+    parser.add_argument("--target", help="as for load_pair (default: the embedded pair)")
+    parser.add_argument("--drafters", default="plain,draft_model,eagle", help="(default: %(default)s)")
+    parser.add_argument("--gamma", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--branches", type=int, default=1, help="more than one: trees (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="(default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="of each text (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=24, help="texts of each drafter (default: %(default)s)")
+    parser.add_argument("--json", type=pathlib.Path, help="where the figures go")
+    options = parser.parse_args()
+    with _tree(options.before) as before, _tree(options.after) as after:
+        both = earlier, later = Revision(before, options.target), Revision(after, options.target)
+        try:
+            rows = [_compared(earlier, later, drafter, options) for drafter in options.drafters.split(",")]
+        finally:
+            for revision in both:
+                revision.end()
+    report = {
+        "machine": later.machine,
+        **{name: _named(getattr(options, name)) for name in ("before", "after")},
+        "settings": {name: getattr(options, name) for name in (*ORDERED, "repeats")},
+        "rows": [asdict(row) for row in rows],
+    }
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _compared(before: Revision, after: Revision, drafter: str, options: argparse.Namespace) -> Row:
+    order = {"drafter": drafter} | {name: getattr(options, name) for name in ORDERED}
+    pairs, spent = [], {before: [0.0, 0.0], after: [0.0, 0.0]}
+    for repeat in range(-1, options.repeats):  # the first does not count
+        turns = {}
+        for revision in (before, after) if repeat % 2 else (after, before):
+            turns[revision] = revision.decode(seed=repeat + 1, **order)
+        if repeat >= 0:
+            pairs.append(TurnPair(*turns[after], *turns[before]))
+            for revision, turn in turns.items():
+                spent[revision] = [total + part for total, part in zip(spent[revision], turn, strict=True)]
+    ratio = ratio_of(pairs)
+    assert ratio is not None, "there are pairs"
+    before_ms, after_ms = (round(1000 * seconds / rounds, 4) for rounds, seconds in (spent[before], spent[after]))
+    row = Row(drafter, before_ms, after_ms, ratio.value, ratio.low, ratio.high)
+    interval = "" if row.low is None or row.high is None else f" ({row.low:.3f}–{row.high:.3f})"
+    print(
+        f"{drafter:16} {row.before_ms:.3f} ms a round, then {row.after_ms:.3f}: {row.speed:.3f}×{interval}", flush=True
+    )
+    return row
+
+
+@contextlib.contextmanager
+def _tree(commit: str | None) -> Iterator[pathlib.Path]:
+    """A folder with the files of a commit; None: this one."""
+    if commit is None:
+        yield ROOT
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder) / "tree"
+        subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
+
+
+def _named(commit: str | None) -> str:
+    """Its short hash and its subject."""
+    shown = ["git", "-C", str(ROOT), "log", "-1", "--format=%h %s", commit or "HEAD"]
+    name = subprocess.run(shown, check=True, capture_output=True, encoding="utf-8").stdout.strip()
+    return name if commit else f"the files as they were after {name}"
+
+
+def decode(target: str | None) -> None:
+    """The process of a revision: loads its pair, then decodes whatever it is asked for. By what every revision has."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+
+    import specviz
+    from specviz.bench.machine import describe_machine
+
+    pair = specviz.load_pair(*([target] if target else []), device="cpu")
+    pair.prepare()
+    print(json.dumps(describe_machine(pair)), file=answers, flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        drafts: dict[str, Any] = {}
+        if order["drafter"] != "plain":
+            drafting = specviz.DraftParams(branches=order["branches"])
+            drafts = {"num_draft_tokens": order["gamma"], "drafting": drafting}
+        run = specviz.run(
+            pair,
+            PROMPT,
+            drafter=None if order["drafter"] == "plain" else order["drafter"],
+            sampling=specviz.SamplingParams(temperature=order["temperature"]),
+            max_new_tokens=order["tokens"],
+            seed=order["seed"],
+            **drafts,
+        )
+        rounds = run.rounds[1:]
+        print(
+            json.dumps([len(rounds), sum(one.seconds.total for one in rounds if one.seconds)]), file=answers, flush=True
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--decode"]:
+        decode(sys.argv[2] if len(sys.argv) > 2 else None)
+    else:
+        main()
