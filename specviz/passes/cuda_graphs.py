@@ -103,7 +103,7 @@ class GraphedPasses(FastPasses):
 
     @torch.inference_mode()
     def _record(self, shape: Shape) -> None:
-        kv, padding = self.static.kv_in_use(self.kept_buffers.by_room[shape.room].tensors), self._padding(shape)
+        kv, padding = self.static.kv_in_use(self.kept_buffers.by_room[shape.room][1]), self._padding(shape)
         try:
             # Nothing but the spare place is written, so a text may be in the buffers.
             replay = self.record(lambda *inputs: self.static(*inputs, *kv), padding)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,62 +25,38 @@ REMEMBERED_TEXTS = 8
 PassFunction = Callable[..., Sequence[Tensor]]
 
 
-class Buffers(NamedTuple):
-    """Memory for the keys and values of some room."""
-
-    cells: Tensor  # [room] int64: 0, 1, 2, ...
-    tensors: list[Tensor]  # [1, heads, room, head size], keys and values of each layer in turn
-    blocks: list[Tensor]  # [n, heads, room, head size], the same: of n in a row with one shape, so that they move as one
-
-
 class KeyValueBuffers:
     """The buffers that hold one text's keys and values."""
 
     def __init__(self, static: StaticPass):
         self.static = static
         self.room = 0  # positions there are
-        self.now = Buffers(torch.empty(0, dtype=torch.long), [], [])
+        self.tensors: list[Tensor] = []  # [1, heads, room, head size], keys and values of each layer in turn
+        self.cells = torch.empty(0, dtype=torch.long)  # [room] int64: 0, 1, 2, ...
         self.reserve(1)
-
-    @property
-    def cells(self) -> Tensor:
-        return self.now.cells
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return self.now.tensors
 
     def reserve(self, length: int) -> None:
         """Makes room for at least `length` tokens, keeping what is there."""
         if length <= self.room:
             return
-        held, old = self.room, self.now
+        held, old = self.room, self.tensors
         self.room = self.room_for(length)
-        self.now = self.take(self.room)
+        self.cells, self.tensors = self.take(self.room)
         if held:
-            for new, filled in zip(self.now.blocks, old.blocks):
+            for new, filled in zip(self.tensors, old):
                 new[:, :, :held] = filled
 
     def room_for(self, length: int) -> int:
         """The room to make for this many tokens."""
         return -(-length // ROOM_STEP) * ROOM_STEP
 
-    def take(self, room: int) -> Buffers:
-        """Those of that room."""
-        static, blocks = self.static, []
-        for (heads, size), alike in itertools.groupby(static.kv_shapes):
-            # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
-            shape = len(list(alike)), heads, room, size
-            blocks.append(torch.zeros(shape, dtype=static.inner_dtype, device=static.device))
-        tensors = list(itertools.chain.from_iterable(block.split(1) for block in blocks))
-        return Buffers(torch.arange(room, device=static.device), tensors, blocks)
-
-    def move(self, start: int, origins: Tensor, count: int) -> None:
-        """Moves what lies at the places `origins` [k] to those from `start` on, in the first `count` tensors."""
-        for block in self.now.blocks:
-            rows = block[:count]
-            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
-            count -= len(rows)
+    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
+        """`cells` and `tensors` of that room."""
+        device = self.static.device
+        # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
+        shapes = [(1, heads, room, size) for heads, size in self.static.kv_shapes]
+        tensors = [torch.zeros(shape, dtype=self.static.inner_dtype, device=device) for shape in shapes]
+        return torch.arange(room, device=device), tensors
 
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         """The places of `count` tokens after the first `length`, [count] int64, and what they see, [count, room] bool.
@@ -103,7 +77,7 @@ class KeptBuffers(KeyValueBuffers):
     """
 
     def __init__(self, static: StaticPass):
-        self.by_room: dict[int, Buffers] = {}
+        self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
         self.texts = 0  # that were begun
         self.reader: weakref.ref[object] | None = None
@@ -134,14 +108,14 @@ class KeptBuffers(KeyValueBuffers):
             room *= 2
         return room
 
-    def take(self, room: int) -> Buffers:
+    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
         if room not in self.by_room:
             self.by_room[room] = super().take(room)
         return self.by_room[room]
 
     def has(self, room: int, kv: Sequence[Tensor]) -> bool:
         """True if these are some of that room's tensors."""
-        return room in self.by_room and any(kv[0] is tensor for tensor in self.by_room[room].tensors)
+        return room in self.by_room and any(kv[0] is tensor for tensor in self.by_room[room][1])
 
 
 class FastPasses:

@@ -14,6 +14,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
+from specviz.passes.kernels import kernel_library
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows
 from specviz.passes.static_passes import WIDEST
@@ -207,7 +208,10 @@ class StaticModel(CachedModel):
         """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
-        self.buffers.move(start, origins, len(self._tensors))
+        if self.passes.by_kernels:
+            return kernel_library.move(self._tensors, start, origins)
+        for part in self._tensors:
+            part[:, :, start : start + len(origins)] = part.index_select(2, origins)
 
     def kv(self) -> list[Tensor]:
         return [part[:, :, : self.length] for part in self._tensors]

@@ -118,6 +118,16 @@ def test_kernels_run_on_as_many_threads_as_they_are_told():
     assert among_three == alone + 2 and later == [among_three] * 2, told
 
 
+@pytest.mark.parametrize("start, origins", [(0, [0, 1]), (0, [3]), (4, [4, 6, 7, 9]), (5, [6, 7, 8])])
+def test_keys_and_values_move_together_and_all_others_stay(start, origins, few_rows):
+    rows = [torch.randn(1, heads, 11, size) for heads, size in [(3, 8), (3, 8), (1, 5)]]
+    expected, places = [part.clone() for part in rows], torch.tensor(origins)
+    for part in expected:
+        part[:, :, start : start + len(origins)] = part.index_select(2, places)
+    kernel_library.move(rows, start, places)
+    assert all(map(torch.equal, rows, expected))
+
+
 @pytest.mark.parametrize("outputs, inputs, dtype, biased", CASES)
 def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inputs, dtype, biased):
     weight, bias = drawn(outputs, inputs).to(dtype), drawn(outputs, seed=1) if biased else None

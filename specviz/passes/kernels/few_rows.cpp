@@ -291,4 +291,18 @@ void few_rows_attention(
   attend(
       {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale});
 }
+
+// Keys or values of several layers, [heads][room][size] each: moves what lies at the places `origins` [count], which ascend
+// from `start` on or later, to those from `start` on.
+void few_rows_move(
+    int64_t tensors, float* const* rows, const int64_t* heads, const int64_t* sizes, int64_t room, int64_t start, int64_t count,
+    const int64_t* origins) {
+  for (int64_t i = 0; i < tensors; i++)
+    for (int64_t head = 0; head < heads[i]; head++) {
+      const int64_t size = sizes[i];
+      float* places = rows[i] + head * room * size;
+      for (int64_t k = 0; k < count; k++)
+        if (origins[k] != start + k) std::copy_n(places + origins[k] * size, size, places + (start + k) * size);
+    }
+}
 }
