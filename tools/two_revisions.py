@@ -2,8 +2,9 @@
 
 ``python -m tools.two_revisions BEFORE [AFTER] --json FILE``; AFTER is by default the files as they are.
 
-Each revision has a process of its own, which waits while the other one decodes. So whatever else the machine does meets
-both alike, and the ratio of their speeds has an interval.
+Each revision has a process of its own, which waits while the other one decodes, so whatever else the machine does meets
+both alike. One process may be slower than another of the same revision for as long as it lives, so there are several,
+and the interval is over these.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -79,46 +80,54 @@ def main() -> None:
     parser.add_argument("--branches", type=int, default=1, help="more than one: trees (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="(default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="of each text (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=24, help="texts of each drafter (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=6, help="of each revision, in turn (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=4, help="texts of a drafter in each (default: %(default)s)")
     parser.add_argument("--json", type=pathlib.Path, help="where the figures go")
     options = parser.parse_args()
+    machine: dict[str, Any] = {}
+    turns: dict[str, list[TurnPair]] = {drafter: [] for drafter in options.drafters.split(",")}
     with _tree(options.before) as before, _tree(options.after) as after:
-        both = earlier, later = Revision(before, options.target), Revision(after, options.target)
-        try:
-            rows = [_compared(earlier, later, drafter, options) for drafter in options.drafters.split(",")]
-        finally:
-            for revision in both:
-                revision.end()
+        for _ in range(options.processes):
+            earlier, later = Revision(before, options.target), Revision(after, options.target)
+            try:
+                for drafter, pairs in turns.items():
+                    pairs.append(_beside_each_other(earlier, later, drafter, options))
+            finally:
+                earlier.end()
+                later.end()
+            machine = later.machine
+    rows = [_row(drafter, pairs) for drafter, pairs in turns.items()]
     report = {
-        "machine": later.machine,
+        "machine": machine,
         **{name: _named(getattr(options, name)) for name in ("before", "after")},
-        "settings": {name: getattr(options, name) for name in (*ORDERED, "repeats")},
+        "settings": {name: getattr(options, name) for name in (*ORDERED, "processes", "repeats")},
         "rows": [asdict(row) for row in rows],
     }
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _compared(before: Revision, after: Revision, drafter: str, options: argparse.Namespace) -> Row:
+def _beside_each_other(before: Revision, after: Revision, drafter: str, options: argparse.Namespace) -> TurnPair:
+    """All rounds of two processes and their seconds."""
     order = {"drafter": drafter} | {name: getattr(options, name) for name in ORDERED}
-    pairs, spent = [], {before: [0.0, 0.0], after: [0.0, 0.0]}
-    for repeat in range(-1, options.repeats):  # the first does not count
-        turns = {}
+    sums = {before: [0.0, 0.0], after: [0.0, 0.0]}
+    for repeat in range(-2, options.repeats):  # the first two do not count
         for revision in (before, after) if repeat % 2 else (after, before):
-            turns[revision] = revision.decode(seed=repeat + 1, **order)
-        if repeat >= 0:
-            pairs.append(TurnPair(*turns[after], *turns[before]))
-            for revision, turn in turns.items():
-                spent[revision] = [total + part for total, part in zip(spent[revision], turn, strict=True)]
+            turn = revision.decode(seed=max(0, repeat), **order)
+            if repeat >= 0:
+                sums[revision] = [total + part for total, part in zip(sums[revision], turn, strict=True)]
+    return TurnPair(*sums[after], *sums[before])
+
+
+def _row(drafter: str, pairs: Sequence[TurnPair]) -> Row:
+    """Over pairs of processes: where a process finds its memory, for one, stays the same for all of its rounds."""
     ratio = ratio_of(pairs)
     assert ratio is not None, "there are pairs"
-    before_ms, after_ms = (round(1000 * seconds / rounds, 4) for rounds, seconds in (spent[before], spent[after]))
-    row = Row(drafter, before_ms, after_ms, ratio.value, ratio.low, ratio.high)
-    interval = "" if row.low is None or row.high is None else f" ({row.low:.3f}–{row.high:.3f})"
-    print(
-        f"{drafter:16} {row.before_ms:.3f} ms a round, then {row.after_ms:.3f}: {row.speed:.3f}×{interval}", flush=True
-    )
-    return row
+    before_ms = 1000 * sum(pair.base_seconds for pair in pairs) / sum(pair.base_tokens for pair in pairs)
+    after_ms = 1000 * sum(pair.seconds for pair in pairs) / sum(pair.tokens for pair in pairs)
+    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f}–{ratio.high:.3f})"
+    print(f"{drafter:16} {before_ms:.3f} ms a round, then {after_ms:.3f}: {ratio.value:.3f}×{ends}", flush=True)
+    return Row(drafter, round(before_ms, 4), round(after_ms, 4), ratio.value, ratio.low, ratio.high)
 
 
 @contextlib.contextmanager

@@ -216,7 +216,10 @@ class CachedModel:
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
-    """The places that each of `unread` ≥ 1 and n tokens attends to, [unread + n, read + unread + n] bool; their positions."""
+    """The places that each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool; their positions.
+
+    unread: at least one.
+    """
     # Bytes, because a single tensor operation costs more than a whole row here.
     n, text = len(parents), read + unread
     rows = [bytearray(text + n) for _ in range(unread + n)]

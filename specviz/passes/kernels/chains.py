@@ -94,10 +94,11 @@ READ_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Fusion:
-    """Fuses the target's hidden states into what a head reads with each token: norms of equal parts of them, then a linear
-    layer.
+    """Fuses the target's hidden states into what a head reads with each token: norms of equal parts of them, then a
+    linear layer.
 
-    norms: one for all of the states, one for each, or none; in float32. dtype: of what comes and goes, in `READ_DTYPES`.
+    norms: one for all of the states, one for each, or none; in float32. dtype: of what comes and goes, one of
+    `READ_DTYPES`.
     """
 
     def __init__(self, norms: Sequence[LlamaRMSNorm], layer: FewRowsLinear, dtype: torch.dtype):

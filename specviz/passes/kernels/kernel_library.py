@@ -210,10 +210,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: fl
 
 
 def move(tensors: Sequence[Tensor], start: int, origins: Tensor) -> None:
-    """Moves what lies at the places `origins` [k] int64, which ascend from `start` on or later, to those from `start` on.
+    """Moves what lies at the places `origins` [k] int64 to those from `start` on.
 
-    tensors: keys and values, [1, heads, room, head size] float32 each, contiguous. For all of them in one call: by torch's
-    operations, two for each, it took a third of a tree's round.
+    tensors: keys and values, [1, heads, room, head size] float32 each, contiguous. origins: ascending, from `start` on
+    or later.
     """
     count, number = len(tensors), ctypes.c_int64
     rows = (ctypes.c_void_p * count)(*[tensor.data_ptr() for tensor in tensors])
