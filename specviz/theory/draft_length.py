@@ -30,13 +30,16 @@ FADING = 1 - 1 / 64
 #: each further round.
 STAKE, FORGIVEN = 2.0, 1 / 128
 
-#: How many of a depth's times count, and how many of them the level of all depths counts for: with fewer, a single
-#: time in a busy moment would end the use of a depth.
+#: How many of a depth's times count, n of them for n², and for how much the level of all depths counts: with less, a
+#: single time in a busy moment would end the use of a depth; nine times, though, are hardly ever all wrong.
 TIMES, LEVEL_WEIGHT = 9, 8
 
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
 OLD = 256
 
+#: For how many rounds a choice stands at most, and how many choices of a run are made before it stands for one more: to
+#: choose takes 3 % of a short round.
+STANDS, CHOICES = 4, 4
 
 #: A depth, and whether a drafter of trees drafts a chain.
 ChosenDepth = tuple[LengthChoice, bool]
@@ -72,7 +75,7 @@ class SecondsByDepth:
         """[most + 1], expected of this round. level: assumed before anything was timed."""
         level, expected = self.level or level, []
         for shape, times, middle, last in zip(self.shape, self._by_depth, self._middles, self._last):
-            weight = len(times) if round_ - last < OLD else 0
+            weight = len(times) ** 2 if round_ - last < OLD else 0
             expected.append(shape * (LEVEL_WEIGHT * level + weight * middle) / (LEVEL_WEIGHT + weight))
         return expected
 
@@ -196,17 +199,29 @@ class AdaptiveDepth:
         self._choices = [] if choices is None else choices
         self._rounds = 0
         self._costs = history.costs()
+        self._stands = 0  # for how many more rounds the last choice does
         self._yardstick = 1.0  # the tokens that a chain promises in the time of a plain step
 
     def choose(self) -> LengthChoice:
         """The next round's depth, with its reason."""
+        stands = False
         if self._rounds == len(self._choices):
-            self._choices.append(self._best())
+            stands = not self._due()
+            self._choices.append(self._choices[-1] if stands else self._best())
         choice, self.drafts_chain = self._choices[self._rounds]
         self._rounds += 1
-        self.history = self.chains if self.chains is not None and self.drafts_chain else self.trees
-        self._costs = self.history.costs(None if self.drafts_chain else self.chains)
+        if not stands:
+            self.history = self.chains if self.chains is not None and self.drafts_chain else self.trees
+            self._costs = self.history.costs(None if self.drafts_chain else self.chains)
         return choice
+
+    def _due(self) -> bool:
+        """Whether to choose anew: in every round at first, and while rounds lag."""
+        self._stands -= 1
+        if self._stands > 0 and max(self.trees.lag, (self.chains or self.trees).lag) <= STAKE:
+            return False
+        self._stands = min(STANDS, 1 + len(self._choices) // CHOICES)
+        return True
 
     def _best(self) -> ChosenDepth:
         if self.chains is None:
