@@ -50,7 +50,7 @@ class Revision:
     def __init__(self, tree: pathlib.Path, target: str | None):
         command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--decode", *([target] if target else [])]
         pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": str(tree)}
-        self.process = subprocess.Popen(command, cwd=tree, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(command, cwd=tree, env=environment, stdin=pipe, stdout=pipe, encoding="utf-8")
         self.machine = self._answer()
 
     def decode(self, **order: Any) -> tuple[int, float]:
