@@ -11,7 +11,7 @@ from handmade import curve, pass_times
 
 from specviz.records.runs import LengthChoice
 from specviz.theory import formulas as theory
-from specviz.theory.draft_length import OLD, STAKE, TIMES, AdaptiveDepth, FixedDepth, History
+from specviz.theory.draft_length import CHOICES, OLD, STAKE, STANDS, TIMES, AdaptiveDepth, FixedDepth, History
 from specviz.theory.roofline import Limits, ModelSize, pass_seconds
 
 TABLES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "leviathan.json").read_text())
@@ -125,6 +125,22 @@ def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, 
     speeds = [128 / simulated(seconds, lambda made: alpha, tokens=128, seed=seed)[0] for seed in range(40)]
     assert min(speeds) > 0.95
     assert sum(speeds) / len(speeds) > 0.9 * best
+
+
+def test_a_choice_stands_for_a_few_rounds_but_not_while_rounds_lag():
+    def stands(length, rounds, accepted):
+        """For how many rounds each choice does."""
+        made = []
+        for _ in range(rounds):
+            made.append(length.choose())
+            length.observe(made[-1].depth, made[-1].depth * accepted, None)
+        return [len(list(same)) for _, same in itertools.groupby(made, key=id)]
+
+    while_all_is_accepted = stands(adaptive(costs(0.05)), 40, accepted=True)
+    assert while_all_is_accepted[:CHOICES] == [1] * CHOICES and set(while_all_is_accepted[-4:-1]) == {STANDS}
+    lagging = adaptive(costs(0.05, start=0.4))
+    stands(lagging, 20, accepted=False)
+    assert lagging.history.lag > STAKE and stands(lagging, 4, accepted=False) == [1] * 4
 
 
 def test_what_has_paid_is_not_given_up_for_the_bad_beginning_of_another_text():

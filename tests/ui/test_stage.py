@@ -32,6 +32,22 @@ OUTSIDE = f"""() => {{
   }}).map((node) => `${{node.className || node.id}} ${{node.getBoundingClientRect().bottom}}`);
 }}"""
 
+#: Headline figures of which nobody sees what they are of.
+NAMELESS = f"""() => {{
+  const seen = (node) => node.textContent && node.checkVisibility({{ visibilityProperty: true }});
+  return [...{VIEW}.shadowRoot.querySelectorAll('.figure')]
+    .filter((figure) => ![...figure.querySelectorAll('span:not(.between)')].some(seen))
+    .map((figure) => figure.innerText);
+}}"""
+
+#: The legend's words that reach out of the picture's card, or into the picture.
+OVER_OTHERS = f"""() => {{
+  const shadow = {VIEW}.shadowRoot, place = (name) => shadow.querySelector(name).getBoundingClientRect();
+  const begin = place('.frame > .picture').top, end = place('.frame > .picture .screen').top;
+  return [...shadow.querySelectorAll('.steer .legend *')].map((word) => [word.innerText, word.getBoundingClientRect()])
+    .filter(([, at]) => at.height && (at.top < begin || at.bottom > end)).map(([text]) => text);
+}}"""
+
 
 def assert_little_moved(page: Page) -> None:
     shifts = page.evaluate("window.shifts")
@@ -43,6 +59,18 @@ def test_little_moves_while_the_page_opens_on_a_phone_and_a_tablet(visit, width,
     page = visit("de", viewport={"width": width, "height": height}, watches=True, script=SHIFTS)
     page.wait_for_function(f"() => {VIEW}?.place?.round === 1")
     assert_little_moved(page)
+
+
+def test_on_a_tablet_figures_have_names_and_the_legend_lies_over_nothing(visit):
+    page = visit("de", viewport={"width": 550, "height": 1024}, watches=True)
+    page.wait_for_function(f"() => {VIEW}?.place?.round === 1")
+    for at_end in (False, True):
+        if at_end:
+            page.evaluate(f"{VIEW}.shadowRoot.querySelector('[part=to_end]').click()")
+            page.wait_for_function(f"() => !{VIEW}.shadowRoot.querySelector('.figure[data-scope]')")
+        for width in (550, 640, 720, 768, 900):
+            page.set_viewport_size({"width": width, "height": 1024})
+            assert page.evaluate(NAMELESS) == [] and page.evaluate(OVER_OTHERS) == [], (width, at_end)
 
 
 @pytest.mark.parametrize("language", ["", "de"])
