@@ -120,7 +120,7 @@ def _beside_each_other(before: Revision, after: Revision, drafter: str, options:
 
 
 def _row(drafter: str, pairs: Sequence[TurnPair]) -> Row:
-    """Over pairs of processes: where a process finds its memory, for one, stays the same for all of its rounds."""
+    """What pairs of processes show of a drafter."""
     ratio = ratio_of(pairs)
     assert ratio is not None, "there are pairs"
     before_ms = 1000 * sum(pair.base_seconds for pair in pairs) / sum(pair.base_tokens for pair in pairs)
@@ -146,14 +146,14 @@ def _tree(commit: str | None) -> Iterator[pathlib.Path]:
 
 
 def _named(commit: str | None) -> str:
-    """Its short hash and its subject."""
+    """A commit's short hash and subject; None: of the files as they are."""
     shown = ["git", "-C", str(ROOT), "log", "-1", "--format=%h %s", commit or "HEAD"]
     name = subprocess.run(shown, check=True, capture_output=True, encoding="utf-8").stdout.strip()
     return name if commit else f"the files as they were after {name}"
 
 
 def decode(target: str | None) -> None:
-    """The process of a revision: loads its pair, then decodes whatever it is asked for. By what every revision has."""
+    """The process of a revision: loads its pair, then decodes what it is asked for, by what all revisions have."""
     answers, sys.stdout = sys.stdout, sys.stderr
 
     import specviz

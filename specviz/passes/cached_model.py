@@ -216,20 +216,9 @@ class CachedModel:
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
-    """The places that each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool; their positions.
-
-    unread: at least one.
-    """
-    # Bytes, because a single tensor operation costs more than a whole row here.
+    """The places that each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool; their positions."""
     n, text = len(parents), read + unread
-    rows = [bytearray(text + n) for _ in range(unread + n)]
-    for place, row in enumerate(rows[:unread], read):
-        row[: place + 1] = b"\1" * (place + 1)
-    positions = list(range(read, text))
-    for token, parent in enumerate(parents):
-        row, seen = rows[unread + token], rows[unread + parent]  # −1: the text's last token
-        row[:] = seen
-        row[text + token] = True
-        positions.append(positions[unread + parent] + 1)
-    visible = torch.frombuffer(bytearray().join(rows), dtype=torch.bool).view(unread + n, text + n)
-    return visible, torch.tensor(positions)
+    branch = tree_shape(parents, torch.device("cpu")).ancestors
+    visible = torch.ones(unread + n, text + n, dtype=torch.bool).tril(read)
+    visible[unread:, text:] = branch
+    return visible, torch.cat([torch.arange(read, text), text - 1 + branch.sum(-1)])

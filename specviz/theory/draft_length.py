@@ -37,8 +37,8 @@ TIMES, LEVEL_WEIGHT = 9, 8
 #: Rounds after which a depth's times are forgotten: other work may have slowed the machine then.
 OLD = 256
 
-#: For how many rounds a choice stands at most, and how many choices of a run are made before it stands for one more: to
-#: choose takes 3 % of a short round.
+#: For how many rounds a choice stands at most, and after how many rounds of a run it stands for one more. Choosing
+#: takes 3 % of a short round.
 STANDS, CHOICES = 4, 4
 
 #: A depth, and whether a drafter of trees drafts a chain.
