@@ -45,6 +45,9 @@ from specviz.records.words import Sentence
 
 Result = TypeVar("Result")
 
+#: The most processes that compile for a GPU at once, and cores for each: making kernels takes longer than trying them.
+_COMPILING_FOR_GPU, _CORES_EACH = 4, 4
+
 
 class Turn(Protocol):
     """Runs work, when and in the thread it likes, and returns its result."""
@@ -213,8 +216,8 @@ class _Work:
         missing = [job for job in jobs.values() if self.compiling and not job.path.is_file()]
         if missing:
             self.tried()
-        # By one process: kernels are tried on the device, and others would be in their way.
-        with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, 1)) as ready:
+        processes = min(_COMPILING_FOR_GPU, 1 + (os.cpu_count() or 1) // _CORES_EACH)
+        with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, processes)) as ready:
             for of_models, _ in zip((True, False), ready):
                 if jobs and self.compiling:
                     progress(1.0, Sentence("testing compiled passes"))
