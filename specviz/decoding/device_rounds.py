@@ -7,7 +7,7 @@ It finds out then whether the text ended; a round that was launched after the en
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,7 +55,6 @@ class DeviceRounds(HostRounds):
         self.launched: deque[LaunchedRound] = deque()
         self.waiting: LengthChoice | None = None  # of a round that cannot begin yet
         self.recordings: Recordings | None = None  # while the text is on the device
-        self.unrecorded: Counter[int] = Counter()  # how often each depth came up that is not recorded
         self.read = 0  # the places that the drafter has read, so far as is known
         self.unread = 0  # the most that it may have to read next
         self.last: Mark | None = None  # when the last round ended
@@ -136,8 +135,9 @@ class DeviceRounds(HostRounds):
         usual = {min(allowed, self.setup.deepest) for allowed in self.request.depths}
         missing = sorted((usual if depth in usual else {depth}) - recordings.rounds.keys())
         if missing and depth not in usual:
-            self.unrecorded[depth] += 1
-            if self.unrecorded[depth] < MEETINGS:
+            # By whatever run: nearly every text ends in a few shallow rounds.
+            recordings.times_met[depth] += 1
+            if recordings.times_met[depth] < MEETINGS:
                 return
         self._enter(text, recordings)
         try:

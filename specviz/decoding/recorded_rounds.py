@@ -5,6 +5,7 @@ The decisions are the same as on the host, function by function, with the same c
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -88,6 +89,7 @@ class Recordings:
         )
         self.coins = torch.zeros(setup.coins, dtype=torch.float64, device=device)
         self.rounds: dict[int, RecordedRound] = {}
+        self.times_met: Counter[int] = Counter()  # depths without a recorded round
 
     def record(self, depth: int) -> None:
         """Records a round of this depth; the text stays as it is. Raises RuntimeError where that fails."""

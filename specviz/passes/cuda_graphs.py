@@ -2,7 +2,7 @@
 (`specviz.decoding.device_rounds`).
 
 A graph works on the very buffers it was recorded over. So a model's passes keep their buffers from text to text, and
-each shape that a text needs again and again gets a graph of its own, between two rounds.
+each shape that is needed again gets a graph of its own, between two rounds.
 """
 
 import bisect
@@ -28,7 +28,8 @@ MOST_GRAPHS = 48
 #: How many tokens a graph reads; passes in between are padded. Wider ones, which read prompts, run without a graph.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 80)
 
-#: How often a text needs a shape before it is recorded: a prompt is read once, and in ever new widths.
+#: How often a shape has been needed, by one text or by several, before it is recorded. Prompts are read in few shapes,
+#: as they are padded to `WIDTHS`; without a graph a short one takes as long as ten rounds of a small model.
 MEETINGS = 2
 
 #: Runs before a recording: libraries initialise on their first calls, which must not be recorded.
@@ -76,8 +77,7 @@ class GraphedPasses(FastPasses):
         super().__init__(static, self._run, "graphs")
         self.record = record
         self.graphs: OrderedDict[Shape, Graph] = OrderedDict()
-        self.times_met: Counter[Shape] = Counter()  # shapes without a graph in the text numbered `text`
-        self.text = 0
+        self.times_met: Counter[Shape] = Counter()  # shapes without a graph
         self.kept_buffers = kept_buffers or KeptBuffers(static)
         #: Whole rounds of which these passes are a part, by the way in which they are made; None if they cannot be
         #: recorded (`specviz.decoding.device_rounds`).
@@ -158,9 +158,6 @@ class GraphedPasses(FastPasses):
         """The graph for this shape, once it is recorded over the buffers that begin with `first`."""
         graph = self.graphs.get(shape)
         if graph is None or graph.kv[0] is not first:
-            if self.text != self.kept_buffers.texts:
-                self.times_met.clear()
-                self.text = self.kept_buffers.texts
             self.times_met[shape] += 1
             return None
         self.graphs.move_to_end(shape)

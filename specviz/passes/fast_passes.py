@@ -79,7 +79,6 @@ class KeptBuffers(KeyValueBuffers):
     def __init__(self, static: StaticPass):
         self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
-        self.texts = 0  # that were begun
         self.reader: weakref.ref[object] | None = None
         super().__init__(static)
 
@@ -94,7 +93,6 @@ class KeptBuffers(KeyValueBuffers):
         self.reached.append(self.room)
         for room in [room for room in self.by_room if room > max(self.reached)]:
             del self.by_room[room]
-        self.texts += 1
         self.room = 0
         self.reserve(1)
         return True

@@ -14,7 +14,7 @@ from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
-from specviz.passes.cuda_graphs import _OnDevice
+from specviz.passes.cuda_graphs import GraphedPasses, _OnDevice
 from specviz.passes.roles import TARGET
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
@@ -166,19 +166,34 @@ def test_rounds_of_any_depth_and_plain_ones_in_between_write_the_same_text(draft
     assert {0, 2, 3} <= set(launched)
 
 
-def test_a_later_run_finds_what_was_recorded(launched):
-    pair, recorded = recorded_pair(), []
+def test_from_the_third_run_on_all_passes_are_replayed(launched, monkeypatch):
+    """The prompt's, too, and the shallow rounds in which texts end."""
+    pair, recorded, unrecorded = recorded_pair(), [], []
     for passes in pair.passes.fast.values():
         record = passes.record
         passes.record = lambda function, examples, record=record: (
             recorded.append(function) or record(function, examples)
         )
-    first = run_of(pair, sampling=SamplingParams(0.9))
-    before = len(recorded)
-    assert run_of(pair, sampling=SamplingParams(0.9)).token_ids == first.token_ids
-    assert before and len(recorded) <= before + 6, "the tail's depths at most"
-    third = len(recorded)
-    assert run_of(pair, sampling=SamplingParams(0.9)).token_ids == first.token_ids and len(recorded) == third
+    make, graph = DeviceRounds._make, GraphedPasses._graph
+    monkeypatch.setattr(DeviceRounds, "_make", lambda self, *given: unrecorded.append("round") or make(self, *given))
+
+    def noted(self, *given):
+        found = graph(self, *given)
+        if found is None:
+            unrecorded.append("pass")
+        return found
+
+    monkeypatch.setattr(GraphedPasses, "_graph", noted)
+    order = {"drafter": "draft_model", "sampling": SamplingParams(0.9)}
+    first = run_of(pair, **order)
+    assert {"round", "pass"} == set(unrecorded)
+    assert run_of(pair, **order).token_ids == first.token_ids
+    unrecorded.clear()
+    recorded.clear()
+    launched.clear()
+    third = run_of(pair, **order)
+    assert third.token_ids == first.token_ids and len(launched) >= len(third.rounds)
+    assert not unrecorded and not recorded
 
 
 def test_what_cannot_be_recorded_is_made_by_the_host_and_says_why(launched):

@@ -76,18 +76,24 @@ def logits_of(cached, parts: list[list[int]], passes=None) -> list[torch.Tensor]
     return given
 
 
-def test_a_shape_is_recorded_between_rounds_once_it_was_met_twice_and_prompts_never(model):
+def test_a_shape_is_recorded_between_rounds_once_it_was_met_twice_in_whatever_texts(model):
     passes = graphed(model)
     parts = [IDS * 5, [1], [2], [3], [4], [5, 6]]
     fast = logits_of(new_cached_model(model, Stopwatch(CPU), passes), parts, passes)
     assert passes.record.recorded == [1] and passes.record.replays == 2
     for given, expected in zip(fast, logits_of(new_cached_model(model, Stopwatch(CPU)), parts), strict=True):
         torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
-    for prompt in (IDS * 5, IDS * 5):
+    for replays in (2, 3):
         cached = new_cached_model(model, Stopwatch(CPU), passes)
-        logits_of(cached, [prompt], passes)
+        prompt = [7, *IDS * 5]  # of another length, but as wide when it is padded
+        given, expected = (
+            logits_of(cached, [prompt], passes),
+            logits_of(new_cached_model(model, Stopwatch(CPU)), [prompt]),
+        )
+        torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
         del cached
-    assert passes.record.recorded == [1], "a prompt is read once a text"
+        passes.between_rounds()
+        assert passes.record.recorded == [1, 48] and passes.record.replays == replays
 
 
 @torch.inference_mode()
@@ -140,7 +146,7 @@ def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
         passes.between_rounds()
         del cached
     assert set(passes.kept_buffers.by_room) == {LEAST_ROOM}
-    assert set(passes.graphs) == {Shape(1, LEAST_ROOM)}
+    assert set(passes.graphs) == {Shape(1, LEAST_ROOM), Shape(len(IDS), LEAST_ROOM)}
     # The same room once more has other buffers than those recorded earlier.
     again = new_cached_model(model, Stopwatch(CPU), passes)
     logits_of(again, [IDS * 50, [1], [2], [3]], passes)
