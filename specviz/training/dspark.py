@@ -22,7 +22,7 @@ from specviz.parts.mtp import last_scale
 from specviz.parts.published import hidden_size_of, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.data import write_on
-from specviz.training.losses import distillation, overlap
+from specviz.training.losses import distillation, overlap, temperature_of
 from specviz.training.parts import Checkpoint, FrozenTarget, Logits, PartRecipe, layer_settings, read_states, sizes_of
 
 #: Layers of a new head, slots of its blocks, and the rank of its Markov head.
@@ -75,7 +75,7 @@ class DSparkRecipe(PartRecipe):
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
         for logits, wanted, foreseen in self.rows(ids, step):
-            term = distillation(logits, wanted)
+            term = distillation(logits, wanted, temperature_of(step))
             if foreseen is not None:
                 term = term + _CONFIDENCE * functional.mse_loss(foreseen, overlap(logits, wanted))
             yield term

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.training.loop import Recipe
-from specviz.training.losses import agreement, distillation, next_token, of_one_width
+from specviz.training.losses import agreement, distillation, next_token, of_one_width, temperature_of
 from specviz.training.parts import FrozenTarget
 
 #: Layers after which the model may exit early, and the weight of an exit's loss relative to the last layer's.
@@ -88,7 +88,7 @@ class DraftRecipe(Recipe):
         self.device, self.dtype = target.device, target.dtype
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        return distillation(*self._logits(ids))
+        return distillation(*self._logits(ids), temperature_of(step))
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
         return {"draft": agreement(*self._logits(ids))}

@@ -27,7 +27,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS, PublishedPart, logit_width
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
-from specviz.training.losses import agreement, distillation, of_one_width
+from specviz.training.losses import agreement, distillation, of_one_width, temperature_of
 
 #: The weight of each depth relative to the one before (Medusa, arXiv 2401.10774, §2.2.1: λ_k).
 _DECAY = 0.8
@@ -145,7 +145,7 @@ class PartRecipe(Recipe):
 
     def terms(self, ids: Tensor, step: int) -> Iterator[Tensor]:
         """What is learnt from at each depth."""
-        return (distillation(*logits) for logits in self.drafts(ids, step))
+        return (distillation(*logits, temperature_of(step)) for logits in self.drafts(ids, step))
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         terms = list(self.terms(ids, step))

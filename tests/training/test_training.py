@@ -20,8 +20,8 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
+from specviz.training import dspark, losses, models, parts
 from specviz.training import forecast as forecasts
-from specviz.training import losses
 from specviz.training.data import (
     BLOCK_SIZE,
     ROWS,
@@ -35,6 +35,7 @@ from specviz.training.data import (
 from specviz.training.heads import Eagle3Recipe
 from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
+from specviz.training.models import DraftRecipe
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +291,19 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
         torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK_SIZE - 4 + ahead])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["draft", "eagle", "medusa", "mtp", "parallel"])
+def test_every_third_step_is_at_a_low_temperature(name, target, corpus, monkeypatch):
+    recipe = DraftRecipe(target, one_layer_draft(), None) if name == "draft" else command._PARTS[name](target)
+    seen = []
+    for module in (dspark, models, parts):
+        monkeypatch.setattr(module, "distillation", lambda *given: seen.append(given) or distillation(*given))
+    for step, temperature in enumerate((1.0, 1.0, 0.35, 1.0, 1.0, 0.35)):
+        recipe.loss(corpus.batch(2, 0, 0), step)
+        assert seen and {used for _, _, used in seen} == {temperature}
+        seen.clear()
+
+
 #: A draft half as wide as the tests' target.
 NARROW = {"hidden_size": 24, "head_dim": 6}
 
@@ -433,21 +447,22 @@ def test_xz_files_and_folders_are_read(story, tmp_path, corpus):
     assert whole.startswith("tale ") and whole.endswith("pass\n")
 
 
-def whole_distillation(student_logits, target_logits):
+def whole_distillation(student_logits, target_logits, temperature=1.0):
     """As the docstring of `distillation` says it, over all rows at once."""
-    p, log_q = target_logits.softmax(-1), student_logits.log_softmax(-1)
-    kl = (p * (target_logits.log_softmax(-1) - log_q)).sum(-1)
-    return (0.5 * kl + 0.5 * (log_q.exp() - p).abs().sum(-1)).mean()
+    log_p, log_q = ((logits / temperature).log_softmax(-1) for logits in (target_logits, student_logits))
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+    return temperature * (0.5 * kl + 0.5 * (log_q.exp() - log_p.exp()).abs().sum(-1)).mean()
 
 
 @pytest.mark.parametrize("piece", [1, 70, 10_000], ids=["row by row", "two rows", "whole"])
 @pytest.mark.parametrize("shape", [(7, 33), (2, 7, 33)])
-def test_the_loss_in_pieces_is_the_loss_and_has_its_gradient(shape, piece, monkeypatch):
-    monkeypatch.setattr(losses, "_PIECE", piece)
+@pytest.mark.parametrize("temperature", [1.0, 0.35])
+def test_the_loss_in_pieces_is_the_loss_and_has_its_gradient(shape, piece, temperature, monkeypatch):
+    monkeypatch.setitem(losses._PIECES, "cpu", piece)
     generator = torch.Generator().manual_seed(0)
     student, target = (3 * torch.randn(shape, generator=generator) for _ in range(2))
     pieces, whole = student.clone().requires_grad_(), student.double().requires_grad_()
-    loss, expected = distillation(pieces, target), whole_distillation(whole, target.double())
+    loss, expected = distillation(pieces, target, temperature), whole_distillation(whole, target.double(), temperature)
     torch.testing.assert_close(loss.double(), expected)
     # A factor, as the loss of each depth has.
     (0.8 * loss).backward()
