@@ -1,8 +1,9 @@
 """The Generate tab as its reader finds it: one stage in a projector's window, with motion, and nothing that jumps."""
 
 import pytest
-from elements import VIEW
-from playwright.sync_api import Page
+from elements import VIEW, feed
+from handmade import a_round, a_run
+from playwright.sync_api import Page, expect
 
 from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.records.recordings import RECORDINGS
@@ -114,3 +115,11 @@ def test_no_token_of_a_usual_draft_is_cut_nor_the_one_that_comes_of_it(visit, he
         page.wait_for_function(f"round => {VIEW}.place?.round === round", arg=one.index)
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert page.evaluate(CUT) == []
+
+
+@pytest.mark.parametrize("token", [" beautiful", " everything"])
+def test_a_long_token_that_is_drawn_is_seen_whole(visit, token):
+    page = visit(viewport={"width": 1280, "height": 860})
+    feed(page, a_run((a_round("ardd", texts=(" and", " high", ",", " and", token)),)), "token")
+    expect(page.locator(".overview .drawn .w")).to_have_text(token.replace(" ", "·"))
+    assert page.evaluate(CUT) == []
