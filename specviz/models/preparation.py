@@ -45,9 +45,6 @@ from specviz.records.words import Sentence
 
 Result = TypeVar("Result")
 
-#: The most processes that compile for a GPU at once, and cores for each: making kernels takes longer than trying them.
-_COMPILING_FOR_GPU, _CORES_EACH = 4, 4
-
 
 class Turn(Protocol):
     """Runs work, when and in the thread it likes, and returns its result."""
@@ -216,7 +213,8 @@ class _Work:
         missing = [job for job in jobs.values() if self.compiling and not job.path.is_file()]
         if missing:
             self.tried()
-        processes = min(_COMPILING_FOR_GPU, 1 + (os.cpu_count() or 1) // _CORES_EACH)
+        # Few: making kernels takes longer than trying them, but all are tried on one device.
+        processes = min(4, 1 + (os.cpu_count() or 1) // 4)
         with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, processes)) as ready:
             for of_models, _ in zip((True, False), ready):
                 if jobs and self.compiling:

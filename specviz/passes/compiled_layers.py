@@ -149,10 +149,11 @@ class LayeredPass:
     def __init__(self, static: StaticPass):
         self.static = static.on_twin(sharing_twin(static.model))
         layers = [part for part in self.static.model.modules() if isinstance(part, GradientCheckpointingLayer)]
+        run: nn.Module = self.static
         if len(layers) == 1:
-            layers = [WholePass(self.static)]
+            layers = [run := WholePass(self.static)]
         try:
-            first, second = (seen_calls(self.static, layers, *traced) for traced in TRACED)
+            first, second = (seen_calls(run, layers, self._arguments(*traced)) for traced in TRACED)
             # Those that read pictures are not called.
             self.layers = [layer for layer in layers if layer in first and layer in second]
             self.codes = list(self._codes([(first[layer], second[layer]) for layer in self.layers]))
@@ -171,6 +172,10 @@ class LayeredPass:
             raise SpecvizError("It has no decoder layers of the kind that transformers builds.", "passes")
         for layer, code in zip(self.layers, self.codes, strict=True):
             code.weights(layer)
+
+    def _arguments(self, width: int, room: int) -> list[Tensor]:
+        """Of a pass over `width` tokens."""
+        return [argument.to(self.static.device) for argument in self.static.examples(width, room)]
 
     def _codes(self, both: Sequence[tuple[Seen, Seen]]) -> Iterator[LayerCode]:
         """The code of each layer, the same object for all of a kind. both: its calls in two passes."""

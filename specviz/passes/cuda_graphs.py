@@ -29,7 +29,7 @@ MOST_GRAPHS = 48
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 80)
 
 #: How often a shape has been needed, by one text or by several, before it is recorded. Prompts are read in few shapes,
-#: as they are padded to `WIDTHS`; without a graph a short one takes as long as ten rounds of a small model.
+#: as they are padded to `WIDTHS`; without a graph a short one takes as long as several rounds of a small model.
 MEETINGS = 2
 
 #: Runs before a recording: libraries initialise on their first calls, which must not be recorded.

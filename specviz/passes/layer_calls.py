@@ -101,14 +101,12 @@ class WholePass(nn.Module):
 
 
 @torch.inference_mode()
-def seen_calls(static: StaticPass, layers: Sequence[nn.Module], width: int, room: int) -> dict[nn.Module, Seen]:
-    """The call of each layer that is called in a pass over `width` tokens. static: on a twin of its own. layers: of its
-    model, or its `WholePass` alone.
+def seen_calls(run: nn.Module, layers: Sequence[nn.Module], arguments: Sequence[Tensor]) -> dict[nn.Module, Seen]:
+    """The call of each layer that is called in a pass. run: the pass, on a twin of its own, or its `WholePass`.
 
     Raises SpecvizError (field ``passes``) if a layer is given anything that `Form` cannot hold.
     """
     seen: dict[nn.Module, Seen] = {}
-    arguments = [argument.to(static.device) for argument in static.examples(width, room)]
 
     def watched(layer: nn.Module, *arguments: object, **named: object) -> object:
         read: dict[int, tuple[Tensor, list[str]]] = {}  # inputs, kept so that no other tensor gets their `id`
@@ -129,7 +127,6 @@ def seen_calls(static: StaticPass, layers: Sequence[nn.Module], width: int, room
 
     for layer in layers:
         layer.forward = functools.partial(watched, layer)
-    run = layers[0] if isinstance(layers[0], WholePass) else static
     try:
         run(*arguments)
     finally:
@@ -226,8 +223,8 @@ class LayerCode:
 
 
 def _tensors_of(layer: nn.Module) -> dict[str, Tensor]:
-    """The weights and buffers of all its modules. One that several of them have is there for each; of a module that is
-    in several places only one: `functional_call` would not take the given tensors out of it again."""
+    """The weights and buffers of all its modules. A tensor that several modules share is listed for each of them. A
+    module that is in several places is listed once, or `functional_call` would leave the given tensors in it."""
     parts = ((place, part._parameters | part._buffers) for place, part in layer.named_modules())
     return {
         f"{place}.{name}".lstrip("."): tensor

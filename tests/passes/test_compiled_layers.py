@@ -218,6 +218,12 @@ def test_layers_that_are_no_functions_of_tensors_are_refused(monkeypatch):
         LayeredPass(StaticPass(model))
 
 
+def test_a_model_without_transformers_layers_is_refused(monkeypatch):
+    monkeypatch.setattr(compiled_layers, "GradientCheckpointingLayer", torch.nn.LSTM)
+    with pytest.raises(SpecvizError, match="no decoder layers of the kind"):
+        layered("llama")
+
+
 def test_where_nothing_can_be_compiled_it_is_said(monkeypatch):
     monkeypatch.setattr(compiled_layers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SpecvizError, match="Triton, which compiles for the GPU, is not installed"):
