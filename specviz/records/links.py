@@ -16,7 +16,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS
 
 #: Always stated in a link: pages have their own values for these.
-ALWAYS_STATED = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
+ALWAYS_STATED = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens", "seed")
 
 #: Left out of a link at these values: on every page they mean that nothing was asked for.
 DEFAULTS: dict[str, Any] = {name: row.default for name, row in SETTINGS.items() if name not in ALWAYS_STATED}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.errors import SpecvizError
-from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, SEED, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Words
 from specviz.ui import components
@@ -144,7 +144,8 @@ class Controls:
         fields["max_new_tokens"] = gr.Slider(
             1, most, min(128, most), step=1, label=say("controls.max_new_tokens"), buttons=[]
         )
-        for name in ("seed", "top_k", "top_p", "min_p", *(name for name in DRAFTING if SETTINGS[name].rare)):
+        fields["seed"] = gr.Number(SEED, step=SETTINGS["seed"].step, label=say("controls.seed"))
+        for name in ("top_k", "top_p", "min_p", *(name for name in DRAFTING if SETTINGS[name].rare)):
             fields[name] = self._of_table(name)
         rules = [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES]
         fields["rule"] = gr.Dropdown(rules, value="auto", label=say("controls.rule"), filterable=False)

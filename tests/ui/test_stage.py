@@ -5,7 +5,7 @@ from elements import VIEW, feed
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
-from specviz.records.prompts import PRESETS, TEMPERATURE
+from specviz.records.prompts import PRESETS, SEED, TEMPERATURE
 from specviz.records.recordings import RECORDINGS
 from specviz.records.settings import RunSettings
 
@@ -91,7 +91,7 @@ def test_all_of_the_stage_is_in_a_projectors_window_and_nothing_has_jumped(visit
 def test_the_recording_that_opens_the_page_is_what_its_form_would_make():
     run = RECORDINGS[0].load()
     settings = RunSettings(PRESETS[0].prompt)
-    assert (run.prompt.text, run.sampling.temperature, run.seed) == (PRESETS[0].prompt, TEMPERATURE, settings.seed)
+    assert (run.prompt.text, run.sampling.temperature, run.seed) == (PRESETS[0].prompt, TEMPERATURE, SEED)
     assert (run.drafter, run.num_draft_tokens, run.rule) == ("draft_model", settings.num_draft_tokens, "token")
 
 

@@ -12,7 +12,7 @@
 //                        answer(message) brings that round, null none
 //   specviz-branch       somebody has set a coin of the run on the screen by hand; detail: where, { round, index }
 //   specviz-press        and wants the run that follows from it (gradio/remote.js)
-// With the attribute `apart` it is not the page's own run: it is followed as it comes, and its key is not kept for a reload.
+// With the attribute `apart` it is not the page's own run: its key is not kept for a reload.
 // Its getters show what it holds; the messages of `left` bring it back.
 
 import { SpecvizElement, sheet } from "../shared/element.js";

@@ -92,12 +92,13 @@ export function handlersOf(view, ask) {
 
 /** @param {View} view @param {string} key @param {string} [recorded] */
 function begin(view, key, recorded = "") {
-  const apart = view.host.hasAttribute("apart"); // somebody else's, watched as it comes
-  resetPlayback(view, !apart && (!recorded || playsByItself()));
+  const apart = view.host.hasAttribute("apart");
+  resetPlayback(view, !recorded || playsByItself());
   view.begin(key);
   if (!apart) keep("run", recorded ? null : key);
   view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
-  if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet
+  if (apart) view.host.scrollIntoView({ block: "start", behavior: scrolling() }); // what asked for it fills the window
+  else if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);
 }

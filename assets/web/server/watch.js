@@ -33,9 +33,9 @@ export function watchCard(host) {
 /** @param {Host} host @param {import("../shared/element.js").Message} message */
 export function renderWatch(host, { phase, run, text, key, file }) {
   const { ui } = host;
-  if (run.length) showRun(host, run);
   host.watched = key;
-  ui.shown.classList.toggle("hidden", !run.length);
+  ui.shown.classList.toggle("hidden", !run.length); // before the run begins: it comes into sight
+  if (run.length) showRun(host, run);
   ui.plain.classList.toggle("hidden", !text);
   setText(ui.plain, text);
   ui.files.classList.toggle("hidden", phase === "running" || !file);

@@ -5,6 +5,8 @@ import json
 import random
 import threading
 import urllib.request
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from on_page import assert_no_sideways_scrolling, violations
@@ -63,12 +65,20 @@ def url(monkeypatch, serve) -> str:
 
 
 @pytest.fixture
-def page(url, new_page) -> Page:
-    page = new_page()
-    page.goto(url)
-    page.get_by_role("tab", name="Server", exact=True).click()
-    part(page, "ask-about").wait_for()
-    return page
+def visit_tab(url, new_page) -> Callable[..., Page]:
+    def open_page(**options: Any) -> Page:
+        page = new_page(**options)
+        page.goto(url)
+        page.get_by_role("tab", name="Server", exact=True).click()
+        part(page, "ask-about").wait_for()
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def page(visit_tab) -> Page:
+    return visit_tab()
 
 
 def part(page: Page, name: str):
@@ -118,6 +128,21 @@ def test_a_server_is_watched_round_by_round_and_its_counters_say_the_same(page, 
     assert violations(page, "specviz-server") == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
+
+
+#: The parts of a run that are not wholly in the window.
+UNSEEN = """() => [...document.querySelector('specviz-server').shadowRoot.querySelector('specviz-run').shadowRoot
+  .querySelectorAll('.figures, .text, [part=picture], [part=transport]')]
+  .filter((node) => { const { top, bottom } = node.getBoundingClientRect(); return top < 0 || bottom > innerHeight; })
+  .map((node) => node.className)"""
+
+
+def test_an_answer_is_over_before_its_rounds_are_shown_one_after_the_other_in_sight(visit_tab, llama):
+    page = visit_tab(watches=True, viewport={"width": 1280, "height": 720})
+    ask(page, "watch", server=llama.url, temperature=0)
+    run = "document.querySelector('specviz-server').shadowRoot.querySelector('specviz-run')"
+    page.wait_for_function(f"{run}?.state === 'finished' && {run}.place?.round > 0")
+    assert page.evaluate(UNSEEN) == []
 
 
 def test_what_is_wrong_stands_beside_the_field_that_caused_it(page, llama):
