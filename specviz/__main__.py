@@ -84,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     quiet = signal.signal(signal.SIGINT, INTERRUPTION)
+    # Whoever ends a command as `timeout` and job schedulers do gets what was measured so far, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = main()
     signal.signal(signal.SIGINT, quiet)
     sys.exit(status)

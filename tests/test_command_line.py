@@ -162,11 +162,11 @@ def running(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
 
 
 def stopped(process: subprocess.Popen[bytes], stop: str) -> int:
-    """The exit status once nobody reads its output any more, or after Ctrl-C; it ends without a traceback."""
+    """The exit status once nobody reads its output any more, or after a signal; it ends without a traceback."""
     if stop == "close":
         process.stdout.close()
     else:
-        process.send_signal(signal.SIGINT)
+        process.send_signal({"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}[stop])
     told = process.stderr.read().decode()
     assert "Traceback" not in told and "Exception ignored" not in told
     return process.wait(60)
@@ -181,7 +181,7 @@ def test_who_stops_reading_or_presses_ctrl_c_keeps_the_trace(tmp_path, stop):
     assert 0 < len(Run.load(path).token_ids) <= 400
 
 
-@pytest.mark.parametrize("stop, status", [("close", 141), ("interrupt", 130)])
+@pytest.mark.parametrize("stop, status", [("close", 141), ("interrupt", 130), ("terminate", 130)])
 def test_who_stops_a_check_keeps_what_it_found(tmp_path, stop, status):
     path = tmp_path / "check.json"
     order = [sys.executable, "-m", "specviz", "check", "--json", str(path)]

@@ -70,12 +70,14 @@ def check_pair(pair: ModelPair, seconds: float = SECONDS) -> Iterator[Sentence |
             yield Finding("wrong", what, reason_of(error))
 
 
-def summary(findings: Sequence[Finding]) -> Sentence:
-    """What came of it, in a sentence."""
+def summary(findings: Sequence[Finding], interrupted: bool = False) -> Sentence:
+    """What came of it, in a sentence. interrupted: more would have been checked."""
     states = Counter(finding.state for finding in findings)
     made = len(findings) - states["skipped"]
     if wrong := states["wrong"]:
         return Sentence("Something is wrong (see ✗): {wrong} of {made} checks failed.", wrong=wrong, made=made)
+    if interrupted:
+        return Sentence("Checks made before it was interrupted: {made}. None found anything wrong.", made=made)
     if states["slow"]:
         return Sentence(
             "Everything checked out, but it is slow here (see !): {made} of {n} checks were made.",

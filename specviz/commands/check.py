@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
 
     def text(interrupted: bool) -> str:
         counts = _counts(findings, time.perf_counter() - began, interrupted)
-        return f"{summary(findings)}\n{counts}" if findings else ""
+        return f"{summary(findings, interrupted)}\n{counts}" if findings else ""
 
     def write_findings(interrupted: bool) -> None:
         report = _report(pair, findings, time.perf_counter() - began, interrupted)
@@ -73,7 +73,7 @@ def _report(pair: ModelPair, findings: Sequence[Finding], seconds: float, interr
         "pair": asdict(pair.info()),
         "seconds": round(seconds, 1),
         "interrupted": interrupted,
-        "summary": summary(findings),
+        "summary": summary(findings, interrupted),
         "findings": [plain(finding) for finding in findings],
     }
 

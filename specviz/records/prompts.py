@@ -32,7 +32,7 @@ class Preset:
 TEMPERATURE = 0.6
 
 #: The page's seed at the start: that of the recorded run with which it opens, so that pressing makes that run again.
-SEED = 3366
+SEED = 885
 
 _FILE = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
 

@@ -152,12 +152,13 @@ def test_tokens_that_the_end_of_the_text_cut_off_do_not_point_into_it(presented)
 
 
 def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_box(presented):
-    page = presented(Run.load(ASSETS / "traces" / "sampled.json"))
+    run = Run.load(ASSETS / "traces" / "sampled.json")
+    page = presented(run)
     cells = page.locator(".overview .drafted").all()
     for cell in cells:
         word, numbers = (cell.locator(name).bounding_box() for name in ("> .w", "> .m"))
         assert word["x"] + word["width"] <= numbers["x"] + 1
-    assert len(cells) == 3
+    assert len(cells) == len(run.rounds[-1].drafted) > 1
     for cell in page.locator(".overview .passed").all():
         box, bars = cell.bounding_box(), [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
         assert box["y"] <= bars[0]["y"] and bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]

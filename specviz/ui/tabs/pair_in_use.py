@@ -131,7 +131,7 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
         lines += ["", say("models.problem", reason=as_text(say.error(error)))]
     else:
         stopped = [say("models.check_stopped")] if halt.is_set() else []
-        lines = [" ".join([f"**{as_text(say.step(summary(findings)))}**", *stopped]), "", *lines]
+        lines = [" ".join([f"**{as_text(say.step(summary(findings, halt.is_set())))}**", *stopped]), "", *lines]
     yield "\n".join(lines)
 
 
