@@ -84,8 +84,15 @@ function draftPieces(view, number, round, index) {
     piece(view, "draft", index, said, `drafted ${kind}`, [showToken(run.say, make("span", { class: "w", title }), token.text),
       make("span", { class: "m" }, ...knownNumbers(run, token, bars.length ? "passed" : "drafted"))]),
     piece(view, "pass", index, `${quoted(run.say, token.text)}: ${heard}`, `passed ${kind}`, small(bars)),
-    piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), make("span", { class: "verdict", text: verdict })]),
+    piece(view, "coin", index, saySupposed(view, spot) ?? said, `flipped ${kind}`, [...small(coin), verdictOf(verdict)]),
   ];
+}
+
+/** A word as large as its column allows (picture.css). @param {string} text */
+function verdictOf(text) {
+  const node = make("span", { class: "verdict", text });
+  node.style.setProperty("--letters", String(text.length || 1));
+  return node;
 }
 
 /** Where the target draws itself. @param {View} view @param {number} number @param {Round} round */

@@ -251,7 +251,7 @@ const FOR_FINGERS = 1.08; // a chip of a tree is 44 px high
  */
 function fitPicture({ ui, presentation }) {
   const grove = ui.whole.querySelector(".grove");
-  const upright = ui.frame.clientWidth < 560; // as in picture.css
+  const upright = ui.frame.clientWidth < 500; // as in picture.css
   if (grove) fit(grove, grove.firstElementChild, presentation.open ? LARGEST : FOR_FINGERS, upright ? FOR_FINGERS : SMALLEST);
   const caption = ui.whole.querySelector(".caption");
   if (caption) fit(caption, caption.firstElementChild, 1, SMALLEST);
