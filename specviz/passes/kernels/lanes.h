@@ -43,8 +43,8 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 // at a time.
 constexpr int64_t PANEL = 2 * LANES, GROUP = 4, LINE = 16;
 
-// How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
-constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
+// How many registers there are at least, and how many rows' sums they hold at two registers a row, beside four for all else.
+constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = (REGISTERS - 4) / 2;
 
 // How many floats ahead memory is asked, so that it has answered when they are needed.
 constexpr int64_t AHEAD = 1024;
