@@ -35,6 +35,7 @@ from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Run
 from specviz.records.words import words
+from specviz.ui.page import TABS
 from specviz.views import run_messages as messages
 
 RACE = element("race")
@@ -230,6 +231,18 @@ def run_race(page: Page, new_tokens: int) -> None:
     set_control(page, "New tokens", new_tokens)
     start(page, "#start-race")
     page.wait_for_function(f"() => {RACE}.state === 'race'")
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+@pytest.mark.parametrize("width", [390, 560, 640, 760, 901, 1000])
+def test_in_a_window_of_any_width_every_tab_is_there_and_found_by_its_link(visit, language, width):
+    page = visit(language, viewport={"width": width, "height": 860})
+    for name in TABS:
+        page.evaluate("name => { location.hash = name; }", name)
+        tab = page.locator(f"[role=tablist] [data-tab-id={name}]")
+        expect(tab).to_have_attribute("aria-selected", "true")
+        expect(tab).to_be_in_viewport(ratio=1)
+    assert_no_sideways_scrolling(page)
 
 
 def test_a_race_shows_the_runs_of_its_order_and_their_ratio(page, page_url):
