@@ -125,7 +125,7 @@ def test_a_long_token_that_is_drawn_is_seen_whole(visit, token):
     assert page.evaluate(CUT) == []
 
 
-#: In columns: a table that is wider than its place, words that are wider than their box, and a legend over the table.
+#: A table that is wider than its place, words that are wider than their box, and a legend over the table.
 CRAMPED = f"""() => {{
   const shadow = {VIEW}.shadowRoot, box = (node) => node.getBoundingClientRect();
   const table = shadow.querySelector('.overview .table');
@@ -138,14 +138,14 @@ CRAMPED = f"""() => {{
 
 
 @pytest.mark.parametrize("language", ["", "de"])
-def test_columns_have_room_in_half_a_window_and_on_tablets(visit, language):
+def test_a_round_has_room_on_phones_in_half_a_window_and_on_tablets(visit, language):
     page = visit(language)
     for one in (RECORDINGS[0].load().rounds[0], RECORDINGS[0].load().rounds[7]):  # a rejection; four accepted
         page.locator("[part=scrub]").evaluate(
             "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
         )
         page.wait_for_function(f"round => {VIEW}.place?.round === round", arg=one.index)
-        for width in (580, 640, 720, 800, 901, 1000, 1100, 1200):
+        for width in (360, 390, 580, 640, 720, 800, 901, 1000, 1100, 1200):
             page.set_viewport_size({"width": width, "height": 860})
             page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             assert page.evaluate(CRAMPED) == [], width
