@@ -142,3 +142,13 @@ def test_a_run_from_a_file_is_not_played(alone):
     give(page, "run", [messages.trace_message(parts, share={}, charts={})])
     page.clock.run_for(300)
     assert page.evaluate(SEEN)["place"] is None
+
+
+def test_at_a_readers_place_no_chart_is_drawn_that_has_not_come_yet(alone):
+    page = alone("run", watches=True)
+    stop_the_clock(page)
+    page.evaluate(f"window.told = []; {VIEW}.addEventListener('specviz-charts', ({{ detail }}) => told.push(detail));")
+    begin(page, a_run(ROUNDS), over=False)  # rounds, and no charts yet
+    page.clock.run_for(3000)
+    drawn = page.evaluate("told.map((charts) => Object.keys(charts).filter((place) => charts[place] == null))")
+    assert drawn and not any(drawn)

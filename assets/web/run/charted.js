@@ -16,9 +16,9 @@ export function chartsAfter(whole, rounds) {
     judged[place] = (judged[place] ?? 0) + Number(outcome !== "discarded");
     accepted[place] = (accepted[place] ?? 0) + Number(outcome === "accepted");
   });
+  // Of an engine that does not say how many it drafted, nobody knows it here either; and a live run's may not have come yet.
+  const byPosition = whole[2]?.judged.length ? { ...whole[2], accepted, judged } : whole[2];
   return { ...whole, 0: { rounds: numbers.slice(0, points), rates: rates.slice(0, points),
     parts: parts.filter((/** @type {number[]} */ [last]) => last <= rounds.length) },
-    1: { rounds: rounds.length, step, means, mean: lengths.length ? mean(lengths) : null },
-    // Of an engine that does not say how many it drafted, nobody knows it here either.
-    2: whole[2]?.judged.length ? { ...whole[2], accepted, judged } : whole[2] };
+    1: { rounds: rounds.length, step, means, mean: lengths.length ? mean(lengths) : null }, ...(byPosition && { 2: byPosition }) };
 }
