@@ -1,6 +1,7 @@
 """A run is shown at a reader's speed, in a real browser on a clock of the test's own."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from elements import VIEW, give
@@ -8,6 +9,7 @@ from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
 from specviz.records.runs import Round, Run
+from specviz.records.words import words
 from specviz.views import run_messages as messages
 
 #: A quarter of a second for all of it.
@@ -152,3 +154,21 @@ def test_at_a_readers_place_no_chart_is_drawn_that_has_not_come_yet(alone):
     page.clock.run_for(3000)
     drawn = page.evaluate("told.map((charts) => Object.keys(charts).filter((place) => charts[place] == null))")
     assert drawn and not any(drawn)
+
+
+def test_what_a_server_does_not_say_of_its_tokens_is_no_number(alone):
+    unsaid = dict.fromkeys(("p", "q", "p_raw", "q_raw", "u", "accept_prob"))
+    rounds = [
+        replace(one, drafted=tuple(replace(token, **unsaid) for token in one.drafted), top=())
+        for one in (a_round("ar"), a_round("", 1))
+    ]
+    page = alone("run", watches=True)
+    stop_the_clock(page)
+    begin(page, a_run(tuple(rounds), engine="llama.cpp b1"))
+    said = set()
+    for _ in range(80):
+        page.clock.run_for(100)
+        said.add(page.evaluate(f"{VIEW}.shadowRoot.querySelector('.overview .caption')?.textContent ?? ''"))
+    assert words()("playback.say_due_elsewhere") in said
+    assert any("The server does not say which p and q" in one for one in said)
+    assert not any("–" in one or "NaN" in one for one in said), said

@@ -166,17 +166,20 @@ export function sentenceHere(view, spot) {
   if (!pending || !known) return sentence(view.run, round, spot.index, isDrawn(view, spot));
   if (spot.index === "next") return view.say(known.judged ? "playback.say_unborn" : dueKey(view.run, round));
   const token = round.drafted[spot.index];
-  const raw = isGreedy(view.run, token);
-  const values = { token: quoted(view.say, token.text), q: numberOr(raw ? token.q_raw : token.q), p: numberOr(raw ? token.p_raw : token.p) };
   if (pending === "unborn") return view.say("playback.say_unborn");
-  const drafted = view.say(`playback.say_draft${raw ? (token.q_raw === null ? "_copy" : "_greedy") : token.q === 1 ? "_sure" : ""}`, values);
-  if (pending === "drafted") return unbroken(drafted);
+  const raw = isGreedy(view.run, token);
+  const [q, p] = raw ? [token.q_raw, token.p_raw] : [token.q, token.p];
+  const untold = Boolean(view.run.start.engine) && (p === null || q === null); // another engine need not record them
+  const values = { token: quoted(view.say, token.text), q: numberOr(q), p: numberOr(p) };
+  const drafted = untold ? "_elsewhere" : raw ? (q === null ? "_copy" : "_greedy") : q === 1 ? "_sure" : "";
+  if (pending === "drafted") return unbroken(view.say(`playback.say_draft${drafted}`, values));
   const opening = known.stage?.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
-  return unbroken(`${opening}${view.say(raw ? "playback.say_passed_greedy" : "playback.say_passed", values)}`);
+  return unbroken(`${opening}${view.say(`playback.say_passed${untold ? "_elsewhere" : raw ? "_greedy" : ""}`, values)}`);
 }
 
 /** What the next token will be drawn from. @param {Run} run @param {Round} round */
 function dueKey(run, round) {
+  if (run.start.engine && !round.top.length) return "playback.say_due_elsewhere";
   if (!round.drafted.length) return "playback.say_plain_pass";
   if (run.start.greedy) return "playback.say_due_greedy";
   return isRefusal(run, round, "next") ? "playback.say_due_residual" : "playback.say_due_own";

@@ -43,8 +43,9 @@ function sayDrafted(run, round, index, drawn) {
 
 /** As much as another engine recorded of a token. @param {Run} run @param {DraftedToken} token */
 function sayElsewhere(run, token) {
-  const later = token.outcome !== "discarded" && [token.p, token.q, token.u].every((value) => value !== null);
-  return run.say(`rounds.elsewhere_${token.outcome}${later ? "_later" : ""}`, { p: plainNumber(token.p), q: plainNumber(token.q), u: plainNumber(token.u) });
+  const recorded = [token.p, token.q, token.u].filter((value) => value !== null).length;
+  const how = recorded === 0 ? "_untold" : recorded === 3 && token.outcome !== "discarded" ? "_later" : "";
+  return run.say(`rounds.elsewhere_${token.outcome}${how}`, { p: plainNumber(token.p), q: plainNumber(token.q), u: plainNumber(token.u) });
 }
 
 /** Which layer, head, mask or match put a token forward. @param {Run} run @param {DraftedToken} token */
