@@ -77,7 +77,7 @@ def summary(findings: Sequence[Finding], interrupted: bool = False) -> Sentence:
     if wrong := states["wrong"]:
         return Sentence("Something is wrong (see ✗): {wrong} of {made} checks failed.", wrong=wrong, made=made)
     if interrupted:
-        return Sentence("Checks made before it was interrupted: {made}. None found anything wrong.", made=made)
+        return Sentence("Checks made before the interruption: {made}. None found anything wrong.", made=made)
     if states["slow"]:
         return Sentence(
             "Everything checked out, but it is slow here (see !): {made} of {n} checks were made.",

@@ -291,7 +291,7 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.strip().splitlines()[-1].endswith(" s · interrupted")
     report = json.loads((tmp_path / "check.json").read_text())
     assert report["interrupted"] and [one["what"] for one in report["findings"]] == ["memory"]
-    assert report["summary"] == "Checks made before it was interrupted: 1. None found anything wrong."
+    assert report["summary"] == "Checks made before the interruption: 1. None found anything wrong."
 
     monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks[1:])
     assert main(["check", "--json", str(tmp_path / "none.json")]) == 130

@@ -98,7 +98,7 @@ function begin(view, key, recorded = "") {
   if (!apart) keep("run", recorded ? null : key);
   view.picture.piece = null;
   view.ui.picture.removeAttribute("data-open"); // what it spoke about is gone
-  if (apart) view.host.scrollIntoView({ block: "start", behavior: scrolling() }); // what asked for it fills the window
+  if (apart) view.host.scrollIntoView({ block: "start", behavior: scrolling() }); // the form that asked for the run fills the window
   else if (!recorded) bringIntoSight(view.host); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);
 }
