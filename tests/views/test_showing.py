@@ -170,5 +170,5 @@ def test_what_a_server_does_not_say_of_its_tokens_is_no_number(alone):
         page.clock.run_for(100)
         said.add(page.evaluate(f"{VIEW}.shadowRoot.querySelector('.overview .caption')?.textContent ?? ''"))
     assert words()("playback.say_due_elsewhere") in said
-    assert any("The server does not report p and q" in one for one in said)
+    assert any("p and q were not both recorded" in one for one in said)
     assert not any("–" in one or "NaN" in one for one in said), said

@@ -171,7 +171,7 @@ export function sentenceHere(view, spot) {
   const [q, p] = raw ? [token.q_raw, token.p_raw] : [token.q, token.p];
   const untold = Boolean(view.run.start.engine) && (p === null || q === null); // another engine need not record them
   const values = { token: quoted(view.say, token.text), q: numberOr(q), p: numberOr(p) };
-  const drafted = untold ? "_elsewhere" : raw ? (q === null ? "_copy" : "_greedy") : q === 1 ? "_sure" : "";
+  const drafted = untold && q === null ? "_elsewhere" : raw ? (q === null ? "_copy" : "_greedy") : q === 1 ? "_sure" : "";
   if (pending === "drafted") return unbroken(view.say(`playback.say_draft${drafted}`, values));
   const opening = known.stage?.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
   return unbroken(`${opening}${view.say(`playback.say_passed${untold ? "_elsewhere" : raw ? "_greedy" : ""}`, values)}`);
