@@ -111,7 +111,7 @@ class Coins:
     """Where coins are flipped: all randomness in a run is one stream of uniforms from one seed, unless set by hand.
 
     float32 values, the same on every device, dealt round by round; drawn for many rounds at once, because a small
-    tensor costs as much as a large one.
+    tensor costs as much as a large one, and so does each part that is taken of it.
     """
 
     COINS_AT_ONCE = 64
@@ -121,8 +121,8 @@ class Coins:
         self.largest_draft = largest_draft
         self.device = device
         self.by_hand = by_hand
-        self._dealt: Iterator[Tensor] = iter(())
-        self.rounds = 0
+        self.drawn = 0  # rounds whose coins are drawn
+        self._dealt: Iterator[tuple[Tensor, Uniforms]] = iter(())
 
     @classmethod
     def of(cls, request: Request) -> Coins:
@@ -131,30 +131,30 @@ class Coins:
 
     def flip(self) -> Uniforms:
         """The next round's coins."""
-        return Uniforms.of(self.row())
+        return self._deal()[1]
 
     def row(self) -> Tensor:
         """The next round's coins in one row, see `Uniforms.of`: [2 · largest_draft + 1] float64."""
-        row = next(self._dealt, None)
-        if row is None:
-            width = 2 * self.largest_draft + 1
-            flat = torch.rand(self.COINS_AT_ONCE, width, generator=self.generator, dtype=torch.float32).double()
-            self._dealt = iter(to_device(flat, self.device).unbind())
-            row = next(self._dealt)
-        for coin in self.by_hand:
-            if coin.round == self.rounds:
-                row = self._with(row, coin)
-        self.rounds += 1
-        return row
+        return self._deal()[0]
 
-    def _with(self, row: Tensor, coin: SetCoin) -> Tensor:
-        """The row with this coin in it, which a round without that token does not use."""
-        place = 2 * self.largest_draft if coin.token is None else self.largest_draft + coin.token
-        if coin.token is not None and coin.token >= self.largest_draft:
-            return row
-        row = row.clone()
-        row[place] = torch.tensor(coin.u, dtype=torch.float32).item()  # as float32, like all coins
-        return row
+    def _deal(self) -> tuple[Tensor, Uniforms]:
+        dealt = next(self._dealt, None)
+        if dealt is None:
+            rows = to_device(self._draw().double(), self.device)
+            self._dealt = zip(rows.unbind(), Uniforms.each(rows))
+            dealt = next(self._dealt)
+        return dealt
+
+    def _draw(self) -> Tensor:
+        """The coins of the next rounds, [rounds, 2 · largest_draft + 1] float32, those set by hand in their places."""
+        most = self.largest_draft
+        coins = torch.rand(self.COINS_AT_ONCE, 2 * most + 1, generator=self.generator, dtype=torch.float32)
+        for coin in self.by_hand:
+            row, place = coin.round - self.drawn, 2 * most if coin.token is None else most + coin.token
+            if 0 <= row < len(coins) and (coin.token is None or coin.token < most):  # a later token has no coin
+                coins[row, place] = coin.u
+        self.drawn += len(coins)
+        return coins
 
 
 # Who judges

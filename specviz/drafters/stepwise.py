@@ -183,11 +183,12 @@ class Stepwise(Drafter):
 
     def as_draft(self, drafted: RawDraft, uniforms: Tensor, too_low: float | None = None) -> Draft:
         """What was drafted, for a rule. too_low: the confidence that ended drafting early."""
+        tokens, parents, logits, probs = drafted
         warper = self.chooser.warper
-        probs_are_softmax = warper is not None and not warper.changes_logits and self.width == 1
-        return replace(
-            drafted.as_draft(uniforms, probs_are_softmax, self._sources(drafted.parents)), confidence=too_low
-        )
+        if warper is not None and not warper.changes_logits and self.width == 1:
+            logits = None  # `probs` are their softmax
+        draws = None if probs is None else uniforms[: len(parents)]
+        return Draft(tokens, parents, probs, logits, draws, self._sources(parents), too_low)
 
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from specviz.rules.draft import Draft
-
 
 class Choice(NamedTuple):
     """How rows of logits become draft tokens, where nothing but a temperature shapes them; see `drafters.choosers`."""
@@ -32,11 +30,6 @@ class RawDraft(NamedTuple):
             if parent >= start:  # only the level before is continued
                 start = token
         return start
-
-    def as_draft(self, uniforms: Tensor, probs_are_softmax: bool, sources: tuple[str, ...] = ()) -> Draft:
-        """The draft that a rule judges. probs_are_softmax: of `logits`, which are then left out."""
-        draws = None if self.probs is None else uniforms[: len(self.parents)]
-        return Draft(self.tokens, self.parents, self.probs, None if probs_are_softmax else self.logits, draws, sources)
 
 
 #: ``draft(unread, length, kv, levels, choice, uniforms, features)``, see `DraftsInOneCall.draft`.

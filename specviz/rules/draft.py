@@ -6,7 +6,7 @@ on, on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -117,6 +117,12 @@ class Uniforms:
         """From one row of 2 · most + 1 coins."""
         most = len(row) // 2
         return cls(row[:most], row[most : 2 * most], row[2 * most])
+
+    @classmethod
+    def each(cls, rows: Tensor) -> Iterator[Uniforms]:
+        """`of` each row: what it takes three slices for, this takes for all rows."""
+        most = rows.shape[1] // 2
+        return map(cls, rows[:, :most].unbind(), rows[:, most : 2 * most].unbind(), rows[:, 2 * most].unbind())
 
 
 @dataclass(frozen=True, slots=True)
