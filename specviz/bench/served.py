@@ -32,6 +32,7 @@ class Served:
 
     url: str
     listed: tuple[str, ...] | None = None  # see `address_of`
+    keyed: bool = True  # whether it is sent the key in this program's environment
     engine: str = SERVED
     version: str | None = None
     model: str | None = None
@@ -53,15 +54,17 @@ class Served:
         return " ".join(filter(None, (self.engine, self.version, self.host, self.drafter and self.mode)))
 
 
-def servers_named(text: str, listed: Sequence[str] | None = None) -> list[Served]:
-    """The servers at these addresses, separated by commas; nobody is asked yet. listed: as for `address_of`.
+def servers_named(text: str, listed: Sequence[str] | None = None, keyed: bool = True) -> list[Served]:
+    """The servers at these addresses, separated by commas; nobody is asked yet. listed: as for `address_of`. keyed:
+    False where the key is not theirs who typed the addresses.
 
     Raises SpecvizError (field ``server``) for an address that is none or is not allowed, or for too many.
     """
     places = list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if len(places) > MOST:
         raise SpecvizError("At most {most} servers can be compared at once.", "server", most=MOST)
-    return [Served(address_of(place, listed).shown, None if listed is None else tuple(listed)) for place in places]
+    allowed = None if listed is None else tuple(listed)
+    return [Served(address_of(place, listed).shown, allowed, keyed) for place in places]
 
 
 def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
@@ -69,7 +72,7 @@ def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:
 
     decode: the text of token ids by the pair's tokenizer.
     """
-    door = Server(served.url, os.environ.get(KEY), listed=served.listed)
+    door = _opened(served)
     try:
         about, turn = door.about(), one_answer(Way(door.engine), LOOK)
     except SpecvizError:
@@ -97,10 +100,24 @@ def answer_of(served: Served, prompt: Prompt, settings: RunSettings) -> Turn:
         raise SpecvizError("Servers are compared without top-k, top-p and min-p: switch them off.", "server")
     if settings.grammar:
         raise SpecvizError("Servers are compared without a grammar: leave the grammar out.", "server")
-    text = prompt.ids if served.same_tokens and door.engine.takes_ids else prompt.text
-    return one_answer(Way(door.engine), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
+    try:
+        text = prompt.ids if served.same_tokens and door.engine.takes_ids else prompt.text
+        return one_answer(Way(door.engine), Ask(text, settings.max_new_tokens, sampling.temperature, settings.seed))
+    except SpecvizError as error:
+        if error.field != "server_key" or served.keyed:
+            raise
+        raise SpecvizError(
+            "{server} wants a key. This page sends one (SPECVIZ_SERVER_KEY) only to servers that its owner lists "
+            "(SPECVIZ_SERVERS).",
+            "server",
+            server=served.url,
+        ) from error
+
+
+def _opened(served: Served) -> Server:
+    return Server(served.url, os.environ.get(KEY) if served.keyed else None, listed=served.listed)
 
 
 @functools.lru_cache(2 * MOST)
 def _door(served: Served) -> Server:
-    return Server(served.url, os.environ.get(KEY), listed=served.listed)
+    return _opened(served)

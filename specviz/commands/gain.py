@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -57,14 +58,19 @@ def _gains(paths: Sequence[pathlib.Path], field: str) -> dict[str, Gain | None]:
 def _people(paths: Sequence[pathlib.Path], field: str) -> list[dict[str, tuple[int, int]]]:
     """What each person answered twice: by item, 1 for a right answer, before and after."""
     people: dict[str, dict[str, tuple[int, int]]] = {}
-    for file in [file for path in paths for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]:
+    for file in [file for path in paths for file in (sorted(path.glob("*.csv")) if os.path.isdir(path) else [path])]:
         lines = read(file, field).splitlines()
         # A spreadsheet may have put semicolons; tables that were put together have their first line again.
         rows = csv.DictReader(lines, delimiter=";" if ";" in "".join(lines[:1]) else ",")
-        for row in (row for row in rows if row.get("item") != "item"):
+        other = SpecvizError("{file} is not a table of answers that the page saved.", field, file=file)
+        try:
+            answers = [row for row in rows if row.get("item") != "item"]
+        except csv.Error as error:
+            raise other from error
+        for row in answers:
             marks = row.get("before"), row.get("after")
             if row.get("item") not in QUESTIONS or not row.get("person") or not {*marks} <= {"0", "1", ""}:
-                raise SpecvizError("{file} is not a table of answers that the page saved.", field, file=file)
+                raise other
             answered = people.setdefault(row["person"], {})
             if "" not in marks:
                 answered[row["item"]] = (int(row["before"]), int(row["after"]))

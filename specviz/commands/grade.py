@@ -1,6 +1,7 @@
 """`grade`: students' homework, run apart and compared with the exact law; which mistake it is, and how to see it."""
 
 import argparse
+import os
 import pathlib
 
 from specviz.commands.output import progress, write
@@ -45,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _files(homework: pathlib.Path) -> list[pathlib.Path]:
     """The files to grade. Raises SpecvizError (field ``homework``) if there are none."""
-    files = sorted(homework.rglob("*.py")) if homework.is_dir() else [homework]
+    files = sorted(homework.rglob("*.py")) if os.path.isdir(homework) else [homework]
     if not files:
         raise SpecvizError("In {folder} there is no Python file.", "homework", folder=homework)
     try:

@@ -32,18 +32,22 @@ def check_files(options: argparse.Namespace) -> None:
         raise no_temporary_folder("TMPDIR", error) from error
     for option in FILES:
         if path := getattr(options, option, None):
-            existed = path.exists()
-            with _writing(option, path), path.open("ab"):
-                pass
-            if not existed:
-                path.unlink()
+            with _writing(option, path):
+                existed = path.exists()
+                path.open("ab").close()
+                if not existed:
+                    path.unlink()
 
 
 def write(options: argparse.Namespace, option: str, content: str | Callable[[pathlib.Path], object]) -> None:
     """Writes the file that an option names, if it names one: a text, or whatever a function writes there."""
     if path := getattr(options, option):
         with _writing(option, path):
-            path.write_text(content, encoding="utf-8") if isinstance(content, str) else content(path)
+            if isinstance(content, str):
+                # The name of a file, or what a student raises, may hold what is no character.
+                path.write_text(content, encoding="utf-8", errors="replace")
+            else:
+                content(path)
 
 
 @contextlib.contextmanager

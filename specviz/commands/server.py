@@ -8,20 +8,21 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from specviz.commands.output import progress, write
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.prompts import PRESETS, read_prompts, text_of
+from specviz.records.prompts import PRESETS, Preset, read_prompts, require_readable, text_of
+from specviz.records.settings import RunSettings
 from specviz.servers.answers import Ask
 from specviz.servers.connection import KEY
 from specviz.servers.counters import counted_between
 from specviz.servers.engine import About
-from specviz.servers.lossless import Lossless, test_samples
-from specviz.servers.pace import Speed
+from specviz.servers.lossless import ANSWERS, Lossless, require_testable, test_samples
+from specviz.servers.pace import Speed, most_of
 from specviz.servers.server import Server, Watch
 from specviz.views import server_text, terminal
 
@@ -84,6 +85,7 @@ class Found:
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 if the samples are not the model's."""
     parts = options.only or PARTS
+    prompts = _checked(options, parts)
     with contextlib.ExitStack() as opened:
         server = opened.enter_context(contextlib.closing(_server(options.server, options.server_model)))
         second = opened.enter_context(contextlib.closing(_second(options.plain))) if options.plain else None
@@ -93,7 +95,7 @@ def main(options: argparse.Namespace) -> int:
             if "rounds" in parts:
                 _watch(options, server, found)
             if "speed" in parts:
-                _speed(options, server, second, found)
+                _speed(prompts, server, second, found)
             if "lossless" in parts:
                 _lossless(options, server, second, found)
             if counted := counted_between(before, server.engine.scrape()):
@@ -102,6 +104,22 @@ def main(options: argparse.Namespace) -> int:
         finally:
             write(options, "json", json.dumps(found.to_dict(), ensure_ascii=False, default=str))
     return int(found.lossless is not None and found.lossless.verdict == "differs")
+
+
+def _checked(options: argparse.Namespace, parts: Sequence[str]) -> Sequence[Preset]:
+    """The prompts that speed is measured on. Raises SpecvizError for what cannot be asked of any server, before one is
+    asked."""
+    require_readable(options.prompt)
+    RunSettings(options.prompt, max_new_tokens=options.max_new_tokens)
+    prompts = PRESETS if options.prompts is None else read_prompts(text_of(options.prompts))
+    if "speed" in parts:
+        most_of(prompts)
+    if "lossless" in parts:
+        try:
+            require_testable(ANSWERS if options.samples is None else options.samples, options.temperature)
+        except SpecvizError as error:
+            raise (error.at("samples") if error.field == "answers" else error) from error
+    return prompts
 
 
 def _server(url: str, model: str | None = None) -> Server:
@@ -138,11 +156,9 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
         write(options, "html", page)
 
 
-def _speed(options: argparse.Namespace, server: Server, second: Server | None, found: Found) -> None:
-    from specviz.servers.pace import most_of
+def _speed(prompts: Sequence[Preset], server: Server, second: Server | None, found: Found) -> None:
     from specviz.servers.speed import measure_speed
 
-    prompts = PRESETS if options.prompts is None else read_prompts(text_of(options.prompts))
     most = most_of(prompts)
     progress(f"\nspeed: at most {most.requests} requests, {most.tokens} tokens, {most.seconds:.0f} seconds")
     try:

@@ -244,7 +244,8 @@ class ParallelDraftModel(DraftModel):
         yield self.model.forward(torch.cat([unread, masks]), rows_wanted=depth)
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.model.rewind(committed)
+        if self.model.length >= committed:  # else its context is full
+            self.model.rewind(committed)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
         if not (self.covers_target and self.grows_on(self.model)):

@@ -22,6 +22,10 @@ from specviz.grading.student import Fault, Student, loaded
 #: For each function that is right.
 POINTS = 10
 
+#: Files that are graded at a time. One interpreter answers for the models that they ask, and nobody's limited time
+#: should pass in waiting for it.
+MOST_AT_ONCE = 4
+
 #: How much nearer than the right solution a wrong one must be that names the mistake.
 MUCH_NEARER = 4
 
@@ -70,7 +74,7 @@ def grade_all(paths: Sequence[pathlib.Path], folder: pathlib.Path, counted: bool
     """Grades files side by side, in their order. folder: which holds them all, or the one file. counted: whether the
     functions are also run for the page to count."""
     names = [path.name if path == folder else path.relative_to(folder).as_posix() for path in paths]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_AT_ONCE)) as pool:
         yield from pool.map(grade, paths, names, repeat(counted))
 
 

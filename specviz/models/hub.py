@@ -29,9 +29,11 @@ _REPOSITORY = "models--"
 def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike[str]:
     """The Hub id in the address of a model's page, and the file's in that of a GGUF file; any other name as it is.
 
-    Raises SpecvizError (this `field`) for a name that only other programs understand.
+    Raises SpecvizError (this `field`) for a name that only other programs understand, and for a path that this machine
+    will not look at: too long for it, or in a folder that is closed to this user.
     """
     name = os.fspath(named).strip()
+    _refuse_unseen(name, field)
     if (wanted := _WITH_QUANTISATION.match(name)) and not pathlib.Path(name).exists():
         raise SpecvizError(
             "{name} names a quantisation, as llama.cpp and Ollama do: name the file instead, {model}/FILE.gguf.",
@@ -44,6 +46,16 @@ def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike
         return named
     file = page["file"] or ""
     return f"{page['model']}/{file}" if file.endswith(".gguf") else page["model"]
+
+
+def _refuse_unseen(name: str, field: str) -> None:
+    try:
+        os.stat(os.path.expanduser(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it may be a Hub id, and those who look for a path say what is missing
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecvizError("{name} cannot be looked at: {reason}.", field, name=quoted(name), reason=reason) from error
 
 
 def is_hub_id(named: str | os.PathLike[str]) -> bool:

@@ -28,11 +28,9 @@ from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
 from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line, quoted
+from specviz.records.prompts import require_readable
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
-
-#: No context holds this many characters; tokenising more would only keep others waiting.
-_MAX_PROMPT_CHARACTERS = 4_000_000
 
 
 @dataclass(eq=False)
@@ -148,7 +146,7 @@ class ModelPair:
             ids = self._checked_ids(prompt)
             text = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
         else:
-            _check_characters(prompt)
+            require_readable(prompt)
             if chat:
                 self._check_not_filled_in(prompt)
             text = self._filled_in([{"role": "user", "content": prompt}]) if chat else prompt
@@ -298,27 +296,6 @@ class ModelPair:
                 "prompt",
                 **sizes,
             )
-
-
-def _check_characters(prompt: str) -> None:
-    if not prompt:
-        raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
-    if len(prompt) > _MAX_PROMPT_CHARACTERS:
-        raise SpecvizError(
-            "The prompt has {count} characters, but at most {most} can be read.",
-            "prompt",
-            count=f"{len(prompt):,}",
-            most=f"{_MAX_PROMPT_CHARACTERS:,}",
-        )
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, not a whole character: remove it or "
-            "paste the text again.",
-            "prompt",
-            place=error.start + 1,
-        ) from error
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:

@@ -4,6 +4,7 @@ A program reads any number of tokens and holds no weights: it is given those of 
 It loads in a fraction of a second. `compiler` has processes of low priority make programs.
 """
 
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -24,7 +25,7 @@ from torch.fx import Graph, Node
 
 from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Bytes
 
 #: How Inductor compiles: products and attention by our own kernels, on as many threads as torch has when they are
@@ -53,13 +54,23 @@ _IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.o
 class Program:
     """`StaticPass.forward` as the program in the file `path`, on the weights of `static`.
 
-    Raises SpecvizError (field ``passes``) if the program asks for weights that it does not have.
+    Raises SpecvizError (field ``passes``) if it cannot be loaded, or asks for weights that `static` does not have.
     """
 
     def __init__(self, static: StaticPass, path: pathlib.Path):
         self.path = path
         # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
-        self.loader = torch._inductor.aoti_load_package(str(path)).loader
+        try:
+            self.loader = torch._inductor.aoti_load_package(str(path)).loader
+        except Exception as error:
+            # Half a file, or no room to unpack it: torch's readers raise anything.
+            raise SpecvizError(
+                "The compiled pass of {name} cannot be loaded: {reason}. Without the file {file} it is compiled anew.",
+                "passes",
+                name=static.name,
+                reason=first_line(error),
+                file=path,
+            ) from error
         held = (static.named_parameters(remove_duplicate=False), static.named_buffers(remove_duplicate=False))
         by_name, names = dict(itertools.chain(*held)), self.loader.get_constant_fqns()
         if unknown := [name for name in names if name not in by_name]:
@@ -188,10 +199,10 @@ def refuse_crowded(model_bytes: int) -> None:
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
     programs = itertools.chain.from_iterable(map(cache_folder().glob, ("*.pt2", "*.layer")))
-    newest_first = sorted(programs, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
-    for path in newest_first:
-        total += path.stat().st_size
-        if total > keep_bytes:
-            path.unlink()
-            path.with_suffix(".so").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # another process removes them too, or nobody may: the next one tries again
+        for path in sorted(programs, key=lambda path: path.stat().st_mtime, reverse=True):
+            total += path.stat().st_size
+            if total > keep_bytes:
+                path.unlink()
+                path.with_suffix(".so").unlink(missing_ok=True)

@@ -46,6 +46,33 @@ CHAT_PRESETS = tuple(Preset(preset["name"], preset["prompt"], chat=True) for pre
 STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))
 
 
+#: No context holds this many characters; tokenising more would only keep others waiting.
+MOST_CHARACTERS = 4_000_000
+
+
+def require_readable(prompt: str) -> None:
+    """Raises SpecvizError (field ``prompt``) for a text that nothing could continue: empty, endless, or with half of a
+    character in it."""
+    if not prompt:
+        raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
+    if len(prompt) > MOST_CHARACTERS:
+        raise SpecvizError(
+            "The prompt has {count} characters, but at most {most} can be read.",
+            "prompt",
+            count=f"{len(prompt):,}",
+            most=f"{MOST_CHARACTERS:,}",
+        )
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SpecvizError(
+            "Character {place} of the prompt is half of a surrogate pair, not a whole character: remove it or "
+            "paste the text again.",
+            "prompt",
+            place=error.start + 1,
+        ) from error
+
+
 # --- prompts of a file ------------------------------------------------------------------------------------------------
 
 Result = TypeVar("Result")

@@ -63,6 +63,7 @@ def _url(text: str) -> httpx.URL:
         raise SpecvizError("Enter the address of a server, such as http://localhost:8080.", "server")
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
+        url.host.encode("idna")  # as it is looked up: no part of a name may be empty, or longer than 63 characters
     except (httpx.InvalidURL, ValueError) as error:
         raise SpecvizError(
             "{address} is not an address: {reason}.", "server", address=quoted(text), reason=str(error)

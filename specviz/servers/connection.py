@@ -53,12 +53,21 @@ class Connection:
         self._client.close()
 
     def text(self, path: str) -> str | None:
-        """What lies at a path; None where the server has nothing there."""
+        """What lies at a path; None where the server, or a proxy before it, does not give it. Raises for a server that
+        is not ready, or takes no more requests."""
         with self._sent("GET", path) as response:
-            if response.status_code in (404, 405, 501):
+            if response.status_code not in (429, 503) and not response.is_success:
                 return None
             self._check(response, path)
             return _whole(response)
+
+    def fact(self, path: str) -> Any:
+        """The values at a path where engines say something of themselves; None where this one does not: a proxy may
+        give another status, or a page, for what it does not pass on."""
+        try:
+            return json.loads(self.text(path) or "null")
+        except ValueError:
+            return None
 
     def json(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """The values at a path, or in answer to a body; None where the server has nothing there."""

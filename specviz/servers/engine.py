@@ -47,6 +47,8 @@ class Engine:
     takes_ids: ClassVar[bool] = False  # whether a prompt may be token ids
     names_ids: ClassVar[bool] = False  # whether it says which tokens it made
     names_end: ClassVar[bool] = True  # whether the end token is one of them
+    takes_depth: ClassVar[bool] = False  # whether a request can say how deep to draft
+    judges_prompts: ClassVar[bool] = False  # whether it gives log probabilities of a prompt's tokens
     path: ClassVar[str] = "/v1/completions"
     streamed: ClassVar[dict[str, Any]] = {}  # what a streamed answer is asked for besides
 
@@ -73,7 +75,7 @@ class Engine:
         )
 
     def version(self) -> str | None:
-        values = self.connection.json("/version")
+        values = self.connection.fact("/version")
         return str(values["version"]) if isinstance(values, dict) and "version" in values else None
 
     def body(self, ask: Ask) -> dict[str, Any]:
@@ -132,17 +134,14 @@ class Engine:
     def log_probs_of(self, ids: tuple[int, ...]) -> list[dict[int, float]]:
         """Of each token of a text the likeliest ones in its place, with their log probabilities, without speculation.
 
-        Raises SpecvizError where the engine does not say.
+        Only where it `judges_prompts`.
         """
-        raise self.connection.complaint(
-            "{engine} gives no log probabilities of a prompt: name the model that it serves, or a second server "
-            "without speculation.",
-            engine=self.name,
-        )
+        raise NotImplementedError(f"{self.name} gives no log probabilities of a prompt.")
 
     def scrape(self) -> str | None:
-        """Its /metrics; None without."""
-        return self.connection.text("/metrics")
+        """Its /metrics; None without, or where a proxy answers for it with a page."""
+        text = self.connection.text("/metrics")
+        return None if text is None or text.lstrip().startswith("<") else text
 
 
 #: Why an answer ended, in the engines' words.

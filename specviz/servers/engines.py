@@ -21,12 +21,12 @@ class LlamaCpp(Engine):
     """llama.cpp's server: `timings` at every token count drafted and accepted tokens so far."""
 
     name, owners = "llama.cpp", frozenset({"llamacpp"})
-    takes_ids = names_ids = True
+    takes_ids = names_ids = takes_depth = True
     names_end = False
     path = "/completion"
 
     def about(self) -> About:
-        props, slots = self.connection.json("/props") or {}, self.connection.json("/slots") or []
+        props, slots = self.connection.fact("/props") or {}, self.connection.fact("/slots") or []
         defaults = props.get("default_generation_settings", {})
         params = defaults.get("params", {})
         drafts = [slot.get("speculative") for slot in slots if isinstance(slot, dict)]
@@ -116,7 +116,7 @@ class Vllm(Engine):
     """vLLM: the tokens of one pass arrive together; the text of each comes with its log probability."""
 
     name, owners = "vLLM", frozenset({"vllm"})
-    takes_ids = names_ids = True
+    takes_ids = names_ids = judges_prompts = True
     streamed: ClassVar[dict[str, Any]] = {"logprobs": 0}
 
     def about(self) -> About:
@@ -130,7 +130,8 @@ class Vllm(Engine):
         return super().body(ask) | {"return_token_ids": True} | neutral
 
     def tokenise(self, prompt: str) -> tuple[int, ...] | None:
-        return ids_of((self.connection.json("/tokenize", {"model": self.model, "prompt": prompt}) or {}).get("tokens"))
+        values = self.connection.json("/tokenize", {"model": self.model, "prompt": prompt})
+        return ids_of((values or {}).get("tokens")) or None
 
     def log_probs_of(self, ids: tuple[int, ...]) -> list[dict[int, float]]:
         """vLLM lists the token that stands there, too, however unlikely."""
@@ -151,7 +152,7 @@ class Sglang(Engine):
     path = "/generate"
 
     def about(self) -> About:
-        info = self.connection.json("/server_info") or self.connection.json("/get_server_info") or {}
+        info = self.connection.fact("/server_info") or self.connection.fact("/get_server_info") or {}
         return About(
             self.name,
             self.connection.address.shown,
@@ -221,7 +222,7 @@ class Ollama(Engine):
     path = "/api/generate"
 
     def version(self) -> str | None:
-        return str((self.connection.json("/api/version") or {}).get("version") or "") or None
+        return str((self.connection.fact("/api/version") or {}).get("version") or "") or None
 
     def body(self, ask: Ask) -> dict[str, Any]:
         options: dict[str, Any] = {"num_predict": ask.max_new_tokens, "temperature": ask.temperature, "seed": ask.seed}

@@ -19,7 +19,7 @@ from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.engine import About, Asked, Engine
 from specviz.servers.explanations import Drawn, explanations
-from specviz.servers.references import Law, Reference, Sample, SecondServer
+from specviz.servers.references import Law, Reference, Sample, SecondServer, why_unjudged
 from specviz.theory.sample_tests import MOST_COUNTED, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
 
@@ -124,18 +124,12 @@ def test_samples(
     Raises SpecvizError: what the server raises before anything was drawn;
     fields ``answers`` and ``temperature`` for what cannot be tested.
     """
-    if not 1 <= answers <= MOST_ANSWERS:
-        raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
-    if not 0 < temperature <= 10:
-        raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
+    require_testable(answers, temperature)
     engine = server.engine
     ids = engine.tokenise(prompt) if isinstance(reference, SecondServer) else reference.encode(prompt)
     known = Lossless(server.about(), reference.name, prompt, ids, temperature, neutral, seed, length, answers)
     yield known
-    if not engine.names_ids:
-        sentence = Sentence(
-            "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=known.about.engine
-        )
+    if (sentence := why_unjudged(engine, reference, ids)) is not None:
         yield replace(known, sentence=sentence, over=True)
         return
     sampling = _Sampling(server, known, budget, halted)
@@ -151,6 +145,14 @@ def test_samples(
         greedy = engine.answer(replace(sampling.ask(0), temperature=0.0, max_new_tokens=GREEDY))
         drawn = yield from sampling.drawn(known)
         yield _judged(replace(sampling.known, greedy=_greedy(known, reference, greedy)), reference, drawn)
+
+
+def require_testable(answers: int, temperature: float) -> None:
+    """Raises SpecvizError (field ``answers`` or ``temperature``) for samples that cannot be tested."""
+    if not 1 <= answers <= MOST_ANSWERS:
+        raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
+    if not 0 < temperature <= 10:
+        raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
 
 
 @dataclass
@@ -232,9 +234,10 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
     if evidence.tokens < LEAST_TOKENS:
         return replace(known, sentence=_too_few(evidence.tokens))
     if p_value >= SIGNIFICANT:
+        consistent = _said(replace(known, verdict="consistent"))
         if known.greedy is not None and known.greedy.gap > NEAR_TIE:
-            return replace(_said(replace(known, verdict="differs")), most_off=_parted(known.greedy))
-        return _said(replace(known, verdict="consistent"))
+            return replace(consistent, verdict="differs", most_off=_parted(known.greedy))
+        return consistent
     for settings, law in explanations(drawn, known.samplers) if reference.whole else ():
         fits = drawn.evidence(law)
         explained = max(SIGNIFICANT, p_value * CLEARER)
@@ -262,7 +265,8 @@ def _greedy(known: Lossless, reference: Reference, answer: Answer) -> Greedy | N
 
 def _parted(greedy: Greedy) -> Sentence:
     return Sentence(
-        "At temperature 0 a token is {gap} nats less likely than the model's choice, which rounding does not explain.",
+        "But the answer at temperature 0 is not the model's: one of its tokens is {gap} nats less likely than the "
+        "model's choice, which rounding does not explain.",
         gap=f"{greedy.gap:.2f}",
     )
 

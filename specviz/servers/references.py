@@ -14,6 +14,7 @@ import numpy
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SamplingParams
+from specviz.records.words import Sentence
 from specviz.servers.engine import Asked, Engine
 from specviz.theory.sample_tests import Rows
 
@@ -203,3 +204,27 @@ class SecondServer:
 
     server: Asked
     name: str = "second server"
+
+
+def why_unjudged(engine: Engine, by: Reference | SecondServer, prompt: tuple[int, ...] | None) -> Sentence | None:
+    """Why no samples of this engine can be judged so, before any are drawn; None if they can. prompt: its tokens, as
+    far as they are known."""
+    if not engine.names_ids:
+        return Sentence(
+            "{engine} does not say which tokens it makes, so its samples cannot be judged.", engine=engine.name
+        )
+    if not isinstance(by, OwnReference):
+        return None
+    if not engine.judges_prompts:
+        return Sentence(
+            "{engine} gives no log probabilities of a prompt: name the model that it serves, or a second server "
+            "without speculation.",
+            engine=engine.name,
+        )
+    if prompt is None:
+        return Sentence(
+            "{engine} does not say which tokens the prompt has: let requests reach its /tokenize, or name the model "
+            "that it serves, or a second server without speculation.",
+            engine=engine.name,
+        )
+    return None

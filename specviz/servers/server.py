@@ -10,6 +10,7 @@ from typing import Any
 from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
+from specviz.records.prompts import require_readable
 from specviz.records.runs import Round, Run
 from specviz.servers.address import address_of
 from specviz.servers.answers import Answer, Ask
@@ -98,6 +99,8 @@ class Server:
 
     def watch(self, ask: Ask) -> Watch:
         """An answer, round by round."""
+        if isinstance(ask.prompt, str):
+            require_readable(ask.prompt)
         return Watch(self.engine, ask, self.about())
 
     def answer(self, ask: Ask) -> Answer:

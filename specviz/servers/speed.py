@@ -43,6 +43,10 @@ NOTHING = Sentence("The server drafted nothing, so there is no speculation to me
 NOT_HONOURED = Sentence(
     "Asked to go without speculation, the server drafted all the same: for a speedup, name a second one without."
 )
+NOT_ASKED = Sentence(
+    "No request can ask this engine to go without speculation: for a speedup, name a second server without it."
+)
+NO_DEPTHS = Sentence("No request can ask this engine for a draft length: only its own was measured.")
 
 
 def measure_speed(
@@ -104,17 +108,12 @@ class _Measuring:
             for place, load in enumerate(self.loads):
                 share = self._seconds_left / (len(self.loads) - place)
                 if not (yield from self._measure(load, share)):
-                    self.remarks.append(Sentence("The time was over at {load} requests at a time.", load=load))
+                    self.remarks.append(_time_over(load))
                     break
         except SpecvizError as error:
             if not self.turns:
                 raise
-            text = Sentence(
-                "It ended at {load} requests at a time; what was measured until then is valid. {reason}",
-                load=load,
-                reason=error,
-            )
-            self.remarks.append(text)
+            self.remarks.append(_ended(load, error))
         yield replace(self._so_far(), fraction=1.0, over=True)
 
     @property
@@ -137,9 +136,13 @@ class _Measuring:
             self.remarks.append(SILENT)
         elif not usual.drafted:
             self.remarks.append(NOTHING)
+        elif not self.server.engine.takes_depth:
+            self.remarks.append(NOT_ASKED)
         else:
             without = yield from self._warm_up(Way(self.server.engine, 0))
-            if without is not None and without.drafted == 0:
+            if without is None:
+                return
+            if without.drafted == 0:
                 self.plain, self.speed = Way(self.server.engine, 0), replace(self.speed, against="request")
             else:
                 self.remarks.append(NOT_HONOURED)
@@ -168,10 +171,15 @@ class _Measuring:
         self.speed = replace(self.speed, against="server", plain_url=other.connection.address.shown)
 
     def _look_for_depths(self, usual: Turn) -> Iterator[Speed]:
+        if self.depths and not self.server.engine.takes_depth:
+            self.remarks.append(NO_DEPTHS)
+            return
         ignored = []
         for depth in self.depths:
             asked = yield from self._warm_up(Way(self.server.engine, depth))
-            if asked is not None and _honours(depth, asked, usual):
+            if asked is None:
+                break
+            if _honours(depth, asked, usual):
                 self.honoured.append(Way(self.server.engine, depth))
             else:
                 ignored.append(depth)
@@ -265,6 +273,24 @@ class _Measuring:
             for fast, slow in zip(turns, plain)
         ]
         return Pace(load, way.depth, domain, timed(turns), timed(plain), ratio_of(pairs))
+
+
+def _time_over(load: int) -> Sentence:
+    if load == 1:
+        return Sentence("The time was over at one request at a time.")
+    return Sentence("The time was over at {load} requests at a time.", load=load)
+
+
+def _ended(load: int, reason: SpecvizError) -> Sentence:
+    if load == 1:
+        return Sentence(
+            "It ended at one request at a time; what was measured until then is valid. {reason}", reason=reason
+        )
+    return Sentence(
+        "It ended at {load} requests at a time; what was measured until then is valid. {reason}",
+        load=load,
+        reason=reason,
+    )
 
 
 def _honours(depth: int, asked: Turn, usual: Turn) -> bool:

@@ -205,7 +205,9 @@ def comparison_of(
             raise
         control = "vary" if error.field in OTHERS and options.vary else error.field
         raise error.at(FIELDS.get(error.field, control)) from error
-    for served in servers_named(options.server, runner.deployment.servers):
+    listed = runner.deployment.servers
+    # The page's key is its owner's: it goes where the owner says, not wherever a visitor points.
+    for served in servers_named(options.server, listed, keyed=listed is not None):
         contestant = Contestant.by(looked_at(served, pair.texts.decode) if look else served)
         rows[contestant] = entry_of(contestant, request)
     repeats = options.repeats

@@ -126,7 +126,9 @@ class ShownWatch:
             return [said("server.no_ids", engine=engine)] if watch.answer.text else []
         if not self.drafting.rounds:
             return []
-        notes = [said(f"server.{'inferred' if watch.together.inferred else 'exact'}", engine=engine)]
+        counts_tokens = watch.answer.drafted is not None
+        how = "inferred" if watch.together.inferred else "exact" if counts_tokens else "by_passes"
+        notes = [said(f"server.{how}", engine=engine)]
         if not watch.together.lengths_known:
             notes.append(said("server.lengths_unknown"))
         if phase == "running":
@@ -214,7 +216,7 @@ def speed_message(about: About, speed: Speed, say: Words, phase: Phase) -> str:
     heads = [said(f"server.speed_{name}") for name in ("load", "all", "each", "per_pass", "speedup")]
     stops, gain = speed.stops_paying_at, speed.by_load[0].speedup if speed.by_load else None
     finding = [] if gain is None or gain.interval is None else [said("server.gains", gain=_gain(gain))]
-    finding += [] if stops is None else [said("server.stops_paying", load=stops)]
+    finding += [] if stops is None else [said("server.stops_paying", n=stops)]
     return message(
         "speed",
         phase=phase,

@@ -31,7 +31,7 @@ def rounds_lines(watch: Watch) -> Iterator[str]:
     """The counts of the rounds that were seen, beside those that the server makes itself."""
     counts, known = watch.counts, watch.together.lengths_known
     how = ", inferred from which tokens arrived together" if watch.together.inferred else ""
-    if not counts.drafted:
+    if not counts.drafted and known:
         yield f"{len(watch.rounds)} tokens, none of them drafted{how}"
         return
     yield (
@@ -39,15 +39,16 @@ def rounds_lines(watch: Watch) -> Iterator[str]:
         f"{counts.drafted if known else 'not known how many'} drafted, {counts.accepted} accepted, "
         f"{counts.acceptance_length:.2f} tokens per pass{how}"
     )
-    shares = ", ".join(f"{accepted / counts.rounds:.2f}" for accepted in counts.accepted_at)
-    yield f"accepted by position, of all passes: {shares}"
+    if shares := ", ".join(f"{accepted / counts.rounds:.2f}" for accepted in counts.accepted_at):
+        yield f"accepted by position, of all passes: {shares}"
     counted = watch.counted
     if counted is not None:
         if (counted.passes, counted.drafted, counted.accepted) == (counts.rounds, counts.drafted, counts.accepted):
             yield "the server's own counters: the same"
         else:
-            figures = f"{counted.passes} passes, {counted.drafted} drafted, {counted.accepted} accepted"
-            yield f"the server's own counters: {figures}; somebody else may have asked it meanwhile"
+            values = {"passes": counted.passes, "drafted": counted.drafted, "accepted": counted.accepted}
+            known_ones = ", ".join(f"{value} {name}" for name, value in values.items() if value is not None)
+            yield f"the server's own counters: {known_ones}; somebody else may have asked it meanwhile"
 
 
 def speed_lines(speed: Speed) -> Iterator[str]:
@@ -57,7 +58,7 @@ def speed_lines(speed: Speed) -> Iterator[str]:
         head = ("requests", "γ", "prompts", "tokens/s", "each", "per pass", "speedup")
         yield aligned([head, *map(_pace_row, paces)], left=0)
     if speed.stops_paying_at is not None:
-        yield f"From {speed.stops_paying_at} requests at a time on, speculation costs more than it brings."
+        yield words()("server.stops_paying", n=speed.stops_paying_at)
     yield from (harmless(f"· {remark}") for remark in speed.remarks)
 
 

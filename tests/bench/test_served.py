@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 from counting_server import Llama
-from small_server import serving
+from small_server import Reply, SmallServer, serving
 
 from specviz.bench.benchmark import Benchmark
 from specviz.bench.contest import Contest, groups_of, runs_in_turn
@@ -92,6 +92,18 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_everything(pair, mo
         contest, events = contested(pair, contestant(pair, drafting))
         assert {asked.headers.get("authorization") for asked in drafting.asked} == {"Bearer sk-secret-4711"}
     assert "secret" not in json.dumps([asdict(row) for row in contest.rows()]) + repr(events)
+
+
+def test_the_page_s_key_goes_to_no_address_that_a_visitor_typed(pair, monkeypatch):
+    monkeypatch.setenv(KEY, "sk-secret-4711")
+    with llama(pair) as drafting:
+        (typed,) = servers_named(drafting.url, keyed=False)
+        contested(pair, [Contestant.by(looked_at(typed, pair.texts.decode))])
+        assert {asked.headers.get("authorization") for asked in drafting.asked} == {None}
+    with serving(SmallServer({"/v1/models": Reply([], 401)})) as closed:
+        (typed,) = servers_named(closed.url, keyed=False)
+        contest, _ = contested(pair, [Contestant.by(looked_at(typed, pair.texts.decode))])
+    assert "SPECVIZ_SERVERS" in str(*contest.failed.values())
 
 
 def test_addresses_are_refused_before_anybody_is_asked():

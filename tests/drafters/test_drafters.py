@@ -229,7 +229,10 @@ def test_a_full_context_ends_the_run(drafter):
 
 @pytest.mark.parametrize(
     "architecture, drafter, branches, prepared",
-    [("llama", "draft_model", 1, True), ("gpt2", "draft_model", 3, False), ("llama", "hybrid", 1, False)],
+    [
+        *(("llama", "draft_model", 1, True), ("gpt2", "draft_model", 3, False), ("llama", "hybrid", 1, False)),
+        *(("llama", "parallel", 1, False), ("llama", "parallel", 1, True)),
+    ],
 )
 def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
     architecture, drafter, branches, prepared
@@ -238,6 +241,8 @@ def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
     target = tiny_model(architecture, eos_token_id=None)
     pair = ModelPair.of(target, tiny_model(architecture, **{short: 24}), pair_of().tokenizer)
     pair.eos_ids = frozenset()
+    if drafter == "parallel":
+        pair.draft.config.spd_type, pair.draft.config.pard_token = "pard", 1
     if prepared:
         pair.passes = PairPasses({TARGET: unprepared(pair.target), DRAFT: unprepared(pair.draft)})
     assert pair.context_length == POSITIONS

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 from xml.etree import ElementTree
 
 import pytest
 from homework.written import ACCEPTS
 
 from specviz.__main__ import main
+from specviz.views.grades import of_json
 
 RIGHT = f"import numpy as np\ndef accept(p, q, token, u):\n    {ACCEPTS[0]}\n"
 WRONG = "def accept(p, q, token, u):\n    raise ValueError('=1+1 \\x1b[31m \\n')\n"
@@ -46,6 +48,19 @@ def test_a_class_is_a_table_and_files_that_tools_read(tmp_path, capfd):
     counts = [[suite.get(name) for name in ("tests", "failures", "errors")] for suite in suites]
     assert counts == [["2", "2", "0"], ["2", "0", "0"]]
     assert suites[0][0].find("failure").get("message").startswith("accept raised ValueError in line 2")
+
+
+def test_a_name_that_is_no_text_loses_nobody_s_report(tmp_path, capfd):
+    """As it comes out of an archive that another system has packed; and a student may raise one."""
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / os.fsdecode(b"m\xfcller.py")).write_text(RIGHT, encoding="utf-8")
+    (folder / "other.py").write_text("def accept(p, q, token, u):\n    raise ValueError('\\udc80')\n", encoding="utf-8")
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "junit")}
+    assert main(["grade", str(folder), *(f"--{name}={path}" for name, path in files.items())]) == 1
+    assert [grade.points for grade in of_json(files["json"])] == [10, 0]
+    assert len(files["csv"].read_text("utf-8").splitlines()) == 3 and ElementTree.parse(files["junit"])
+    capfd.readouterr()
 
 
 @pytest.mark.parametrize("name, sentence", [("none.py", "The file cannot be read"), (".", "there is no Python file")])

@@ -7,10 +7,13 @@ import tempfile
 
 import pytest
 from refusal import refused
+from tiny import tiny_model
 
 from specviz.__main__ import main
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.kernel_library import cache_folder, lasts, writable_folder
+from specviz.passes.programs import Program, forget_old
+from specviz.passes.static_passes import StaticPass
 
 
 def nobody(number):
@@ -71,6 +74,20 @@ def test_without_a_temporary_folder_no_command_begins(monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [os.devnull])
     assert main(["run", "Once"]) == 2
     assert "There is no temporary folder to write to" in capsys.readouterr().err
+
+
+def test_half_a_program_is_a_reason_and_the_pair_runs_without_it(tmp_path):
+    file = tmp_path / "half.pt2"
+    file.write_bytes(b"PK\x03\x04 cut short")
+    with refused("passes", "cannot be loaded: .*compiled anew"):
+        Program(StaticPass(tiny_model("llama")), file)
+
+
+def test_what_another_process_has_removed_already_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
+    (tmp_path / "old.pt2").write_bytes(b"0" * 10)
+    monkeypatch.setattr(pathlib.Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError("gone")))
+    forget_old(keep_bytes=5)
 
 
 def test_a_folder_that_was_filled_beforehand_may_be_read_only(tmp_path, monkeypatch):

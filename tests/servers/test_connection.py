@@ -102,6 +102,16 @@ def test_a_key_is_sent_and_written_nowhere():
         Server("localhost", "schlüssel\n")
 
 
+@pytest.mark.parametrize("reply", [Reply([], 403), Reply([], 500), Reply(["<html>a portal"]), Reply([], 302)])
+def test_what_a_proxy_does_not_pass_on_is_not_known_and_the_rest_is_asked(reply):
+    """Its counters and its version only: whether a key is right the list of models has said."""
+    replies = {"/v1/models": MODELS, "/metrics": reply, "/version": reply}
+    with serving(SmallServer(replies | {"/v1/completions": Reply.events([CHUNK, LAST])})) as server:
+        asked = Server(server.url)
+        assert asked.about().version is None and asked.about().depth is None
+        assert asked.run("Once", max_new_tokens=2).token_ids == (857, 12)
+
+
 def test_an_answer_without_end_is_not_read_to_its_end():
     endless = Reply("data: " + "x" * 1_000_000 for _ in iter(int, 1))
     with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": endless})) as server:
@@ -130,7 +140,11 @@ def test_an_address_is_taken_as_people_copy_it(text, root):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://host", "http://", "http://user:pass@host", "http://ho st", "file:///etc/passwd"]
+    "text",
+    [
+        *("", "ftp://host", "http://", "http://user:pass@host", "http://ho st", "file:///etc/passwd"),
+        *("http://a..b", "http://.", f"http://{'a' * 64}.b", "http://xn--a"),
+    ],
 )
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(SpecvizError) as raised:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from replayed import recorded
 
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
@@ -39,6 +40,7 @@ class ModelServer:
     def __post_init__(self):
         self.probs = probs_of(self.logits)
         self.engine = SimpleNamespace(
+            name="llama.cpp",
             names_ids=self.names_ids,
             takes_ids=True,
             names_end=False,
@@ -215,9 +217,19 @@ def test_vllm_s_own_log_probabilities_are_a_reference(replay):
 
 
 def test_an_engine_without_log_probabilities_of_prompts_says_what_else_would_do(replay):
-    engine = Server(replay("llama_cpp_b10434_plain").url).engine
-    with pytest.raises(SpecvizError, match="name the model that it serves"):
-        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=1.0))))
+    """Before a single answer is drawn. So does a vLLM whose /tokenize a proxy does not pass on: its answers would be
+    judged as if nothing stood before them."""
+    for recording, said in (("llama_cpp_b10434_plain", "no log probabilities"), ("vllm_0_32_plain", "/tokenize")):
+        server = Server(replay([one for one in recorded(recording) if one.path != "/tokenize"]).url)
+        *_, known = samples_tested(server, OwnReference(server.engine))
+        assert (known.verdict, known.answers, known.over) == ("unknown", 0, True)
+        assert said in known.sentence and "name the model that it serves" in known.sentence
+
+
+def test_a_greedy_answer_that_is_not_the_model_s_does_not_make_its_samples_wrong():
+    known = judged_by(ModelServer(greedily=3.0 * (numpy.arange(SIZE) == 5)))
+    assert known.verdict == "differs" and "show no difference" in known.sentence
+    assert "the answer at temperature 0 is not the model's" in str(known.most_off)
 
 
 def test_what_was_drawn_before_a_break_or_a_stop_is_judged():

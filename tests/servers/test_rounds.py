@@ -48,6 +48,13 @@ def test_counts_at_every_token_give_each_round():
     assert Run.from_dict(run.to_dict()) == run
 
 
+def test_a_prompt_with_half_a_character_is_refused_before_anybody_is_asked():
+    with serving(SmallServer({"/v1/models": LLAMA})) as server:
+        with pytest.raises(SpecvizError, match="half of a surrogate pair") as refused:
+            Server(server.url).run("a\ud800b")
+        assert refused.value.field == "prompt" and not server.asked
+
+
 def test_a_sampled_token_has_no_probability_that_nobody_said():
     rounds, _ = watched(
         [told([1], "a", 1, 1), told([2], "b", 1, 1), told([], "", 1, 1, stop_type="eos")], temperature=1.0

@@ -12,6 +12,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
 from specviz.servers.answers import Ask
 from specviz.servers.counters import counted_between
+from specviz.servers.engines import LlamaCpp
 from specviz.servers.pace import most_of
 from specviz.servers.server import Server
 from specviz.servers.speed import measure_speed
@@ -114,6 +115,39 @@ def test_it_ends_where_it_is_closed_or_its_time_is_over():
     with llama(pause=1.0) as (_, server):
         speed = measured(server, budget=0.1)
     assert speed.over and not speed.by_load and any("time was over" in remark for remark in speed.remarks)
+
+
+def test_an_engine_that_no_request_tells_how_deep_to_draft_is_not_said_to_disobey(monkeypatch):
+    monkeypatch.setattr(LlamaCpp, "takes_depth", False)
+    with llama() as (llama_server, server):
+        speed = measured(server, depths=(2,), loads=(1,))
+        assert {body.get("speculative.n_max") for body in llama_server.answers} == {None}
+    assert speed.against is None and len(speed.remarks) == 2
+    assert all(remark.startswith("No request can ask this engine") for remark in speed.remarks)
+
+
+def test_a_time_that_is_over_says_nothing_of_the_server():
+    with llama(pause=0.1) as (_, server):
+        speed = measured(server, depths=(2,), loads=(1,), budget=0.3)  # over while the second way is warmed up
+    assert [str(remark) for remark in speed.remarks] == ["The time was over at one request at a time."]
+
+
+def _scrape(**counts):
+    lines = [
+        f'vllm:spec_decode_num_{name}_total{{engine="{engine}"}} {float(count)}'
+        for name, by_engine in counts.items()
+        for engine, count in enumerate(by_engine)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_all_engines_that_share_the_work_are_counted_and_a_mean_is_no_count():
+    before = _scrape(drafts=(10, 5), draft_tokens=(40, 20), accepted_tokens=(20, 9))
+    after = _scrape(drafts=(40, 5), draft_tokens=(160, 20), accepted_tokens=(80, 9))
+    counted = counted_between(before, after)
+    assert (counted.passes, counted.drafted, counted.accepted) == (30, 120, 60)
+    mean = 'sglang:spec_accept_length{tp_rank="0"} 2.8\n'
+    assert counted_between(mean, mean) is None
 
 
 def test_passes_are_not_guessed_where_others_use_the_server_too():

@@ -34,12 +34,17 @@ class _Memory(ctypes.Structure):
 
 
 def drafting_in_one_call(static: StaticPass, program: Program, fusion: Fusion | None = None) -> DraftFunction | None:
-    """`DraftsInOneCall.draft` of this program; None where torch has another interface to it."""
+    """`DraftsInOneCall.draft` of this program; None where torch has another interface to it, or its machine code has no
+    place on the disk: then drafts are made step by step."""
+    try:
+        machine_code = program.machine_code()
+    except OSError:
+        return None
     library = kernel_library.library()
     library.few_rows_open.restype = ctypes.c_void_p
     names = [name.encode() for name in program.weights]
     opened = library.few_rows_open(
-        str(program.machine_code()).encode(),
+        str(machine_code).encode(),
         ctypes.c_int64(len(names)),
         (ctypes.c_char_p * len(names))(*names),
         _memories(list(program.weights.values())),

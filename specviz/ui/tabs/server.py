@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.errors import SpecvizError
-from specviz.records.prompts import PRESETS
+from specviz.records.prompts import PRESETS, require_readable
 from specviz.records.runs import Round
 from specviz.records.words import Words
 from specviz.servers.answers import Ask
@@ -79,6 +79,7 @@ class Form:
         """Raises SpecvizError with the field's name."""
         named = ("prompt", "max_new_tokens", "temperature")
         settings = read_form({name: getattr(self, name) for name in named})
+        require_readable(self.prompt)
         if settings.max_new_tokens > most_tokens:
             raise SpecvizError("Enter a whole number from 1 to {most}.", "max_new_tokens", most=most_tokens)
         return Ask(str(settings.prompt), settings.max_new_tokens, settings.sampling.temperature, neutral=self.neutral)
