@@ -3,6 +3,7 @@
 A drafter meets two kinds of text, what people wrote (prompts) and what the target writes, and learns from both.
 """
 
+import hashlib
 import lzma
 import os
 import pathlib
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -175,16 +177,17 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
     """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK_SIZE] int32 on the CPU.
 
     A third of the batches each at temperatures 0, 0.7 and 1: drafters meet greedy text, with its loops, too.
-    tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice.
+    tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice; those of another
+    target are not taken.
     """
-    blocks, rows = _written(file), ROWS[target.device.type]
+    blocks, rows = _written(target, file), ROWS[target.device.type]
     missing = batches_to_write(target, tokens, file)
     for index in tqdm(missing, desc="the target writes", unit="batch", disable=not missing):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         written = write_on(target, corpus.prompts(rows, generator), _TEMPERATURES[index % 3], seed + index)
         blocks = torch.cat([blocks, written])
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"blocks": blocks}, partial := file.with_suffix(".partial"))
+        save_file({"blocks": blocks}, partial := file.with_suffix(".partial"), {"target": fingerprint(target)})
         os.replace(partial, file)
     return blocks[: missing.stop * rows]
 
@@ -193,11 +196,25 @@ def batches_to_write(target: PreTrainedModel, tokens: int, file: pathlib.Path) -
     """The numbers of the batches of continuations that `file` still lacks of at least so many tokens in all."""
     rows = ROWS[target.device.type]
     wanted = -(-tokens // (BLOCK_SIZE * rows))
-    return range(min(len(_written(file)) // rows, wanted), wanted)
+    return range(min(len(_written(target, file)) // rows, wanted), wanted)
 
 
-def _written(file: pathlib.Path) -> Tensor:
-    return load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
+def _written(target: PreTrainedModel, file: pathlib.Path) -> Tensor:
+    if file.exists():
+        with safe_open(file, "pt") as written:
+            if (written.metadata() or {}).get("target") == fingerprint(target):
+                return written.get_tensor("blocks")
+    return torch.empty(0, BLOCK_SIZE, dtype=torch.int32)
+
+
+@torch.no_grad()
+def fingerprint(model: nn.Module) -> str:
+    """Tells weights apart: by their names and shapes, and by a few numbers of each, which any training changes."""
+    seen = hashlib.sha256()
+    for name, weight in model.state_dict().items():
+        few = weight.flatten()[:: max(1, weight.numel() // 8)].float().tolist()
+        seen.update(f"{name} {tuple(weight.shape)} {few}".encode())
+    return seen.hexdigest()[:12]
 
 
 @torch.inference_mode()

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from specviz.records.errors import SpecvizError
-from specviz.training.data import BLOCK_SIZE, Corpus, held_out_blocks
+from specviz.records.errors import SpecvizError, first_line
+from specviz.training.data import BLOCK_SIZE, Corpus, fingerprint, held_out_blocks
 
 #: The quintic of Jordan et al.: five steps bring every singular value near 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -92,6 +92,10 @@ _BLOCKS_DURING, _BLOCKS_AT_END = 16, 128
 _ROWS_MEASURED = 8
 
 
+#: Which run a checkpoint is of, see `_identity`.
+Identity = dict[str, float | str]
+
+
 class Recipe(ABC):
     """A student and its loss."""
 
@@ -99,6 +103,7 @@ class Recipe(ABC):
     student: nn.Module  # what learns, in float32
     device: torch.device
     dtype: torch.dtype  # of the matrix products
+    taught_by: nn.Module | None = None  # the target
 
     @abstractmethod
     def loss(self, ids: Tensor, step: int) -> Tensor:
@@ -136,8 +141,8 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
     early after this many steps in all, as an interruption would; a later call resumes.
     """
     optimisers = make_optimisers(recipe.student, schedule.lr, recipe.dtype)
-    file = checkpoint_of(recipe, schedule)
-    steps_done = _resume(recipe, optimisers, schedule, file)
+    file, run = checkpoint_of(recipe, schedule), _identity(recipe, corpus, schedule)
+    steps_done = _resume(recipe, optimisers, run, file)
     if steps_done:
         print(f"{recipe.name} goes on after step {steps_done:,} of {schedule.steps:,}.")
     else:
@@ -150,7 +155,7 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
         bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         bar.update()
         if steps_done % schedule.every == 0 or steps_done == stop_after:
-            _write_checkpoint(recipe, optimisers, schedule, steps_done, file)
+            _write_checkpoint(recipe, optimisers, run, steps_done, file)
             _write_result(recipe, out)
             bar.write(_in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar.close()
@@ -210,13 +215,13 @@ def checkpoint_of(recipe: Recipe, schedule: Schedule) -> pathlib.Path:
 
 
 def _write_checkpoint(
-    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, steps_done: int, file: pathlib.Path
+    recipe: Recipe, optimisers: list[torch.optim.Optimizer], run: Identity, steps_done: int, file: pathlib.Path
 ) -> None:
     """Saves everything the rest of the run depends on, in one step, so that an interrupted write costs nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "done": steps_done,
-        "run": _identity(schedule),
+        "run": run,
         "student": recipe.student.state_dict(),
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],
     }
@@ -239,12 +244,21 @@ def _write_result(recipe: Recipe, out: pathlib.Path) -> None:
             former.unlink()
 
 
-def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, file: pathlib.Path) -> int:
+def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], run: Identity, file: pathlib.Path) -> int:
     """Restores the checkpoint if there is one; returns how many steps are done."""
     if not file.exists():
         return 0
-    state = torch.load(file, map_location=recipe.device, weights_only=True)
-    if state["run"] != _identity(schedule):
+    try:
+        state = torch.load(file, map_location=recipe.device, weights_only=True)
+    except Exception as error:
+        # Half a file, from a disk that was full: torch's readers raise anything.
+        raise SpecvizError(
+            "The checkpoint {file} cannot be read ({reason}): delete it, and the training begins anew.",
+            "tokens",
+            file=file,
+            reason=first_line(error),
+        ) from error
+    if state["run"] != run:
         raise SpecvizError(
             "{file} is the checkpoint of a run with other settings ({settings}): finish that run, or delete the file.",
             "tokens",
@@ -257,6 +271,10 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: S
     return state["done"]
 
 
-def _identity(schedule: Schedule) -> dict[str, float]:
-    """The settings that a run cannot change half-way."""
-    return {"tokens": schedule.tokens, "batch": schedule.rows, "lr": schedule.lr, "seed": schedule.seed}
+def _identity(recipe: Recipe, corpus: Corpus, schedule: Schedule) -> Identity:
+    """What a run cannot change half-way. Not where the student started: that may lie in the folder of the result."""
+    settings: Identity = {"tokens": schedule.tokens, "batch": schedule.rows, "lr": schedule.lr, "seed": schedule.seed}
+    texts = ", ".join(f"{text.name} ({len(text.ids):,} tokens)" for text in corpus.texts if len(text.ids))
+    target = "" if recipe.taught_by is None else fingerprint(recipe.taught_by)
+    size = sum(weight.numel() for weight in recipe.student.parameters())
+    return settings | {"text": texts, "parameters": size, "target": target}

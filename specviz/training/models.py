@@ -85,6 +85,7 @@ class DraftRecipe(Recipe):
 
     def __init__(self, target: PreTrainedModel, draft: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase):
         self.target, self.student, self.tokenizer = FrozenTarget(target), draft, tokenizer
+        self.taught_by = target
         self.device, self.dtype = target.device, target.dtype
 
     def loss(self, ids: Tensor, step: int) -> Tensor:

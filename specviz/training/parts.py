@@ -93,7 +93,7 @@ class PartRecipe(Recipe):
 
     def __init__(self, target: PreTrainedModel, start: pathlib.Path | PreTrainedModel | None = None, seed: int = 0):
         torch.manual_seed(seed)
-        self.device, self.dtype = target.device, target.dtype
+        self.device, self.dtype, self.taught_by = target.device, target.dtype, target
         if isinstance(start, PreTrainedModel) and not self.grows:
             raise SpecvizError(
                 "The recipe {name} starts from a part of its own kind ({method}), not from a draft model.",

@@ -1,10 +1,12 @@
 """The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
 
+import copy
 import lzma
 import math
 import pathlib
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ from specviz.training.data import (
     ROWS,
     Corpus,
     Text,
+    batches_to_write,
     continue_texts,
     held_out_blocks,
     read_corpus,
@@ -35,7 +38,7 @@ from specviz.training.data import (
 from specviz.training.heads import Eagle3Recipe
 from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
-from specviz.training.models import DraftRecipe
+from specviz.training.models import DraftRecipe, small_llama
 
 
 @pytest.fixture(scope="module")
@@ -256,8 +259,27 @@ def test_a_processor_is_given_less_to_do_unless_somebody_says(name, monkeypatch)
 
 def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path):
     train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 6), tmp_path / "out", stop_after=2)
-    with pytest.raises(SpecvizError, match="other settings"):
-        train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 9), tmp_path / "out")
+    other = copy.deepcopy(target)
+    other.lm_head.weight.data += 0.1
+    longer = replace(corpus, texts=(replace(corpus.texts[0], ids=corpus.texts[0].ids[1:]), *corpus.texts[1:]))
+    for taught_by, text, tokens in ((target, corpus, 9), (other, corpus, 6), (target, longer, 6)):
+        with pytest.raises(SpecvizError, match="other settings"):
+            train(command._PARTS["medusa"](taught_by), text, schedule(tmp_path, tokens), tmp_path / "out")
+    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 6), tmp_path / "out")
+    folder = tmp_path / "drafts"
+    folder.mkdir()
+    (folder / "draft.checkpoint.pt").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(SpecvizError, match="delete it, and the training begins anew"):
+        recipe = DraftRecipe(target, small_llama(byte_tokenizer(), 1, 64), byte_tokenizer())
+        train(recipe, corpus, schedule(folder, 6), folder / "out")
+    (folder / "draft.checkpoint.pt").unlink()
+    for width in (64, 128):
+        recipe = DraftRecipe(target, small_llama(byte_tokenizer(), 1, width), byte_tokenizer())
+        if width == 64:
+            train(recipe, corpus, schedule(folder, 6), folder / "out", stop_after=1)
+        else:
+            with pytest.raises(SpecvizError, match="other settings"):
+                train(recipe, corpus, schedule(folder, 6), folder / "out")
 
 
 def reading(head, target):
@@ -421,6 +443,11 @@ def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tm
     written = file.stat().st_mtime_ns
     assert torch.equal(continue_texts(target, corpus, 64 * BLOCK_SIZE, file), blocks)
     assert file.stat().st_mtime_ns == written
+    # A target that was trained on since writes its own.
+    trained = copy.deepcopy(target)
+    trained.lm_head.weight.data.neg_()
+    assert len(batches_to_write(trained, 64 * BLOCK_SIZE, file)) == 1
+    assert not torch.equal(continue_texts(trained, corpus, 64 * BLOCK_SIZE, file), blocks)
 
 
 def test_own_text_to_measure_on_begins_with_held_out_text(target, corpus, tmp_path):
