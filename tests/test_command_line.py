@@ -286,7 +286,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),
         ("bench --vary speed=1,2", "--vary: There is no setting 'speed' to vary"),
-        (f"run text --target {'a' * 300}", "cannot be looked at: File name too long"),
+        (f"run text --target {'a' * 300}", "cannot be opened: File name too long"),
         (f"run text --target {EMBEDDED / 'target'} --draft /{'a' * 300}", "--draft: '/aaa"),
         (f"run text --json {'a' * 300}", "cannot be written (File name too long"),
         ("server http://a..b", "server: 'http://a..b' is not an address"),

@@ -107,7 +107,7 @@ def answer_of(served: Served, prompt: Prompt, settings: RunSettings) -> Turn:
         if error.field != "server_key" or served.keyed:
             raise
         raise SpecvizError(
-            "{server} wants a key. This page sends one (SPECVIZ_SERVER_KEY) only to servers that its owner lists "
+            "{server} wants a key. This page sends its key (SPECVIZ_SERVER_KEY) only to servers that its owner lists "
             "(SPECVIZ_SERVERS).",
             "server",
             server=served.url,

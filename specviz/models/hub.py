@@ -29,8 +29,8 @@ _REPOSITORY = "models--"
 def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike[str]:
     """The Hub id in the address of a model's page, and the file's in that of a GGUF file; any other name as it is.
 
-    Raises SpecvizError (this `field`) for a name that only other programs understand, and for a path that this machine
-    will not look at: too long for it, or in a folder that is closed to this user.
+    Raises SpecvizError (this `field`) for a name that only other programs understand, and for a path that cannot
+    be opened: too long, or in a folder that is closed to this user.
     """
     name = os.fspath(named).strip()
     _refuse_unseen(name, field)
@@ -55,7 +55,7 @@ def _refuse_unseen(name: str, field: str) -> None:
         return  # it may be a Hub id, and those who look for a path say what is missing
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SpecvizError("{name} cannot be looked at: {reason}.", field, name=quoted(name), reason=reason) from error
+        raise SpecvizError("{name} cannot be opened: {reason}.", field, name=quoted(name), reason=reason) from error
 
 
 def is_hub_id(named: str | os.PathLike[str]) -> bool:

@@ -65,7 +65,8 @@ class Program:
         except Exception as error:
             # Half a file, or no room to unpack it: torch's readers raise anything.
             raise SpecvizError(
-                "The compiled pass of {name} cannot be loaded: {reason}. Without the file {file} it is compiled anew.",
+                "The compiled pass of {name} cannot be loaded: {reason}. Delete {file} to have the pass compiled "
+                "again.",
                 "passes",
                 name=static.name,
                 reason=first_line(error),

@@ -211,7 +211,7 @@ def _written(target: PreTrainedModel, file: pathlib.Path) -> Tensor:
 def fingerprint(model: nn.Module) -> str:
     """Tells weights apart: by their names and shapes, and by a few numbers of each, which any training changes."""
     seen = hashlib.sha256()
-    for name, weight in model.state_dict().items():
+    for name, weight in model.named_parameters():
         few = weight.flatten()[:: max(1, weight.numel() // 8)].float().tolist()
         seen.update(f"{name} {tuple(weight.shape)} {few}".encode())
     return seen.hexdigest()[:12]
