@@ -37,6 +37,7 @@ from specviz.records.prompts import CHAT_PRESETS, PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
+from specviz.servers.connection import KEY
 from specviz.ui import ways
 from specviz.ui.contest import ContestOptions, comparison_of, rows_of
 from specviz.ui.controls import Controls
@@ -297,6 +298,18 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
     # Over prompts, in both tables.
     low, high = told["rows"][1]["figures"]["speedup_interval"]
     assert found["all", "Draft model"][head.index("90 %")] == f"{low:.2f}–{high:.2f}"
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_the_owner_s_key_goes_only_to_servers_that_the_owner_lists(runner, pair, deployment, monkeypatch, lists):
+    monkeypatch.setenv(KEY, "sk-secret-4711")
+    with serving(Llama()) as server:
+        open_to = replace(deployment, servers=(server.url,) if lists else None)
+        options = replace(OPTIONS, drafters=[], repeats=1, server=server.url)
+        for _ in compare(Runner(runner.store, open_to), ORDER, options, threading.Event(), "en"):
+            pass
+        sent = {asked.headers.get("authorization") for asked in server.asked}
+    assert sent == {"Bearer sk-secret-4711" if lists else None}
 
 
 def test_servers_are_asked_once_it_begins_and_only_those_that_the_page_allows(runner, pair, deployment):
