@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from specviz.bench.contestants import Event, Failed, Figures, Progress, TimedRun, busy, figures_of
+from specviz.bench.contestants import Event, Failed, Figures, Progress, TimedRun, busy, counts_of, figures_of
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import tally
+from specviz.records.metrics import Tally, total
 from specviz.records.settings import PLAIN
 from specviz.records.words import Said, Sentence
 from specviz.theory.along_texts import flatters, looped
@@ -105,12 +105,15 @@ class Contest:
     entries: Sequence[Row]  # plain decoding first, without figures: see `contesting.entry_of`
     domains: Sequence[str] = ("",)  # of each prompt
     repeats: int = 1
+    keeps_rounds: bool = False  # of everyone's first repeat, so that its run can be shown; many take much memory
     failed: dict[str, SpecvizError | Sentence] = field(default_factory=dict)  # by title, and why
     runs: list[TimedRun] = field(default_factory=list)
     now: Progress | None = None
 
     def hear(self, event: Event | None) -> None:
         if isinstance(event, TimedRun):
+            if event.repeat or not self.keeps_rounds:
+                event = replace(event, rounds=())
             # A final's runs take the place of the contestant's earlier ones; plain decoding's serve all of its rivals.
             if event.number:
                 self.runs = [run for run in self.runs if run.number != event.number or run.stage == event.stage]
@@ -187,7 +190,7 @@ class Contest:
         plain = [run for run in self.runs if run.number == base and run.meeting in meetings]
         if row.title in self.failed or not runs or not (plain or row.host):
             return replace(row, domain=domain)
-        figures = figures_of(runs, plain if row.mode != PLAIN else ())
+        figures, counts = figures_of(runs, plain if row.mode != PLAIN else ()), counts_of(runs)
         prompts_met = sorted({run.prompt for run in runs})
         if over and number and plain and len(prompts_met) >= FEWEST:
             ratio = _over_prompts(runs, plain, prompts_met)
@@ -199,9 +202,9 @@ class Contest:
             repeats=len({(run.prompt, run.repeat) for run in runs}),
             tokens=sum(len(run.token_ids) for run in runs),
             busy=busy(runs),
-            **(_rounds(runs, figures) if all(run.rounds for run in runs) else _passes(runs)),
+            **(_passes(runs) if counts is None else _rounds(counts, figures)),
             looped=sum(looped(run.token_ids) for run in runs if over and -1 not in run.token_ids),
-            **(_acceptance(runs, prompts_met) if over and all(run.rounds for run in runs) else {}),
+            **({} if counts is None or not over else _acceptance(runs, prompts_met)),
             **asdict(figures),
         )
 
@@ -212,8 +215,7 @@ def _passes(runs: Sequence[TimedRun]) -> dict[str, Any]:
     return {"rounds": sum(count.passes for count in counts)} if len(counts) == len(runs) else {}
 
 
-def _rounds(runs: Sequence[TimedRun], figures: Figures) -> dict[str, Any]:
-    counts = tally(round_ for run in runs for round_ in run.rounds)
+def _rounds(counts: Tally, figures: Figures) -> dict[str, Any]:
     microseconds = 1e6 * counts.seconds / counts.rounds
     outside = None if figures.overhead_share is None else figures.overhead_share * microseconds
     return {"rounds": counts.rounds, "round_microseconds": microseconds, "outside_microseconds": outside}
@@ -232,7 +234,7 @@ def _over_prompts(drafting: Sequence[TimedRun], plain: Sequence[TimedRun], promp
 
 def _acceptance(runs: Sequence[TimedRun], prompts: Collection[int]) -> dict[str, Any]:
     """Tokens a pass; then, position by position, how many were accepted of those that were reached."""
-    counts = [tally(round_ for run in runs if run.prompt == prompt for round_ in run.rounds) for prompt in prompts]
+    counts = [total(run.counts for run in runs if run.counts and run.prompt == prompt) for prompt in prompts]
 
     def accepted() -> Iterator[Ratio]:
         for place in range(max(len(count.judged_at) for count in counts)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from specviz.bench.served import Served
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import tally
+from specviz.records.metrics import Tally, total
 from specviz.records.runs import Round
 from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, RunSettings
 from specviz.records.stopwatch import BUSY
@@ -143,11 +143,12 @@ class TimedRun:
     repeat: int
     turns: tuple[Turn, ...]
     token_ids: tuple[int, ...]  # new ones
-    rounds: tuple[Round, ...]  # empty where they are not the engine's
+    counts: Tally | None  # of its rounds; None where they are not the engine's
     finished: bool  # came to its own end
     prompt: int = 0  # which of the contest's
     stage: int = 0  # 1: of a final, whose runs take the place of the contestant's earlier ones
     counted: Counted | None = None  # of a server's, if it counts
+    rounds: tuple[Round, ...] = ()  # themselves, where somebody may want to see them
 
     @property
     def meeting(self) -> Hashable:
@@ -174,6 +175,12 @@ class Failed:
 
 #: What a contest hears while it goes on; None in between, where it can be ended.
 Event = Progress | TimedRun | Failed
+
+
+def counts_of(runs: Sequence[TimedRun]) -> Tally | None:
+    """Of the rounds of all runs; None where some are not the engine's."""
+    known = [run.counts for run in runs if run.counts is not None]
+    return total(known) if len(known) == len(runs) else None
 
 
 def busy(runs: Sequence[TimedRun]) -> bool:
@@ -266,11 +273,11 @@ def figures_of(runs: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figu
         speedup_measured=None if ratio is None else ratio.value,
         speedup_interval=None if ratio is None else ratio.interval,
     )
-    if not all(run.rounds for run in runs):
+    if (counts := counts_of(runs)) is None:
         return _with_counted(figures, [run.counted for run in runs])
-    counts, plain_counts = (tally(round_ for run in side for round_ in run.rounds) for side in (runs, plain))
+    plain_counts = counts_of(plain)
     alpha, cost = counts.acceptance_rate, None
-    if counts.levels and plain_counts.rounds:
+    if counts.levels and plain_counts is not None and plain_counts.rounds:
         cost = (counts.draft_seconds / counts.levels) / (plain_counts.verify_seconds / plain_counts.rounds)
     formula = None
     if cost is not None and alpha is not None and not counts.drafted_trees:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.contestants import Progress, TimedRun, busy, speedup_of
+from specviz.bench.contestants import Progress, TimedRun, busy, counts_of, speedup_of
 from specviz.records.errors import SpecvizError
-from specviz.records.metrics import Tally, compare, tally
+from specviz.records.metrics import Tally, compare
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.theory.statistics import Ratio
@@ -71,7 +71,8 @@ class Duel:
 
     def counts(self) -> tuple[Tally, Tally]:
         """Of plain decoding and of the run, over all repeats: the times of the parts of what `ratio` compares."""
-        plain, fast = (tally(round_ for run in side for round_ in run.rounds) for side in (self.plain, self.fast))
+        plain, fast = counts_of(self.plain), counts_of(self.fast)
+        assert plain is not None and fast is not None, "both are the engine's"
         return plain, fast
 
     def speedup(self) -> Speedup:

@@ -20,6 +20,7 @@ from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.passes.compiler import compilers_paused
+from specviz.records.metrics import tally
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
 
@@ -268,5 +269,12 @@ class _Run:
     def end(self) -> TimedRun:
         self.steps.close()
         rounds = () if self.ledger is None else tuple(self.ledger.rounds())
-        turns, token_ids = tuple(self.turns), tuple(self.token_ids)
-        return TimedRun(*self.named, turns, token_ids, rounds, self.over, counted=self.counted)
+        return TimedRun(
+            *self.named,
+            tuple(self.turns),
+            tuple(self.token_ids),
+            None if self.ledger is None else tally(rounds),
+            self.over,
+            counted=self.counted,
+            rounds=rounds,
+        )

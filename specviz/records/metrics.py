@@ -4,7 +4,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from typing import Any
 
 from specviz.records.runs import Round, Run
@@ -106,6 +107,14 @@ class Tally:
         """The share of the rounds' time outside the models' forward passes."""
         return 1 - self.model_seconds / self.seconds if self.seconds else None
 
+    def include(self, other: "Tally") -> None:
+        """Adds the counts of other rounds."""
+        for entry in fields(self):
+            own, others = getattr(self, entry.name), getattr(other, entry.name)
+            lists = isinstance(own, list)
+            sums = [sum(pair) for pair in zip_longest(own, others, fillvalue=0)] if lists else own + others
+            setattr(self, entry.name, sums)
+
     def conditional_position_rates(self) -> list[float | None]:
         """Acceptance by draft position given that the verdict got there: accepted at i / judged at i."""
         return [accepted / judged if judged else None for accepted, judged in zip(self.accepted_at, self.judged_at)]
@@ -117,6 +126,14 @@ def tally(rounds: Iterable[Round]) -> Tally:
     for round_ in rounds:
         counts.add(round_)
     return counts
+
+
+def total(counts: Iterable[Tally]) -> Tally:
+    """The counts of several runs together."""
+    together = Tally()
+    for one in counts:
+        together.include(one)
+    return together
 
 
 #: Passes of a run take about equally long; where their mean is this many times their median, some were held up.

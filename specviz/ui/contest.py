@@ -213,7 +213,7 @@ def comparison_of(
     repeats = options.repeats
     if any(contestant.served for contestant in rows) and len(orders) * repeats < LEAST_WHOLE:
         repeats = LEAST_WHOLE
-    contest = Contest([*rows.values()], domains or ("",), repeats)
+    contest = Contest([*rows.values()], domains or ("",), repeats, keeps_rounds=True)
     if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "

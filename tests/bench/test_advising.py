@@ -85,7 +85,7 @@ class Machine:
                 seconds = amount.tokens * self.each / self.speed(each)
                 self.now += seconds
                 turns = (Turn(0, amount.tokens, seconds),)
-                yield TimedRun(number, 0, repeat, turns, (1,) * amount.tokens, (), True)
+                yield TimedRun(number, 0, repeat, turns, (1,) * amount.tokens, None, True)
 
 
 def gains(settings) -> float:

@@ -10,6 +10,7 @@ from specviz.bench.advice import good_lengths, offers_of
 from specviz.bench.contest import ALL, FEWEST, Contest, Row
 from specviz.bench.contestants import Contestant, Failed, TimedRun, Turn, figures_of, formula_speedup
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import Tally, tally, total
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
 
@@ -27,7 +28,7 @@ def a_run(rounds, *turns, number=1, repeat=0):
     """turns: tokens and seconds of each."""
     ids = tuple(token for one in rounds for token in one.emitted)
     taken = tuple(Turn(place, *turn) for place, turn in enumerate(turns or [(len(ids), 1.0)]))
-    return TimedRun(number, 0, repeat, taken, ids, tuple(rounds), True)
+    return TimedRun(number, 0, repeat, taken, ids, tally(rounds), True, rounds=tuple(rounds))
 
 
 #: Plain decoding: a token each 0.1 s, and 0.5 s for the prompt.
@@ -134,7 +135,7 @@ def run_on(prompt: int, number: int, seconds: float, words=("",) * 4, group: int
     ids = tuple(token for round_ in rounds for token in round_.emitted)
     half = len(ids) // 2
     turns = Turn(0, half, seconds / 2), Turn(1, len(ids) - half, seconds / 2)
-    return TimedRun(number, group, 0, turns, ids, rounds, True, prompt, stage)
+    return TimedRun(number, group, 0, turns, ids, tally(rounds), True, prompt, stage, rounds=rounds)
 
 
 def measured(domains, drafted=("aa", "ar"), slower=lambda prompt: 1.0) -> Contest:
@@ -144,6 +145,25 @@ def measured(domains, drafted=("aa", "ar"), slower=lambda prompt: 1.0) -> Contes
         contest.hear(run_on(prompt, 0, 4.0))
         contest.hear(run_on(prompt, 1, 2.0 * slower(prompt), drafted))
     return contest
+
+
+def test_the_counts_of_runs_together_are_those_of_all_their_rounds():
+    one = timed(["aaa", "ar", ""], draft=0.1, verify=0.1)
+    other = [replace(round_, distance=0.5) for round_ in timed(["arddd", "aaaa"], draft=0.25, verify=0.5)]
+    both = total([tally(one), tally(other)])
+    assert both == tally([*one, *other]) and both.levels == sum(map(len, ("aaa", "ar", "", "arddd", "aaaa")))
+    assert total([]) == Tally()
+
+
+@pytest.mark.parametrize("keeps_rounds, kept", [(True, [1, 0]), (False, [0, 0])])
+def test_rounds_are_kept_only_of_first_repeats_that_may_be_shown_and_figures_are_the_same(keeps_rounds, kept):
+    contest = Contest((PLAIN_ROW, MODEL), ["x"], repeats=2, keeps_rounds=keeps_rounds)
+    for repeat in range(2):
+        contest.hear(replace(run_on(0, 0, 4.0), repeat=repeat))
+        contest.hear(replace(run_on(0, 1, 2.0, ("aa", "ar")), repeat=repeat))
+    assert [bool(run.rounds) for run in contest.runs if run.number] == kept
+    row = contest.row(1, over=True)
+    assert (row.rounds, row.acceptance_length, row.tokens_a_pass.value, row.repeats) == (4, 2.5, 2.5, 2)
 
 
 def test_there_is_a_row_for_all_prompts_and_one_for_each_domain_of_those_that_were_measured():

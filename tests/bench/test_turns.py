@@ -153,13 +153,13 @@ def test_it_tells_now_and_then_how_far_it_is_and_can_be_ended_at_every_step(cloc
 
 
 def test_a_text_that_ends_sooner_is_compared_as_far_as_it_goes_and_a_busy_machine_is_called_so():
-    plain = TimedRun(0, 0, 0, (Turn(0, 6, 4.0), Turn(1, 6, 1.0), Turn(2, 6, 1.0)), tuple(range(18)), (), True)
-    short = TimedRun(1, 0, 0, (Turn(0, 6, 2.0), Turn(1, 6, 0.5)), tuple(range(50, 62)), (), True)
+    plain = TimedRun(0, 0, 0, (Turn(0, 6, 4.0), Turn(1, 6, 1.0), Turn(2, 6, 1.0)), tuple(range(18)), None, True)
+    short = TimedRun(1, 0, 0, (Turn(0, 6, 2.0), Turn(1, 6, 0.5)), tuple(range(50, 62)), None, True)
     assert speedup_of([short], [plain]).value == pytest.approx(2.0)
-    elsewhere = TimedRun(1, 1, 0, short.turns, short.token_ids, (), True)
+    elsewhere = TimedRun(1, 1, 0, short.turns, short.token_ids, None, True)
     assert speedup_of([elsewhere], [plain]) is None, "nothing stood beside it"
     # Busy: others use more than a quarter of a processor.
-    quiet, loud = (TimedRun(0, 0, 0, (Turn(0, 6, 2.0, others),), (1,), (), True) for others in (0.5, 0.6))
+    quiet, loud = (TimedRun(0, 0, 0, (Turn(0, 6, 2.0, others),), (1,), None, True) for others in (0.5, 0.6))
     assert not busy([quiet]) and busy([loud]) and not busy([quiet, quiet])
 
 

@@ -6,6 +6,7 @@ from handmade import rounds_of
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Forced, TimedRun, Turn, figures_of
+from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.theory.formulas import expected_tokens
 from specviz.theory.roofline import BatchPoint, BatchTimes
@@ -28,7 +29,7 @@ def measured(draft: dict[int, float] = DRAFT) -> str:
 
 def timed(*outcomes: str) -> TimedRun:
     rounds = rounds_of(*outcomes, seconds=Seconds(0.004, 0.01, 0.001, 0.015, 0.014))
-    return TimedRun(0, 0, 0, (Turn(0, 1, 0.015),), (1,), rounds, True)
+    return TimedRun(0, 0, 0, (Turn(0, 1, 0.015),), (1,), tally(rounds), True)
 
 
 def cell(page: Page, gamma: int, column: int):
