@@ -1,6 +1,6 @@
-"""The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
-server, `compare-texts` of other engines, `grade` homework, the `gain` of a class, `serve` the page, write it as a
-`static` folder, `compile` a pair beforehand.
+"""The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, watch and judge a
+`server`, read the `metrics` of one, `compare-texts` of other engines, `grade` homework, the `gain` of a class, `serve`
+the page, write it as a `static` folder, `compile` a pair beforehand.
 """
 
 from __future__ import annotations

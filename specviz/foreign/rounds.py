@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import (
+    SHORTEST,
     Candidates,
     DraftedToken,
     NextToken,
@@ -113,6 +114,10 @@ def show(
     )
 
 
+#: Arguments that are not by round: their names, and what they are in a file.
+_SCALARS = [*((name, str, "text") for name in ("prompt", "engine", "drafter")), ("greedy", bool, "true or false")]
+
+
 def opened(path: str | pathlib.Path) -> Run:
     """The run in a file: a trace of ours, or rounds of another engine. Raises SpecvizError (field ``trace``)."""
     data, parameters = read_json(path), inspect.signature(show).parameters
@@ -128,6 +133,10 @@ def opened(path: str | pathlib.Path) -> Run:
             others=", ".join(name for name in parameters if name not in needed),
             name=quoted(name),
         )
+    for name, kind, expected in _SCALARS:
+        if not isinstance(data.get(name, kind()), kind):
+            about = {"name": name, "expected": expected, "value": quoted(data[name])}
+            raise SpecvizError("{name} must be {expected}, not {value}.", "trace", **about)
     return show(**data)
 
 
@@ -326,7 +335,7 @@ def _seconds(index: int, times: Any) -> Seconds | None:
     if times is None:
         return None
     draft, verify, rest = _checked(index, "seconds", times)
-    if not draft + verify + rest:
+    if draft + verify + rest < SHORTEST:
         raise _wrong(index, "seconds", _TYPES["seconds"][1], times)
     return Seconds(draft, verify, rest, total=draft + verify + rest, models=draft + verify)
 

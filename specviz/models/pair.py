@@ -212,7 +212,7 @@ class ModelPair:
             if prompt.lstrip().startswith(opening):
                 raise SpecvizError(
                     "The prompt has been through the chat template already: it begins with {opening}. Turn the "
-                    "template off (--no-chat) to continue the prompt as it is.",
+                    "template off to continue the prompt as it is.",
                     "chat",
                     opening=quoted(opening),
                 )

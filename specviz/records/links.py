@@ -24,6 +24,8 @@ DEFAULTS: dict[str, Any] = {name: row.default for name, row in SETTINGS.items() 
 #: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
 
+_DRAFTING = [(name, SETTINGS[name]) for name in DRAFTING]
+
 _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -66,10 +68,12 @@ def settings_of_run(run: Run) -> dict[str, Any]:
     }
     if run.drafter is None:
         return settings
-    drafting = {name: run.settings.get(name, SETTINGS[name].default) for name in DRAFTING}
     # Lookahead's branches are the n-grams it tries.
-    drafting["branches"] = run.settings.get("branches", run.settings.get("guesses"))
-    usual = usual_rule(makes_trees=(drafting["branches"] or 1) > 1)
+    own = {"branches": run.settings.get("guesses")} | run.settings
+    # Files of other programs may have anything there.
+    drafting = {name: own[name] if name in own and row.allows(own[name]) else row.default for name, row in _DRAFTING}
+    branches = drafting["branches"]
+    usual = usual_rule(makes_trees=isinstance(branches, int) and branches > 1)
     rule = "auto" if run.rule == usual else run.rule
     return settings | {"num_draft_tokens": run.num_draft_tokens, "rule": rule} | drafting
 

@@ -57,10 +57,10 @@ def require_readable(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > MOST_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters, but at most {most} can be read.",
+            "The prompt has {count:,} characters, but at most {most:,} can be read.",
             "prompt",
-            count=f"{len(prompt):,}",
-            most=f"{MOST_CHARACTERS:,}",
+            count=len(prompt),
+            most=MOST_CHARACTERS,
         )
     try:
         prompt.encode("utf-8")

@@ -32,6 +32,9 @@ TokenId = Whole | None
 #: Seconds whose sums stay numbers. A difference between two clocks, a GPU's and the processor's, may fall below 0.
 Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
+#: The least seconds of a round, by which a rate stays a number.
+SHORTEST = 1e-9
+
 #: For pydantic: no NaN and no infinity, both of which its JSON reader accepts.
 _FINITE = {"allow_inf_nan": False}
 
@@ -110,7 +113,7 @@ class Seconds:
     draft: Span
     verify: Span
     accept: Span
-    total: Annotated[Span, Field(gt=0)]
+    total: Annotated[Span, Field(ge=SHORTEST)]
     models: Span  # the part of the total inside forward passes, target and draft; the rest is the engine's overhead
     prefill: Span = 0.0  # reading the prompt into the caches: on the first round, and not part of its total
 

@@ -18,7 +18,7 @@ from specviz.records.prompts import on_each, read_prompts
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, Words, joined, said
-from specviz.ui.orders import Order
+from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Batches, Runner, closing
 from specviz.ui.ways import default_branches, drafter_of, refusal
 from specviz.views.labels import title
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 #: As many branches as the drafter has by default.
 OWN = 0
+
+#: How often everything is measured at most.
+MOST_REPEATS = 5
 
 #: The fewest repeats with servers, whose turns are whole texts: an interval needs as many.
 LEAST_WHOLE = 3
@@ -210,7 +213,7 @@ def comparison_of(
     for served in servers_named(options.server, listed, keyed=listed is not None):
         contestant = Contestant.by(looked_at(served, pair.texts.decode) if look else served)
         rows[contestant] = entry_of(contestant, request)
-    repeats = options.repeats
+    repeats = whole_up_to(MOST_REPEATS, "repeats", options.repeats)
     if any(contestant.served for contestant in rows) and len(orders) * repeats < LEAST_WHOLE:
         repeats = LEAST_WHOLE
     contest = Contest([*rows.values()], domains or ("",), repeats, keeps_rounds=True)

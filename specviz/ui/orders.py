@@ -35,6 +35,8 @@ def _whole(name: str, value: Any) -> int | str | None:
         return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)
+    if value is None:
+        raise SpecvizError("Enter a whole number.", name)
     raise SpecvizError("Enter a whole number, not {value}.", name, value=quoted(value))
 
 

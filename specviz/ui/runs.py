@@ -141,11 +141,11 @@ class LiveRuns:
 
     def files_of(self, visit: Visit) -> Downloads | None:
         """Those of the run that came of this press, if one did."""
-        return next((live.files for live in reversed(self.runs.values()) if live.visit == visit), None)
+        return next((live.files for live in reversed(list(self.runs.values())) if live.visit == visit), None)
 
     def under_way(self, session: str | None) -> bool:
         """True while a run of this visitor is being carried out."""
-        return any(live.visit.session == session and not live.over.is_set() for live in self.runs.values())
+        return any(live.visit.session == session and not live.over.is_set() for live in list(self.runs.values()))
 
     def wait_for(self, key: str, patience: float) -> LiveRun | None:
         """A run that is over or will be within `patience` seconds; None for others, and once it is no longer kept."""

@@ -13,9 +13,11 @@ from refusal import refused
 
 import specviz
 from specviz.foreign.rounds import opened
+from specviz.records import links
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.views.pages import run_page
+from specviz.views.run_messages import as_json
 
 own_loop = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "own_loop.py"))["own_loop"]
 
@@ -121,6 +123,8 @@ def test_a_tree_is_shown_by_who_continues_whom_and_as_much_of_it_is_known_as_was
         (BARE | {"tokens": 5}, "tokens must be a list with one entry per round, not 5."),
         (BARE | {"tokens": [5, [], []]}, "Round 1: tokens must be a list of whole numbers from 0 up, not 5."),
         (BARE | {"texts": 5}, "texts must be an object from ids to texts, not 5."),
+        (BARE | {"greedy": "no"}, "greedy must be true or false, not 'no'."),
+        (BARE | {"prompt": None}, "prompt must be text, not None."),
         ({"schema": "specviz.run/2"}, "This is not a specviz trace: its schema is 'specviz.run/2'"),
         ([1, 2], "This is not a specviz trace"),
     ],
@@ -158,6 +162,7 @@ def test_a_file_of_rounds_is_opened_as_a_trace_is_or_refused_in_a_sentence(data,
         ({"p": [None, None, [[0.5] * 2] * 3]}, "Round 3: p must be rows over the whole vocabulary that sum to 1"),
         ({"p": [None, None, [[1.0, *[0.0] * 20]] * 2]}, "Round 3: p must be 3 rows, not '2 rows'."),
         ({"seconds": [[1, 2], None, None]}, "Round 1: seconds must be three times"),
+        ({"seconds": [[0, 1e-320, 0], None, None]}, "Round 1: seconds must be three times"),
         ({"schema": "specviz.rounds/2"}, "its schema is 'specviz.rounds/2'"),
     ],
 )
@@ -165,6 +170,15 @@ def test_what_does_not_fit_is_refused_with_its_place(changed, said):
     with refused("trace") as caught:
         specviz.show(**BARE | changed)
     assert said in str(caught.value)
+
+
+def test_settings_that_no_form_has_are_left_out_of_what_is_shared():
+    run = Run.from_dict(
+        specviz.show(**BARE).to_dict() | {"settings": {"branches": "many", "confidence": -3, "bits": 8}}
+    )
+    settings = links.settings_of_run(run)
+    assert (settings["branches"], settings["confidence"], settings["bits"], settings["rule"]) == (None, 0.0, 8, "auto")
+    assert as_json(links.share(run))
 
 
 @pytest.fixture
@@ -180,6 +194,14 @@ def shown(new_page, tmp_path):
         return page
 
     return opened_page
+
+
+def test_of_times_that_nobody_knows_no_axes_are_drawn(shown):
+    page = shown(**BARE)
+    drawn = page.locator("specviz-charts svg").evaluate_all(
+        "all => all.map((one) => one.querySelectorAll('text').length)"
+    )
+    assert len(drawn) == 4 and drawn[3] == 1 and min(drawn[:3]) > 3, "the fourth has its title alone"
 
 
 def test_a_greedy_draft_of_another_engine_is_not_called_a_copy(shown):

@@ -67,6 +67,10 @@ def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_wit
         expect(phone.get_by_role("button", name=answer)).to_have_attribute("aria-pressed", "true")
     for answer in ("accepted", "rejected"):
         expect(run.locator(f"[part=options] [data-value={answer}]")).to_have_attribute("data-votes", "1")
+    phones[0].reload()
+    expect(phones[0].get_by_role("button", name="accepted")).to_have_attribute("aria-pressed", "true")
+    expect(phones[0].get_by_role("button", name="rejected")).to_be_disabled()
+    expect(phones[0].get_by_role("status")).to_have_text("Your guess is in. Look at the screen.")
     expect(run.locator("[part=wall-open]")).to_have_text("Class: 2 of 2")
     page.keyboard.press("a")
     expect(phones[0].get_by_role("button")).to_have_count(0)
@@ -74,3 +78,25 @@ def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_wit
     page.goto(address.partition("/join")[0])
     for phone in phones:
         expect(phone.locator("h1")).to_have_text("This class has ended.")
+
+
+def test_a_teachers_page_says_that_its_class_has_ended_and_opens_another(visit):
+    page = visit()
+    page.wait_for_function(f"() => {element('run')}.rounds.length")
+    run = page.locator("specviz-run")
+    run.locator("[part=present]").click()
+    run.locator("[part=wall-open]").click()
+    first = run.locator("[part=wall-link]").get_attribute("href")
+    expect(run.locator("[part=wall-open]")).to_have_text("Class: 0 of 0")
+    page.evaluate("() => { window.kept = fetch; window.fetch = () => Promise.reject(new TypeError('no network')); }")
+    page.wait_for_timeout(1500)
+    expect(run.locator("[part=wall-open]")).to_have_text("Class: 0 of 0")
+    page.evaluate(
+        "() => { window.fetch = async () => new Response('', { status: 404 }); }"
+    )  # the server was started anew
+    expect(run.locator("[part=wall-open]")).to_have_text("Ask the class")
+    expect(run.locator("[part=wall-told]")).to_have_text("This class has ended.")
+    page.evaluate("() => { window.fetch = window.kept; }")
+    page.keyboard.press("Escape")
+    run.locator("[part=wall-open]").click()
+    expect(run.locator("[part=wall-link]")).not_to_have_attribute("href", first)

@@ -18,9 +18,9 @@ import { endLesson, leaveAnswers, linkedLesson, linkToLesson, openLesson, pictur
 /** @typedef {import("./answers.js").Phase} Phase */
 /** @typedef {import("./answers.js").Answers} Answers */
 /** @typedef {import("./answers.js").Person} Person */
-/** @typedef {{ first: number, person: string, before?: Answers, after?: Answers, seat?: { code: string, seat: string }, taught?: import("./lesson.js").Taught }} State */
+/** @typedef {{ first: number, person: string, before?: Answers, after?: Answers, seat?: { code: string, seat: string, sent?: Phase[], over?: boolean }, taught?: import("./lesson.js").Taught }} State */
 
-const LOOK_EVERY = 2000; // ms between a teacher's looks at the answers
+const LOOK_EVERY = 2000; // ms between a teacher's looks at the answers, and a phone's attempts to send its own
 
 const sheets = [await sheet(new URL("quiz.css", import.meta.url))];
 
@@ -46,6 +46,7 @@ class SpecvizQuiz extends SpecvizElement {
   ui = {};
   /** @type {Promise<void> | undefined} of a phone: done once it has its seat, or is refused one */
   joining;
+  sending = false;
 
   build() {
     const { ui, say } = this;
@@ -59,7 +60,10 @@ class SpecvizQuiz extends SpecvizElement {
       ui.body, ui.note);
     ui.dialog.addEventListener("click", (/** @type {Event} */ event) => event.target === ui.dialog && ui.dialog.close());
     this.shadow.append(ui.opener, ui.dialog);
-    setInterval(() => this.look(), LOOK_EVERY);
+    setInterval(() => {
+      this.look();
+      this.leave();
+    }, LOOK_EVERY);
   }
 
   get handlers() {
@@ -145,7 +149,7 @@ class SpecvizQuiz extends SpecvizElement {
     const { form, chosen, seconds } = answers;
     if (!left.length) {
       this.change({ [phase]: answers });
-      this.leave(phase);
+      this.leave();
       return;
     }
     const [number, ...rest] = left;
@@ -229,12 +233,24 @@ class SpecvizQuiz extends SpecvizElement {
     if (refusal) this.note(this.say(refusal));
   }
 
-  /** @param {Phase} phase */
-  leave(phase) {
-    const { seat, [phase]: answers } = this.state;
-    if (!seat || !answers) return;
-    const told = () => this.note(this.say("quiz.sent"));
-    leaveAnswers(seat.code, { seat: seat.seat, phase, ...answers }).then(told, (status) => this.note(this.say(status === 404 ? "quiz.over" : "quiz.unsent")));
+  /** Sends what the class has not got yet, until it has. */
+  async leave() {
+    const { seat } = this.state;
+    const due = seat && !seat.over ? PHASES.filter((phase) => this.state[phase] && !seat.sent?.includes(phase)) : [];
+    if (!seat || !due.length || this.sending) return;
+    this.sending = true;
+    try {
+      for (const phase of due) {
+        await leaveAnswers(seat.code, { seat: seat.seat, phase, .../** @type {Answers} */ (this.state[phase]) });
+        seat.sent = [...(seat.sent ?? []), phase];
+      }
+      this.note(this.say("quiz.sent"));
+    } catch (status) {
+      seat.over = status === 404;
+      this.note(this.say(seat.over ? "quiz.over" : "quiz.unsent"));
+    }
+    this.sending = false;
+    keep("questions", this.state);
   }
 
   // A class: the teacher's side.

@@ -68,6 +68,7 @@ function even(step) {
 
 /** Ticks, grid and the axes' titles. @param {any} layout @param {Box} box @param {Axis} x @param {Axis} y */
 function frameOf({ xaxis, yaxis, height }, box, x, y) {
+  if (xaxis.visible === false) return [];
   const middle = (box.top + box.bottom) / 2;
   return [
     ...(yaxis.showgrid === false ? [] : y.ticks.map((tick) => svg("line", { class: "grid", x1: box.left, x2: box.right, y1: y.at(tick), y2: y.at(tick) }))),

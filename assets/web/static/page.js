@@ -126,7 +126,9 @@ function receive(message) {
 }
 
 document.addEventListener("specviz-choose", async ({ detail: { name } }) => {
-  told = [await read(`runs/${name}.json`)];
+  const recording = await read(`runs/${name}.json`);
+  if (phase === "running") return; // pressed meanwhile
+  told = [recording];
   told.forEach(pass);
 });
 document.addEventListener("specviz-can-press", (event) => phase === "idle" && event.preventDefault());

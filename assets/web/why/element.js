@@ -60,6 +60,8 @@ class SpecvizWhy extends SpecvizElement {
         if (message.runs) {
           state.runs = message.runs;
           if (state.runs.length && !state.touched) state.source = "run";
+          // The server keeps the last runs of all its visitors only.
+          if (!state.runs.length) state.source = "own";
           if (state.source === "run") takeRun(lab);
           renderDiagnosis(lab);
           if (lab.awaited && state.runs.length) this.bringDiagnosis();

@@ -18,11 +18,11 @@ from specviz.records.rules import LAB_RULES, UNUSUAL
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import Said, words
-from specviz.ui.contest import OWN, ContestOptions, comparison_of, rows_of, texts_of
+from specviz.ui.contest import MOST_REPEATS, OWN, ContestOptions, comparison_of, rows_of, texts_of
 from specviz.ui.device import PairName
-from specviz.ui.orders import Order, read_form, whole_up_to
+from specviz.ui.orders import Order, read_form
 from specviz.ui.runner import Batches, Runner
-from specviz.ui.tabs.compare import MOST_REPEATS, machine_of
+from specviz.ui.tabs.compare import machine_of
 from specviz.ui.tabs.lossless import (
     MOST_RUNS,
     MOST_SUPPORT,
@@ -161,7 +161,7 @@ def _compare(runner: Runner, values: Values, report: Report) -> Answers:
         _list_of("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
         _list_of("widths", values["widths"], _is_width),
         _list_of("rules", values["rules"], lambda value: isinstance(value, str) and value != "auto"),
-        whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
+        values["repeats"],
         vary=values["vary"],
     )
     comparison = comparison_of(runner, pair, order, options)

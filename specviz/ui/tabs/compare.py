@@ -20,7 +20,17 @@ from specviz.records.words import Said, Words, joined, said, words
 from specviz.servers.connection import KEY
 from specviz.ui.advice import answer, competing
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view, fold_switch, leads_to_server
-from specviz.ui.contest import OWN, Comparison, ContestOptions, comparison_of, rows_of, run_of, texts_of, time_of
+from specviz.ui.contest import (
+    MOST_REPEATS,
+    OWN,
+    Comparison,
+    ContestOptions,
+    comparison_of,
+    rows_of,
+    run_of,
+    texts_of,
+    time_of,
+)
 from specviz.ui.controls import Fields, choices
 from specviz.ui.desk import Desk, Tab
 from specviz.ui.device import PairName
@@ -39,8 +49,6 @@ if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
-
-MOST_REPEATS = 5
 
 
 def create_compare_tab(desk: Desk) -> Tab:

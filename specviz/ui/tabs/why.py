@@ -102,7 +102,9 @@ def measurement(pair: ModelPair, kind: str, *values: Any) -> Iterator[Any]:
 def explain_runs(visitors: Visitors, session: str | None) -> list[LabRun]:
     """The visitor's runs that are over and drafted something, the latest last: what limits each, by the passes last
     measured for that visitor."""
-    over = [live for live in visitors.runs.runs.values() if live.visit.session == session and live.files is not None]
+    over = [
+        live for live in list(visitors.runs.runs.values()) if live.visit.session == session and live.files is not None
+    ]
     return [run for live in over if (run := _explain_run(live, visitors.passes.get(session))) is not None]
 
 

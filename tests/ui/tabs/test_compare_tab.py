@@ -229,7 +229,10 @@ def test_at_temperature_0_all_rules_are_said_to_be_alike_and_two_have_nothing_to
 @pytest.mark.parametrize(
     "order_changes, option_changes, field, sentence",
     [
-        ({}, {"repeats": 20}, "drafters", "100 runs, but this page allows at most 64"),
+        ({}, {"repeats": 5, "gammas": [1, 2, 3, 4, 6, 8]}, "drafters", "75 runs, but this page allows at most 64"),
+        ({}, {"repeats": 6}, "repeats", "Enter a whole number from 1 to 5"),
+        ({}, {"repeats": 2.5}, "repeats", "Enter a whole number from 1 to 5"),
+        ({}, {"repeats": None}, "repeats", "Enter a whole number from 1 to 5"),
         ({}, {"drafters": []}, "drafters", "at least one"),
         ({}, {"gammas": []}, "gammas", "at least one"),
         ({}, {"gammas": [17]}, "gammas", "more than the 16"),

@@ -222,6 +222,16 @@ def test_a_run_beyond_the_sliders_keeps_its_figures(alone):
     assert [float(one.input_value()) for one in sliders.all()[1:3]] == pytest.approx([figures.cost_coefficient, 24])
 
 
+def test_runs_that_the_server_keeps_no_longer_leave_the_sliders_to_the_reader(alone):
+    page, run = alone("why"), lab_run()
+    give(page, "why", [why_message(runs=[run])])
+    expect(page.locator("specviz-why input[value=run]")).to_be_checked()
+    give(page, "why", [why_message(runs=[])])
+    expect(page.locator("specviz-why input[value=own]")).to_be_checked()
+    expect(page.locator("specviz-why input[value=run]")).to_be_disabled()
+    assert page.evaluate(f"{VIEW}.state.alpha") == run.figures.alpha, "the sliders stay where they are"
+
+
 def lab(page: Page, expression: str, *arguments):
     """With the element as `lab` and its closed forms as `forms`."""
     forms = f"await import(new URL('{ADDRESS}/shared/formulas.js', document.baseURI))"

@@ -10,10 +10,10 @@ import { quoted } from "../../shared/tokens.js";
 const HOME = new URL("../../../wall", import.meta.url).href;
 const EVERY = 1000; // ms between two looks at the counts
 
-/** @param {string} method @param {string} [path] @param {unknown} [body] @returns {Promise<any>} */
+/** @param {string} method @param {string} [path] @param {unknown} [body] @returns {Promise<any>} rejects with the status */
 async function call(method, path = "", body = undefined) {
   const answer = await fetch(HOME + path, { method, body: body === undefined ? body : JSON.stringify(body), keepalive: true });
-  if (!answer.ok) throw new Error(`${HOME}: ${answer.status}`);
+  if (!answer.ok) throw answer.status;
   return answer.status === 204 ? null : answer.json();
 }
 
@@ -75,8 +75,14 @@ export function wallParts({ say, ui, playback }, answers) {
 
   async function look() {
     const at = room;
-    const counts = await call("GET", mine()).catch(() => null);
+    /** @type {unknown} */ let refusal;
+    const counts = await call("GET", mine()).catch((status) => (refusal = status, null)); // a network may be lost for a while
     if (at === null || at !== room) return;
+    if (refusal === 404) {
+      end();
+      setText(told, say("wall.ended"));
+      return;
+    }
     if (counts) setText(button, say("wall.count", { votes: counts.votes.reduce((/** @type {number} */ sum, /** @type {number} */ n) => sum + n, 0), seats: counts.seats }));
     if (counts?.number === number) count(counts.votes);
     setTimeout(look, EVERY);
