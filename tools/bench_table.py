@@ -57,7 +57,7 @@ def _caption(report: Values, group: str) -> str:
     facts = [
         f"{device}, {machine['cores']} cores, {machine['threads']} threads" if machine["device"] == "cpu" else device,
         f"{pair['name']}, {machine['dtype']}, {pair['passes']} passes",
-        f"{group}, {settings['repeats_made']} × {settings['max_new_tokens']} new tokens",
+        f"{group}, {settings['repeats_made']} × {settings['max_new_tokens'] or 'several numbers of'} new tokens",
         f"torch {machine['torch']}, transformers {machine['transformers']}",
         *filter(None, [machine.get("date")]),
     ]

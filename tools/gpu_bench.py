@@ -121,6 +121,7 @@ def measure(command: Sequence[str], result: pathlib.Path, seconds: float) -> Non
         print(f"{result.name}: left out, the budget is spent")
         return
     written, log = result.with_suffix(".json"), result.with_suffix(".txt")
+    written.unlink(missing_ok=True)  # an earlier one
     with log.open("w", encoding="utf-8") as output:
         running = subprocess.Popen(
             [sys.executable, "-m", "specviz", *command, f"--json={written}"], stdout=output, stderr=subprocess.STDOUT
@@ -129,7 +130,11 @@ def measure(command: Sequence[str], result: pathlib.Path, seconds: float) -> Non
             status = running.wait(seconds)
         except subprocess.TimeoutExpired:
             running.send_signal(signal.SIGINT)
-            status = running.wait(LAST_WORDS)
+            try:
+                status = running.wait(LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                status = running.wait()
     print(f"{result.name}: status {status}, {log}", flush=True)
     if command[0] == "bench" and written.exists():
         print(table(json.loads(written.read_text(encoding="utf-8"))))

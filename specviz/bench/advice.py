@@ -151,7 +151,8 @@ def offers_of(
 def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
     """The γ of the best offer's drafter that cannot be told apart from its own, in ascending order."""
     same = [offer for offer in offers if (offer.mode, offer.draft) == (best.mode, best.draft)]
-    return sorted(offer.num_draft_tokens for offer in same if alike(offer.ratio, best.ratio))
+    equal = [offer for offer in same if offer is best or (offer.ratio.interval and alike(offer.ratio, best.ratio))]
+    return sorted(offer.num_draft_tokens for offer in equal)
 
 
 #: The ways whose draft tokens a server draws if it is told to, as they are drawn here above temperature 0; without a

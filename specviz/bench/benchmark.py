@@ -17,26 +17,26 @@ from specviz.bench.contest import Contest, Row
 from specviz.bench.contestants import DEFAULTS, PLAIN, Contestant, Report
 from specviz.bench.contesting import (
     Failures,
+    able,
     drafting,
     entry_of,
     measure_contest,
     new_tokens,
     plain_request,
-    refusal_of,
 )
-from specviz.bench.equal_texts import Agreement, agreement, plain_run
+from specviz.bench.equal_texts import Agreement, agreement, plain_run, served_agreement
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
-from specviz.bench.report import MEMORY_FIELDS, BenchReport
+from specviz.bench.report import BenchReport
 from specviz.bench.served import Served, looked_at
 from specviz.bench.turns import Amount
 from specviz.bench.vary import OF_CONTESTANTS, OF_TASKS, Values, each_of
-from specviz.decoding.request import Request, prepare
+from specviz.decoding.request import Request
 from specviz.drafters import DRAFTERS
 from specviz.drafters.base import Drafter
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.models.memory_share import memory_share
+from specviz.models.memory_share import memory_values
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
@@ -169,6 +169,15 @@ def takes_part(contestant: Contestant, temperature: float) -> bool:
     return temperature > 0 or contestant.settings.rule == "auto"
 
 
+def _with_drafts(tasks: list[Task], contestants: Sequence[Contestant]) -> list[Task]:
+    """The tasks in which something drafts. Raises SpecvizError (field ``vary``) if there are none."""
+    drafting = [contestant for contestant in contestants if contestant.mode != PLAIN]
+    chosen = [task for task in tasks if any(takes_part(one, task["temperature"]) for one in drafting)]
+    if drafting and not chosen:
+        raise SpecvizError("At temperature 0 all rules are the same: vary the rule above it.", "vary")
+    return chosen or tasks
+
+
 @dataclass
 class Benchmark:
     """What is measured, and the measurements so far, of which `report` makes a report at any time."""
@@ -208,21 +217,23 @@ class Benchmark:
         these alone. servers: further contestants. grammar: that all texts follow; servers cannot, and fail. A drafter
         that this pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named
         (field ``only`` if there is no such drafter), for a preset that does not exist (field ``preset``), and for a
-        temperature out of range.
+        temperature out of range, and for rules at temperature 0 alone or lengths that do not fit (field ``vary``).
         """
         size = size_of(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
         vary = vary or {}
-        contestants, refused = able(pair, varied(pair, only, vary) if vary else entrants(pair, size, only or DRAFTERS))
+        wanted = varied(pair, only, vary) if vary else entrants(pair, size, only or DRAFTERS)
+        contestants, refused = able(pair, wanted, (PLAIN, *only))
         for mode, error in refused:
-            if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
-                raise error
             say(f"left out, {mode}: {error}")
         left_out = [{"mode": mode, "reason": error.message} for mode, error in refused]
         contestants += [Contestant.by(looked_at(served, pair.texts.decode)) for served in servers]
         options = {"quick": quick, "only": list(only), "vary": {name: list(values) for name, values in vary.items()}}
-        tasks = list(each_of({"temperature": temperatures, **vary}, OF_TASKS))
+        tasks = _with_drafts(list(each_of({"temperature": temperatures, **vary}, OF_TASKS)), contestants)
         about = options, left_out, describe_machine(pair), Failures(say)
-        return cls(pair, size, contestants, tasks, *about, grammar=grammar)
+        bench = cls(pair, size, contestants, tasks, *about, grammar=grammar)
+        for task, preset in itertools.product(tasks, size.presets):
+            bench._plain(task, preset)  # refuses lengths for which there is no room
+        return bench
 
     def run(self) -> None:
         """Measures all of it. A contestant that fails, or whose text is wrong, is not measured any further, and the
@@ -236,11 +247,12 @@ class Benchmark:
     def report(self, interrupted: bool = False) -> BenchReport:
         """The measurements so far. interrupted: there will be no more."""
         repeats_made = min((row.repeats for row in self.rows), default=0)
-        sizes = {"max_new_tokens": self.size.max_new_tokens, "repeats": self.size.repeats, "repeats_made": repeats_made}
+        tokens = None if "max_new_tokens" in self.options["vary"] else self.size.max_new_tokens
+        sizes = {"max_new_tokens": tokens, "repeats": self.size.repeats, "repeats_made": repeats_made}
         return BenchReport(
             machine=self.machine,
             pair=asdict(self.pair.info()),
-            memory=_memory(self.pair),
+            memory=memory_values(self.pair),
             settings=sizes | self.options,
             rows=self.rows,
             left_out=self.left_out,
@@ -260,6 +272,14 @@ class Benchmark:
         """Plain decoding of a preset."""
         tokens = task.get("max_new_tokens", self.size.max_new_tokens)
         plain = plain_request(self.pair, preset, task["temperature"], tokens, task.get("seed", 0))
+        if (room := plain.settings.max_new_tokens) < task.get("max_new_tokens", room):
+            raise SpecvizError(
+                "{preset} leaves room for {room} new tokens, not {tokens}: vary fewer.",
+                "vary",
+                preset=preset.name,
+                room=room,
+                tokens=tokens,
+            )
         sampling = replace(plain.settings.sampling, **{name: task[name] for name in task if name in SAMPLING})
         return plain.but(replace(plain.settings, sampling=sampling, grammar=self.grammar))
 
@@ -273,10 +293,12 @@ class Benchmark:
             plain = self._plain(task, preset)
             due = plain_run(plain) if greedy else None
             for contestant in self._present(task):
-                with self.failures.of(contestant.title):
+                with self.failures.of(contestant):
                     if due is not None:
                         tokens = new_tokens(contestant, plain)
-                        self.equality.append(agreement(contestant, tokens, due, plain, preset.name))
+                        compared = agreement if contestant.served is None else served_agreement
+                        verdict = compared(contestant, tokens, due, plain, preset.name)
+                        self.equality += [] if verdict is None else [verdict]
                     elif contestant.engine == "transformers":
                         new_tokens(contestant, plain)
 
@@ -294,7 +316,7 @@ class Benchmark:
         for members in (ours, others, [*ours[:1], *served] if served else []):
             rivals, rows = [], []
             for contestant in members:
-                with self.failures.of(contestant.title):
+                with self.failures.of(contestant):
                     rows.append(entry_of(contestant, plain, preset.name))
                     rivals.append(contestant)
             if not rivals or rivals[0].mode != PLAIN:
@@ -310,31 +332,6 @@ class Benchmark:
                 self.rows += [replace(row, peak_mb=None if row.host else peak) for row in rows if row.repeats]
 
 
-def _memory(pair: ModelPair) -> dict[str, Any] | None:
-    """How near the target's passes come to the memory's bandwidth; figures that are not known are None."""
-    share = memory_share(pair)
-    if share is None:
-        return None
-    if isinstance(share, SpecvizError):
-        return dict.fromkeys(MEMORY_FIELDS) | {"sentence": share.message}
-    figures = share.weight_bytes, share.seconds, share.memory.bandwidth, share.share
-    return dict(zip(MEMORY_FIELDS, figures, strict=True)) | {"sentence": str(share.sentence)}
-
-
-def advised_chains(pair: ModelPair, base: RunSettings = DEFAULTS) -> list[Contestant]:
-    """The contestants of advice that this pair can run. base: the drafters' further parameters."""
-    return able(pair, chains(pair, ADVICE, base=base))[0]
-
-
-def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
-    """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
-    able: list[Contestant] = []
-    refused: dict[tuple[str, str], tuple[str, SpecvizError]] = {}
-    shortest = prepare(pair, RunSettings((0,), None, max_new_tokens=1))
-    for contestant in contestants:
-        error = refusal_of(contestant, shortest) if contestant.engine == "specviz" else None
-        if isinstance(error, SpecvizError):
-            refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
-        else:
-            able.append(contestant)  # any other error occurs again when it is measured, and is reported there
-    return able, list(refused.values())
+def advised_chains(pair: ModelPair, base: RunSettings = DEFAULTS, only: Sequence[str] = ()) -> list[Contestant]:
+    """The contestants of advice that this pair can run. base: the drafters' further parameters. only: see `able`."""
+    return able(pair, chains(pair, ADVICE, only or DRAFTERS, base), only)[0]

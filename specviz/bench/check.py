@@ -244,14 +244,22 @@ def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
 
 def _race_verdict(what: Sentence, row: Row, disturbed: bool) -> Finding:
     """The verdict on a race: it pays only if all of its interval does."""
-    low, high = row.speedup_interval or (0.0, math.inf)
+    values = {
+        "speedup": float(f"{row.speedup_measured:.2f}"),
+        "speed": f"{row.tokens_per_second:.0f}",
+        "length": float(f"{row.acceptance_length:.2f}"),
+    }
+    if row.speedup_interval is None:
+        template = (
+            "{speedup}× plain decoding, in too few turns for an interval: {speed} tokens a second, {length} a pass"
+        )
+        return Finding("slow", what, Sentence(template, **values))
+    low, high = row.speedup_interval
     seen = Sentence(
         "{speedup}× plain decoding ({low} to {high}, 90 %): {speed} tokens a second, {length} tokens a pass",
-        speedup=float(f"{row.speedup_measured:.2f}"),
         low=float(f"{low:.2f}"),
         high=float(f"{high:.2f}"),
-        speed=f"{row.tokens_per_second:.0f}",
-        length=float(f"{row.acceptance_length:.2f}"),
+        **values,
     )
     if low > 1:
         return Finding("right", what, seen)

@@ -187,6 +187,8 @@ class Contest:
         runs = [run for run in self.runs if run.number == number and run.prompt in prompts]
         meetings = {run.meeting for run in runs}
         base = self._base_of(row)
+        if base is not None and self.entries[base].title in self.failed:
+            base = None
         plain = [run for run in self.runs if run.number == base and run.meeting in meetings]
         if row.title in self.failed or not runs or not (plain or row.host):
             return replace(row, domain=domain)

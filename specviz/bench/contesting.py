@@ -62,6 +62,28 @@ def refusal_of(contestant: Contestant, plain: Request) -> Exception | None:
     return None
 
 
+def able(
+    pair: ModelPair, contestants: Iterator[Contestant], named: Sequence[str] = ()
+) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
+    """The contestants this pair can run, and of the others the drafter and why not, each reason once.
+
+    Raises SpecvizError with the reason for a drafter that was `named` and cannot run in any way.
+    """
+    able: list[Contestant] = []
+    refused: dict[tuple[str, str], tuple[str, SpecvizError]] = {}
+    shortest = prepare(pair, RunSettings((0,), None, max_new_tokens=1))
+    for contestant in contestants:
+        error = refusal_of(contestant, shortest) if contestant.engine == "specviz" else None
+        if isinstance(error, SpecvizError):
+            refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
+        else:
+            able.append(contestant)  # any other error occurs again when it is measured, and is reported there
+    for mode, error in refused.values():
+        if mode in named and not any(contestant.mode == mode for contestant in able):
+            raise error
+    return able, list(refused.values())
+
+
 def drafting(pair: ModelPair, mode: str, base: RunSettings = DEFAULTS, **settings: Any) -> Contestant:
     """A drafter as a contestant: of `base` it has what the drafter reads, and these settings in place of others."""
     unread = {name: SETTINGS[name].default for name in DRAFTING if name not in drafter_class(pair, mode).parameters}
@@ -146,7 +168,7 @@ def _whole_text(served: Served, plain: Request) -> WholeText:
 
 
 def reason_of(error: Exception) -> SpecvizError | Sentence:
-    """An error new_tokens for users as it is; of any other its kind and its first line."""
+    """An error for users as it is; of any other its kind and its first line."""
     if isinstance(error, SpecvizError):
         return error
     return Sentence("it failed with {kind}: {reason}", kind=type(error).__name__, reason=first_line(error))
@@ -160,24 +182,25 @@ class Failures:
     reasons: dict[str, SpecvizError | Sentence] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def of(self, title: str) -> Iterator[None]:
+    def of(self, contestant: Contestant) -> Iterator[None]:
         """Within it, an error is kept here; plain decoding's is raised, since nothing can be compared without it."""
         try:
             yield
         except Exception as error:
-            if title == PLAIN:
+            if contestant.engine == "specviz" and contestant.mode == PLAIN:
                 raise
+            title = contestant.title
             self.reasons[title] = reason_of(error)
             self.say(f"✗ {title}: {self.reasons[title]}")
 
     def caught(self, contestant: Contestant, make: Callable[[], Stepper]) -> Stepper:
         """The contestant's stepper; an error in making or running it ends its own run and none of the others."""
         title, stepper = contestant.title, None
-        with self.of(title):
+        with self.of(contestant):
             stepper = make()
 
         def start(repeat: int) -> Steps:
-            with self.of(title):
+            with self.of(contestant):
                 if stepper is not None and title not in self.reasons:
                     yield from stepper.start(repeat)
 

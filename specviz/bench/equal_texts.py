@@ -5,6 +5,7 @@ the target's best two tokens can be too close to tell apart. There a text may di
 tokens must be the target's best, up to rounding, given that text.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Literal
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.contesting import Failures, new_tokens, plain_request, reason_of, refusal_of, request_of, shortened
+from specviz.bench.contesting import new_tokens, plain_request, reason_of, refusal_of, request_of, shortened
 from specviz.bench.two_texts import parting
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
@@ -24,6 +25,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
 from specviz.passes.static_passes import ROOM_STEP, WIDEST
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import first_difference
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import Sentence
@@ -76,12 +78,8 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
     """The verdict on a contestant's greedy text. due: plain decoding of the request `plain`, on the preset named.
 
     Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding; in
-    float32 any is. A server may differ anywhere: its weights and its rounding are its own.
+    float32 any is.
     """
-    if contestant.served is not None:
-        places = (place for place, (token, own) in enumerate(zip(tokens, due.token_ids)) if token != own)
-        shared = contestant.title, contestant.engine, contestant.mode, preset, len(tokens)
-        return Agreement(*shared, place=next(places, None))
     names = {"title": contestant.title, "preset": preset}
     start = plain.prompt.ids
     texts = [*start, *due.token_ids], [*start, *tokens]
@@ -127,6 +125,20 @@ class Finding:
     what: Sentence
     seen: Sentence | SpecvizError
     advice: Sentence | None = None
+
+
+def served_agreement(
+    contestant: Contestant, tokens: Sequence[int], due: Run, plain: Request, preset: str
+) -> Agreement | None:
+    """The same of a server's text, which may differ anywhere: its weights and its rounding are its own. None where it
+    does not name the pair's tokens."""
+    if contestant.served is None or not contestant.served.same_tokens or -1 in tokens:
+        return None
+    place, own = first_difference(tokens, due.token_ids), due.token_ids
+    # Some servers leave the token out that ends a text.
+    whole = place == len(tokens) == len(own) - 1 and own[-1] in plain.pair.eos_ids
+    shared = contestant.title, contestant.engine, contestant.mode, preset, len(tokens)
+    return Agreement(*shared, place=None if whole else place)
 
 
 def finding_of(what: Sentence, check: Callable[[], Finding]) -> Finding:
@@ -231,7 +243,7 @@ def _token_seconds(plain: Request) -> tuple[float, float]:
     short, seconds = shortened(plain, 4), []
     for engine in ("specviz", "transformers"):
         began = time.perf_counter()
-        with Failures().of(engine):  # the comparison of its text will report it
+        with contextlib.suppress(Exception):  # the comparison of its text will report it
             new_tokens(Contestant.of(PLAIN, engine=engine), short)
         seconds.append((time.perf_counter() - began) / short.settings.max_new_tokens)
     return seconds[0], seconds[1]

@@ -30,9 +30,6 @@ CONTESTANT = ("mode", "num_draft_tokens", "branches", "rule", "exit_layer", "bit
 #: A row that follows from others, as in the file.
 Values = dict[str, Any]
 
-#: Of the target's passes over one token: bytes, seconds, bytes a second, and how much of these a pass uses.
-MEMORY_FIELDS = ("weight_bytes", "one_token_seconds", "bandwidth", "share")
-
 
 def group_of(row: Row) -> str:
     """The presets with which it is taken together."""
@@ -45,13 +42,13 @@ class BenchReport:
 
     machine: Facts
     pair: dict[str, str | int | None]
-    settings: dict[str, int | float | bool | list[str]]
+    settings: dict[str, Any]
     rows: list[Row]
-    memory: Values | None = None  # `MEMORY_FIELDS` and their sentence, or why they are None; None if nothing was timed
+    memory: Values | None = None  # see `specviz.models.memory_share.memory_values`
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
     failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
     interrupted: bool = False  # it was ended before it was over
-    equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
+    equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before it was timed
     busy: str | None = field(init=False)  # a sentence where the machine was busy at the start
     unsteady: str | None = field(init=False)  # a sentence where it was disturbed meanwhile
     summary: list[Values] = field(init=False)
@@ -295,7 +292,7 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
         return
     same, presets = sum(agreement.identical for agreement in agreements), {agreement.preset for agreement in agreements}
     yield (
-        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) "
+        f"Equality, before each text was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) "
         f"equal plain decoding's, token by token ({dtype})."
     )
     parted: dict[tuple[str, int, float], list[Agreement]] = {}

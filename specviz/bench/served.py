@@ -60,11 +60,13 @@ def servers_named(text: str, listed: Sequence[str] | None = None, keyed: bool = 
 
     Raises SpecvizError (field ``server``) for an address that is none or is not allowed, or for too many.
     """
-    places = list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    places = list(
+        dict.fromkeys(address_of(place, listed).shown for place in filter(None, map(str.strip, text.split(","))))
+    )
     if len(places) > MOST:
         raise SpecvizError("At most {most} servers can be compared at once.", "server", most=MOST)
     allowed = None if listed is None else tuple(listed)
-    return [Served(address_of(place, listed).shown, allowed, keyed) for place in places]
+    return [Served(place, allowed, keyed) for place in places]
 
 
 def looked_at(served: Served, decode: Callable[[Sequence[int]], str]) -> Served:

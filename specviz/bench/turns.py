@@ -156,7 +156,7 @@ class _Group:
                 if not amount.whole and place >= LEAST_CUT and time.perf_counter() - began > amount.budget:
                     break
                 for run in _in_order(running, place + repeat):
-                    for event in run.turn(place, until):
+                    for event in run.turn(place, until, last=until >= tokens):
                         yield event and replace(event, fraction=self._over(repeat + until / tokens, began))
                 if all(run.over for run in running):
                     break
@@ -227,7 +227,7 @@ class _Run:
         self.over = False
         self.reported = time.perf_counter()
 
-    def turn(self, place: int, until: int) -> Iterator[Progress | None]:
+    def turn(self, place: int, until: int, last: bool) -> Iterator[Progress | None]:
         """Decodes on to `until` new tokens. Only its steps are on the clock, not the time between them."""
         before, seconds, other_seconds = len(self.token_ids), 0.0, others_seconds()
         while len(self.token_ids) < until and not self.over:
@@ -239,7 +239,7 @@ class _Run:
             else:
                 seconds += step_seconds - self._take(step)
             yield self._progress()
-        if self.over:
+        if self.over or last:
             # Not only at the end of all: where graphs were recorded, the next run needs the buffers that this one has.
             self.steps.close()
         if len(self.token_ids) > before:

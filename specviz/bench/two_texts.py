@@ -69,7 +69,7 @@ def cut(
             raise error.at(name) from error
     if first_difference(*texts) == 0:
         raise SpecvizError("The texts differ from the first token on: give the prompt that they continue.", "prompt")
-    return texts[0], texts[1], len(start.ids) if start else 0
+    return texts[0], texts[1], min(_shared(start.ids, text) for text in texts) if start else 0
 
 
 def parting(
@@ -123,6 +123,12 @@ def _ids(pair: ModelPair, prompt: str, ids: Sequence[int], text: str | Sequence[
     if chat:  # the template has written the special tokens
         full_text = pair.tokenizer(full_text, add_special_tokens=False, verbose=False)["input_ids"]
     return list(pair.encode(full_text).ids)
+
+
+def _shared(prompt: Sequence[int], text: Sequence[int]) -> int:
+    """How many of the prompt's tokens a text begins with: the last ones may have merged with what follows."""
+    place = first_difference(prompt, text[: len(prompt)])
+    return len(prompt) if place is None else place
 
 
 def _side(pair: ModelPair, score: Callable[[Sequence[int]], torch.Tensor], tokens: Sequence[int], most: float) -> Side:

@@ -24,7 +24,7 @@ def read_vary(text: object, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS))
     """
     if not isinstance(text, str):
         raise SpecvizError("Enter a text such as confidence=0,0.3, not {value}.", "vary", value=quoted(text))
-    settings = {}
+    settings: dict[str, list[Any]] = {}
     for part in filter(str.strip, text.split(";")):
         name, _, values = part.partition("=")
         name = name.strip().replace("-", "_")
@@ -35,7 +35,8 @@ def read_vary(text: object, names: Sequence[str] = (*OF_CONTESTANTS, *OF_TASKS))
                 name=quoted(name),
                 names=", ".join(names),
             )
-        settings[name] = list(dict.fromkeys(_value(name, value.strip()) for value in values.split(",")))
+        read = [_value(name, value.strip()) for value in values.split(",")]
+        settings[name] = list(dict.fromkeys([*settings.get(name, ()), *read]))
     return settings
 
 

@@ -38,7 +38,13 @@ def main(options: argparse.Namespace) -> int:
     from specviz.models.loading import load_pair
 
     def load(draft: str) -> ModelPair:
-        return load_pair(options.target, draft, device=options.device, dtype=options.dtype)
+        return load_pair(
+            options.target,
+            draft,
+            draft_vocabulary=options.draft_vocabulary,
+            device=options.device,
+            dtype=options.dtype,
+        )
 
     pair = pairs.load(options)
     measured = Measured()
@@ -116,10 +122,11 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
         progress(f"loading {name}")
         try:
             other_pair = load(name)
-            measure_pair(
-                other_pair, [chain for chain in advised_chains(other_pair) if chain.mode == "draft_model"], name
-            )
-            other_pair.free()
+            drafting = [chain for chain in advised_chains(other_pair) if chain.mode == "draft_model"]
+            try:
+                measure_pair(other_pair, drafting, name)
+            finally:
+                other_pair.free()
         except Exception as error:
             # However it fails, the advice is about all others.
             measured.faults.append({"title": name, "reason": str(reason_of(error))})

@@ -68,6 +68,11 @@ def _check(options: argparse.Namespace) -> None:
         if options.prompts is not None and getattr(options, name):
             raise SpecvizError("--{name} cannot be combined with your own prompts: leave it out.", name, name=name)
     options.vary = read_vary("; ".join(options.vary))
+    for name in ("temperature", "max_new_tokens"):
+        if name in options.vary and getattr(options, name) is not None:
+            raise SpecvizError(
+                "--{name} and its values under --vary: leave one of them out.", "vary", name=name.replace("_", "-")
+            )
     options.server = servers_named(options.server)
     from specviz.bench.benchmark import preset_named, size_of
 
@@ -112,7 +117,7 @@ def _on_prompts(options: argparse.Namespace, pair: ModelPair) -> int:
     from specviz.bench.report import PromptsReport, save
 
     temperature, machine = options.temperature or 0.0, describe_machine(pair)
-    chains = [chain for chain in advised_chains(pair) if chain.mode in (options.only or [chain.mode])]
+    chains = advised_chains(pair, only=options.only)
     servers = [Contestant.by(looked_at(served, pair.texts.decode)) for served in options.server]
     contestants = [Contestant.of(PLAIN), *chains, *servers]
     require_chains(contestants)

@@ -9,6 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,6 +41,21 @@ def memory_share(pair: ModelPair) -> MemoryShare | SpecvizError | None:
     """The share by the pass times of this pair, or why it is not known; None where nothing was timed yet."""
     seconds = pair.passes.seconds_by_width.get(1)
     return None if seconds is None else share_of(pair, seconds, pair.passes.memory)
+
+
+#: Of the target's passes over one token: bytes, seconds, bytes a second, and how much of these a pass uses.
+_FIELDS = ("weight_bytes", "one_token_seconds", "bandwidth", "share")
+
+
+def memory_values(pair: ModelPair) -> dict[str, Any] | None:
+    """`memory_share` as plain values: its figures, None where they are not known, and a ``sentence`` on them."""
+    share = memory_share(pair)
+    if share is None:
+        return None
+    if isinstance(share, SpecvizError):
+        return dict.fromkeys(_FIELDS) | {"sentence": share.message}
+    figures = share.weight_bytes, share.seconds, share.memory.bandwidth, share.share
+    return dict(zip(_FIELDS, figures, strict=True)) | {"sentence": str(share.sentence)}
 
 
 def share_of(pair: ModelPair, seconds: float, memory: Memory | None) -> MemoryShare | SpecvizError:

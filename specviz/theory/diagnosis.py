@@ -123,14 +123,18 @@ def run_figures(
 
 
 def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
-    """What limits `run`. target: T(K) of its target, so that forecasts count verification at its measured cost."""
+    """What limits `run`. target: T(K) of its target, so that forecasts count verification at its measured cost, of as
+    many tokens as were measured."""
+    if target is not None and target.ratio(run.num_draft_tokens + 1) is None:
+        target = None  # not measured as far
+    gammas = [gamma for gamma in GAMMAS if target is None or target.ratio(gamma + 1) is not None]
     steps = _steps(run)
     gains = _gains(run)
     limit = max(gains, key=gains.__getitem__)
     # Drafts made at once have no price a token, nor one α for all depths.
     forecasts = run.chain and not run.at_once and run.depth > 0.9 * run.num_draft_tokens
     formula = _formula(run.alpha, run.num_draft_tokens, run.cost_coefficient, target) if forecasts else None
-    best = max(GAMMAS, key=lambda gamma: _formula(run.alpha, gamma, run.cost_coefficient, target))
+    best = max(gammas, key=lambda gamma: _formula(run.alpha, gamma, run.cost_coefficient, target))
     return Diagnosis(
         steps=steps,
         limit=limit,

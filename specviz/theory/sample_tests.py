@@ -269,7 +269,8 @@ def two_samples(counts: Floats, others: Floats) -> TestResult:
     p_value = min(1.0, two_sided(float(z[furthest])) * int(compared.sum()))
     detail = {"symbol": float(furthest), "count": float(counts[:, furthest].sum())}
     detail |= {"other": float(others[:, furthest].sum())}
-    # Both samples vary, as one of so many tokens would.
-    tokens = 1 / (1 / counts.sum() + 1 / others.sum())
-    detail |= {"finds_times": times_found(tokens, int(compared.sum()))}
+    if counts.any() and others.any():
+        # Both samples vary, as one of so many tokens would.
+        tokens = 1 / (1 / counts.sum() + 1 / others.sum())
+        detail |= {"finds_times": times_found(tokens, int(compared.sum()))}
     return TestResult("counts", float(z[furthest]), p_value, detail)

@@ -216,14 +216,14 @@ class TurnPair:
 
 
 def ratio_of(pairs: Sequence[TurnPair]) -> Ratio | None:
-    """The rate of one contestant over the other's, all tokens by all seconds; None without pairs.
+    """The rate of one contestant over the other's, all tokens by all seconds; None where one of them did nothing.
 
     The interval is by the delta method: each pair's influence on the logarithm of the ratio, whose variance is taken
     within strata where these repeat, else over all pairs, with Student's t for as many degrees of freedom.
     """
-    if not pairs:
-        return None
     columns = numpy.array([(pair.tokens, pair.seconds, pair.base_tokens, pair.base_seconds) for pair in pairs])
+    if not (pairs and columns.sum(0).all()):
+        return None
     tokens, seconds, base_tokens, base_seconds = sums = columns.sum(0)
     value = float((tokens / seconds) / (base_tokens / base_seconds))
     influence = (columns / sums) @ numpy.array([1.0, -1.0, -1.0, 1.0])

@@ -146,7 +146,8 @@ def rows_of(comparison: Comparison, say: Words, over: bool) -> list[Row]:
 def texts_of(comparison: Comparison, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     contest = comparison.contest
-    drafting = [number for number, row in enumerate(contest.entries) if number and row.host is None]
+    rows = enumerate(contest.entries)
+    drafting = [number for number, row in rows if number and row.host is None and row.title not in contest.failed]
     prompts = range(len(comparison.orders))
     run_on = [(number, prompt) for number in drafting for prompt in prompts if contest.run_of(number, prompt)]
     if not comparison.plain.sampling.greedy or not run_on:

@@ -203,7 +203,7 @@ def _more(offers: Sequence[Offer], best: Offer, open_ones: Sequence[Offer]) -> I
         yield said("advice.loops", percent=100 * best.row.loops)
     gammas = good_lengths(offers, best)
     if best.outcome != "plain" and len(gammas) > 1:
-        yield said("advice.range", least=gammas[0], most=gammas[-1])
+        yield said("advice.range", gammas=", ".join(map(str, gammas)))
     if open_ones:
         names = joined((said("advice.maybe_name", **_values(offer)) for offer in open_ones), ", ")
         yield said("advice.maybe", n=len(open_ones), names=names)
@@ -322,6 +322,7 @@ def parting_lines(parting: Parting | None, names: tuple[str, str], say: Words) -
     for name, side in zip(names, parting.sides):
         if side.gap <= parting.tolerance and side.later is not None:
             place, gap = side.later
-            lines.append(say("two_texts.later", name=name, n=place, gap=gap))
+            key = "later" if parting.margin <= parting.tolerance else "later_alone"
+            lines.append(say(f"two_texts.{key}", name=name, n=place, gap=gap))
     lines.append(say("two_texts.rounding", dtype=parting.dtype, step=parting.step, tolerance=parting.tolerance))
     return lines

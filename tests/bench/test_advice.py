@@ -98,8 +98,10 @@ SAME = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2),
         ([offer("eagle", 1.02, 0.98)], ("No: nothing here",), "Yes", 0),
         # The best that can be counted on is alike; another one may pay.
         ([offer("eagle", 1.0, 0.99), offer("mtp", 1.5, 0.9)], ("Not decided: “MTP”",), "No:", 3),
-        (SAME, ("Yes", "γ = 2 to 6 are"), "No", 3),
+        (SAME, ("Yes", "γ = 2, 4, 6 are"), "No", 3),
         (SAME[1::2], ("γ = 4",), "equally good", 3),
+        # A length in between is worse, and of another one too little is known.
+        ([*SAME[::2], offer("eagle", 1.1, 1.09, 4), offer("eagle", 1.5, None, 8)], ("γ = 2, 6 are",), "No", 3),
     ],
 )
 def test_the_sentence_says_no_more_than_was_measured_and_flags_are_for_what_pays(offers, says, never, flags):
@@ -313,6 +315,14 @@ def test_a_drafter_that_fails_is_a_fault_and_the_advice_is_about_the_others(shor
     out, err = capsys.readouterr()
     assert "✗ suffix γ=2: it failed with IndexError: out of range" in out and "✗ suffix" in err
     assert "Prompt lookup" in out and not any(line.startswith("Suffix") for line in out.splitlines())
+
+
+@pytest.mark.parametrize("others", [[], ["--only", "suffix"]])
+def test_a_drafter_that_was_named_and_cannot_draft_is_refused_with_its_reason(short, others, tmp_path, capsys):
+    (tmp_path / "work.txt").write_text("Once upon a time")
+    asked = ["--prompts", str(tmp_path / "work.txt"), "--only", "medusa", *others]
+    assert main(["bench", *short[1:], *asked]) == 2
+    assert "no trained medusa" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "soon"])

@@ -146,6 +146,7 @@ def test_a_setting_is_measured_at_several_values_and_each_row_says_at_which(pair
 def test_a_name_or_a_value_that_cannot_be_varied_is_refused(text, said):
     with refused("vary", said):
         read_vary(text)
+    assert read_vary("bits=4; seed=1; bits=8,4") == {"bits": [4, 8], "seed": [1]}, "named twice is one list"
     assert read_vary("num-draft-tokens=auto,2 ; rule=token,block,token") == {
         "num_draft_tokens": ["auto", 2],
         "rule": ["token", "block"],
@@ -168,6 +169,12 @@ def test_a_pair_is_measured_on_what_it_can_do_and_on_the_preset_asked_for(pair):
         ({"only": ["medusa"]}, "drafter", "medusa"),
         ({"presets": ["sonnet"]}, "preset", "story, story_king"),
         ({"only": ["suffix"], "vary": {"bits": [4]}}, "vary", "suffix does not read bits"),
+        (
+            {"vary": {"rule": ["token", "block"]}, "temperatures": (0.0,)},
+            "vary",
+            "At temperature 0 all rules are the same",
+        ),
+        ({"vary": {"max_new_tokens": [4, 10**6]}}, "vary", "story leaves room for [0-9]+ new tokens, not 1000000"),
     ],
 )
 def test_what_is_named_and_cannot_be_measured_is_refused(pair, asked, field, said):

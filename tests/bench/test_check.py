@@ -95,12 +95,14 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     assert one.startswith("a short race, prompt_lookup"), "kernels that nobody prepared do not read a quantised target"
 
     def verdict(low, high, busy):
-        known = {"speedup_measured": 1.2, "speedup_interval": (low, high), "acceptance_length": 2.5}
+        known = {"speedup_measured": 1.2, "speedup_interval": low and (low, high), "acceptance_length": 2.5}
         row = Row(title="x", engine="specviz", mode="draft_model", tokens_per_second=100.0, **known)
         return pair_check._race_verdict(Sentence("a race"), row, busy)
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
     assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)
+    few = verdict(None, None, True)
+    assert few.state == "slow" and "1.2× plain decoding, in too few turns for an interval" in str(few.seen)
     assert "idle" in str(verdict(0.9, 1.5, True).advice) != str(verdict(0.9, 1.5, False).advice)
 
 

@@ -1,7 +1,7 @@
 """A contest: all that was asked of a drafter reaches its runs, who fails fails alone, and what was heard is kept."""
 
 import types
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -93,13 +93,15 @@ def test_who_fails_in_any_way_fails_alone_and_is_told_once(pair, monkeypatch, pl
     assert [row.repeats for row in contest.rows()] == [4, 0, 4]
 
 
-def test_where_plain_decoding_fails_nothing_can_be_compared(pair, monkeypatch):
+@pytest.mark.parametrize("label", ["", "seed=1"])
+def test_where_plain_decoding_fails_nothing_can_be_compared(pair, monkeypatch, label):
     def failing(*given):
         raise SpecvizError("It is full.")
 
     monkeypatch.setattr("specviz.bench.turns.pending_rounds", failing)
     with pytest.raises(SpecvizError, match="full"):
-        list(measure_contest([plain_request(pair, PRESETS[0], 0.0, 4)], [Contestant.of(PLAIN)], Amount(4, 1)))
+        plain = replace(Contestant.of(PLAIN), label=label)
+        list(measure_contest([plain_request(pair, PRESETS[0], 0.0, 4)], [plain], Amount(4, 1)))
 
 
 def test_whenever_it_is_ended_what_was_heard_until_then_is_kept(pair):

@@ -228,6 +228,20 @@ def test_the_runs_of_a_final_take_the_place_of_earlier_ones():
     assert (row.prompts, row.ratio.value) == (1, pytest.approx(5 / 4))
 
 
+@pytest.mark.parametrize("before", [(), ((4, 2.0),)], ids=["at once", "later"])
+def test_a_server_whose_plain_one_failed_has_no_speedup_and_no_figure_is_no_number(before):
+    served = Row(title="drafting", engine="llama.cpp", mode="served", host="a")
+    plain = replace(served, title="plain server", mode="plain", host="b")
+    contest = Contest((PLAIN_ROW, served, plain), ["x"], repeats=3)
+    for repeat in range(3):
+        contest.hear(TimedRun(1, 0, repeat, (Turn(0, 4, 1.0),), (1,) * 4, None, True))
+        turns = tuple(Turn(0, *turn) for turn in before if not repeat)
+        contest.hear(TimedRun(2, 0, repeat, turns, (1,) * 4 * len(turns), None, False))
+    contest.hear(Failed(plain.title, SpecvizError("It went away.")))
+    row = contest.row(1, over=True)
+    assert (row.tokens_per_second, row.speedup_measured, row.speedup_interval) == (4.0, None, None)
+
+
 def test_how_long_the_rest_will_take_is_told_once_a_run_was_timed():
     contest = Contest((PLAIN_ROW, MODEL), ["x"], repeats=2)
     assert (contest.count, contest.fraction, contest.seconds_left) == (4, 0.0, None)

@@ -2,7 +2,7 @@
 
 import json
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from counting_server import Llama
@@ -12,6 +12,7 @@ from specviz.bench.benchmark import Benchmark
 from specviz.bench.contest import Contest, groups_of, runs_in_turn
 from specviz.bench.contestants import PLAIN, Contestant, Progress
 from specviz.bench.contesting import entry_of, measure_contest, plain_request
+from specviz.bench.equal_texts import plain_run, served_agreement
 from specviz.bench.report import bench_text
 from specviz.bench.served import looked_at, servers_named
 from specviz.bench.turns import Amount
@@ -67,6 +68,26 @@ def test_a_server_decodes_the_same_as_all_others_and_is_compared_with_its_own_pl
     assert all(isinstance(event, Progress) or event is None for event in events[:3])
 
 
+def test_nothing_is_said_of_greedy_texts_that_nobody_saw(pair):
+    plain = plain_request(pair, PRESETS[0], 0.0, TOKENS)
+    due = plain_run(plain)
+    (served,) = servers_named("localhost:9")
+    own, end = list(due.token_ids), next(iter(pair.eos_ids))
+
+    def place(tokens, same_tokens=True, due=due):
+        known = Contestant.by(replace(served, same_tokens=same_tokens))
+        found = served_agreement(known, tokens, due, plain, "story")
+        return "nothing" if found is None else found.place
+
+    assert place(own) is None and place([own[0], own[1] + 1, *own[2:]]) == 1
+    # A server that names no tokens, and one of another tokenizer.
+    assert place([-1] * TOKENS) == place(own, same_tokens=False) == "nothing"
+    # A text that ends too soon parts there; the token that ends a text may go unnamed.
+    assert (place(own[:2]), place([])) == (2, 0)
+    ended = replace(due, token_ids=(*own[:3], end))
+    assert place(own[:3], due=ended) is None and place(own[:2], due=ended) == 2
+
+
 def test_without_a_plain_one_of_its_kind_a_server_has_no_speedup(pair):
     with llama(pair) as drafting:
         row = contested(pair, contestant(pair, drafting))[0].rows()[2]
@@ -109,8 +130,7 @@ def test_the_page_s_key_goes_to_no_address_that_a_visitor_typed(pair, monkeypatc
 def test_addresses_are_refused_before_anybody_is_asked():
     assert [served.url for served in servers_named("localhost:8080/v1, http://localhost:8080,")] == [
         "http://localhost:8080",
-        "http://localhost:8080",
-    ]
+    ], "each once, however it is written"
     for text, listed, part in (
         ("ftp://a", None, "http://"),
         ("a,b,c,d,e", None, "At most 4"),

@@ -7,11 +7,12 @@ import torch
 from tiny import generated, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench.two_texts import Parting, cut, parting
+from specviz.bench.two_texts import Parting, Side, cut, parting
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
 from specviz.foreign.answers import written
+from specviz.models.loading import load_pair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
@@ -84,6 +85,26 @@ def test_a_text_that_ends_early_and_texts_that_share_nothing(pair):
     assert verdict(found).startswith("The only difference is the end: B was cut off")
     with pytest.raises(SpecvizError, match="give the prompt"):
         cut(pair, [1, 2], [2, 1])
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", "Once upon a ", "Once upon a ti"])
+def test_tokens_are_counted_from_1_though_the_prompts_end_may_be_part_of_the_first(prompt):
+    embedded = load_pair(dtype="float32", passes="plain")
+    one, other, start = cut(embedded, "me there was", "me there lived", prompt)
+    found = parting(embedded, one, other, start)
+    assert found.place >= 1 and found.place == len(one) - start
+    one, other, start = cut(embedded, "was", "lived", prompt)
+    assert parting(embedded, one, other, start).place == 1
+
+
+def test_of_a_fault_after_no_tie_nobody_is_said_to_have_chosen_among_equals():
+    sides = Side(" time", 0.0, (3, 2.5), 2.5), Side(" day", 6.97, None, 6.97)
+    parted = Parting(5, "Once upon a", sides, 6.97, 0.06, 0.25, "bfloat16")
+    lines = parting_lines(parted, ("A", "B"), words())
+    assert not any("equals" in line for line in lines)
+    assert "A's token 3 places later lies 2.5 below the target’s best." in lines
+    tied = replace(parted, margin=0.1, sides=(sides[0], replace(sides[1], gap=0.1)))
+    assert any("A chose one of several equals there" in line for line in parting_lines(tied, ("A", "B"), words()))
 
 
 def test_the_command_reads_texts_and_token_ids_and_its_status_says_whether_one_is_wrong(tmp_path, capsys):

@@ -179,7 +179,8 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
     assert record.recorded.count(0) >= 3 and record.replays > 10
 
 
-def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
+@pytest.mark.parametrize("amount", [Amount(40, repeats=2), Amount(40, repeats=2, budget=0.05, whole=False, least=2)])
+def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch, amount):
     pair, lent = tiny_pair("llama"), []
     statics = {TARGET: StaticPass(pair.target), DRAFT: StaticPass(pair.draft)}
     pair.passes = PairPasses({role: GraphedPasses(static, Recorder()) for role, static in statics.items()})
@@ -189,7 +190,7 @@ def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
     lanes = [
         engine_stepper(prepare(pair, dataclasses.replace(plain, drafter=drafter))) for drafter in (None, "draft_model")
     ]
-    assert list(take_turns([dataclasses.replace(lane, divisible=False) for lane in lanes], Amount(40, repeats=2)))
+    assert list(take_turns([dataclasses.replace(lane, divisible=False) for lane in lanes], amount))
     assert len(lent) > 6 and all(lent)
 
 

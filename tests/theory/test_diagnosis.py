@@ -70,6 +70,16 @@ def test_forecasts_count_verification_as_measured():
     assert (found.best_gamma, found.best_formula < 1) == (1, True)
 
 
+def test_forecasts_go_no_further_than_verification_was_measured():
+    figures = run_figures(counted("aard", "rddd", "aaaa", ms=(0.1, 10, 1)), 4, plain=PLAIN)
+    slow = {width: 1 + 0.3 * (width - 1) for width in (1, 2, 4, 8, 17)}
+    whole = diagnose(figures, curve(slow))
+    near = diagnose(figures, curve({width: slow[width] for width in (1, 2, 4, 8)}))
+    assert near.with_passes and (near.formula, near.best_gamma) == (whole.formula, whole.best_gamma)
+    # Stopped before it came to the run's own verification.
+    assert diagnose(figures, curve({1: 1.0, 2: 1.3})) == diagnose(figures)
+
+
 def test_what_one_plain_step_takes_is_taken_from_plain_decoding_or_else_from_the_run_itself():
     counts = counted("aard", ms=(8, 12, 1))
     sources = [run_figures(counts, 4, plain=PLAIN), run_figures(counts, 4)]

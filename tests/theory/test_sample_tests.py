@@ -183,6 +183,9 @@ def test_two_servers_with_one_distribution_are_alike_and_others_are_not():
 
     plain = counts("right")
     assert two_samples(counts("right"), plain).p_value >= SIGNIFICANT > two_samples(counts("always"), plain).p_value
+    # None of the symbols that are counted stands in any answer of the other.
+    found = two_samples(numpy.zeros((30, VOCABULARY)), plain)
+    assert found.p_value < SIGNIFICANT and "finds_times" not in found.detail
 
 
 def test_tails_are_those_of_the_distributions():

@@ -39,7 +39,7 @@ from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import joined, said, words
 from specviz.servers.connection import KEY
 from specviz.ui import ways
-from specviz.ui.contest import ContestOptions, comparison_of, rows_of
+from specviz.ui.contest import ContestOptions, comparison_of, rows_of, texts_of
 from specviz.ui.controls import Controls
 from specviz.ui.desk import Desk
 from specviz.ui.device import PairName, PairStore
@@ -276,6 +276,14 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     # One that failed is told in its row, and the others go on.
     contest.hear(Failed(contest.entries[1].title, SpecvizError("It is full.")))
     assert [row.reason for row in rows_of(comparison, words(), True)] == ["", "It is full.", ""]
+
+
+def test_who_failed_has_reproduced_no_text(runner, pair):
+    comparison = comparison_of(runner, pair, ORDER.but(temperature=0.0), replace(OPTIONS, gammas=[2], repeats=1))
+    list(comparison.progress())
+    assert texts_of(comparison, pair) == {"of": 2, "partings": []}
+    comparison.contest.hear(Failed(comparison.contest.entries[1].title, SpecvizError("It is full.")))
+    assert texts_of(comparison, pair) == {"of": 1, "partings": []}
 
 
 # Prompts of one's own
