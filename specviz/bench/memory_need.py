@@ -24,9 +24,12 @@ from specviz.models.trained_parts import Name, sort_drafts
 from specviz.models.weights import choose_dtype
 from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import Stopwatch
+from specviz.passes.model_twins import shared_weights
 from specviz.passes.positions import position_limit
 from specviz.passes.readers import new_cached_model
 from specviz.passes.states import keeps_state
+from specviz.passes.static_passes import StaticPass
+from specviz.records.errors import SpecvizError
 
 #: Tokens of the text for which caches are reckoned, where models read as many.
 CONTEXT = 4096
@@ -45,6 +48,7 @@ class MemoryNeed:
     weights: dict[str, int]  # of ``target``, ``draft`` and trained parts by their drafters
     caches: int  # of target and draft model, with `tokens` tokens
     logits: int  # of the target, in float32
+    kernels: int  # more than that on a CPU, once passes run on our own kernels, see `_Shell.kernel_bytes`
     tokens: int
     dtype: str
     device: str
@@ -52,7 +56,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        return sum(self.weights.values()) + self.caches + self.logits
+        return sum(self.weights.values()) + self.caches + self.logits + self.kernels
 
 
 def memory_need(
@@ -84,9 +88,10 @@ def memory_need(
         weights = {source.field: source.weight_bytes(chosen) or _stored_on_hub(source) for source in sources}
         weights |= {kind: chosen.itemsize * _parameters_in(folder, token) for kind, folder in parts.items()}
         caches = sum(shell.cache_bytes(tokens) for shell in shells)
+        kernels = sum(shell.kernel_bytes(tokens) for shell in shells) if place.device.type == "cpu" else 0
     logits = 4 * ROWS * logit_width(shells[0].model)
     free, device = free_memory(place.device), str(place.device)
-    return MemoryNeed(weights, caches, logits, tokens, dtype_name(chosen), device, free)
+    return MemoryNeed(weights, caches, logits, kernels, tokens, dtype_name(chosen), device, free)
 
 
 class _Shell:
@@ -112,6 +117,17 @@ class _Shell:
         # Layers that share another's keys and values have none of their own.
         rows = [part for part in reader.kv() if part is not None]
         return self._bytes(rows) * tokens // read + self._bytes(reader.states())
+
+    def kernel_bytes(self, tokens: int) -> int:
+        """What its passes hold more once they run on our kernels: caches in float32, and a head that is the table of
+        embeddings too, laid out anew. None where they cannot."""
+        try:
+            StaticPass(self.model)
+        except SpecvizError:
+            return 0
+        head = self.model.get_output_embeddings().weight
+        tied = head.numel() * self.itemsize if id(head) in shared_weights(self.model) else 0
+        return self.cache_bytes(tokens) * (4 - self.itemsize) // self.itemsize + tied
 
     def _bytes(self, parts: Sequence[torch.Tensor]) -> int:
         sizes = (self.itemsize if part.dtype == torch.bfloat16 else part.element_size() for part in parts)

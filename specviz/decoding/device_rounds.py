@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -72,6 +72,9 @@ class DeviceRounds(HostRounds):
             deepest = int(min(deepest, ahead.deepest))
         elif deepest:
             return HostRounds(request, decoder, policy)
+        whole_rounds: MutableMapping[Hashable, Recordings] = passes.whole_rounds or {}
+        for key in [key for key, made in whole_rounds.items() if made.lost]:
+            del whole_rounds[key]  # or the rooms would stay in memory
         layers, coins = tuple(drafter.feature_layers), 2 * request.largest_draft + 1
         setup = RoundSetup(passes, ahead, deepest, rule, request.warper, layers, drafter.reachable, coins)
         return cls(request, decoder, policy, setup)

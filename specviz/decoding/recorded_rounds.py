@@ -91,6 +91,12 @@ class Recordings:
         self.rounds: dict[int, RecordedRound] = {}
         self.times_met: Counter[int] = Counter()  # depths without a recorded round
 
+    @property
+    def lost(self) -> bool:
+        """True once one of its passes has given up the room that it works on."""
+        passes = zip(self.setup.passes, self.buffers, strict=True)
+        return not all(one.kept_buffers.holds(first) for one, first in passes)
+
     def record(self, depth: int) -> None:
         """Records a round of this depth; the text stays as it is. Raises RuntimeError where that fails."""
         state = self.text.ids, self.text.length, self.text.read

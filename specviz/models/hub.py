@@ -22,6 +22,9 @@ _PAGE = re.compile(
 #: A model's name with a quantisation, as llama.cpp and Ollama take it.
 _WITH_QUANTISATION = re.compile(r"(?:hf\.co/|huggingface\.co/)?(?P<model>[\w.-]+/[\w.-]+):[\w.-]+$")
 
+#: Windows' error for a name that no file can have, such as an address.
+_NO_NAME = 123
+
 #: How the Hub's cache calls a repository's folder: ``models--org--name``.
 _REPOSITORY = "models--"
 
@@ -54,6 +57,8 @@ def _refuse_unseen(name: str, field: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return  # it may be a Hub id, and those who look for a path say what is missing
     except (OSError, ValueError) as error:
+        if getattr(error, "winerror", None) == _NO_NAME:
+            return
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecvizError("{name} cannot be opened: {reason}.", field, name=quoted(name), reason=reason) from error
 

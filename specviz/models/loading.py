@@ -1,9 +1,10 @@
 """From names to a pair: finds the models, checks them, reads them, and times their passes."""
 
+import contextlib
 import os
 import pathlib
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from specviz.models.placement import (
     set_libraries_aside,
 )
 from specviz.models.preparation import prepare_passes
+from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import (
     ModelSource,
     Progress,
@@ -102,7 +104,7 @@ def load_pair(
     set_libraries_aside()
     token = token or os.environ.get("HF_TOKEN") or None
     models: list[PreTrainedModel] = []
-    try:
+    with _letting_go_of(models):
         with quietly(), read_once():
             tell(0.0, Sentence("Looking for the models."))
             named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
@@ -118,23 +120,13 @@ def load_pair(
         if draft_vocabulary is not None:
             columns = keep_frequent(models[1], tokenizers[1], draft_vocabulary)
             draft_name += f" (FR-Spec {draft_vocabulary})"
-    except BaseException:
-        # The traceback keeps this frame alive, and through it the models: let go of them by name.
-        models.clear()
-        release_memory()
-        raise
-    tell(0.85, Sentence("Nearly ready: testing the models once."))
-    if place.device.type == "cpu":
-        leave_a_core_free()
-    for model, source in zip(models, sources, strict=True):
-        # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
-        if not place.lent:
-            with quietly():  # some unpack their weights now
-                try_model(model, source)
-    home = EMBEDDED if target is None else pathlib.Path(os.path.expanduser(sources[0].location))
-    parts, flaws = load_parts(models[0], home, part_folders)
-    with reading(sources[0]):
-        measured = _measured(models[0], place, tell)
+        tell(0.85, Sentence("Nearly ready: testing the models once."))
+        with refusing_out_of_memory(lambda: _no_room_for_passes(sources[0], place)):
+            _try_models(models, sources, place)
+            home = EMBEDDED if target is None else pathlib.Path(os.path.expanduser(sources[0].location))
+            parts, flaws = load_parts(models[0], home, part_folders)
+            with reading(sources[0]):
+                measured = _measured(models[0], place, tell)
     pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
@@ -155,6 +147,37 @@ def load_pair(
         prepare_passes(pair, lambda fraction, step: tell(0.95, step), compiling=passes == "auto")
     tell(1.0, Sentence("Ready."))
     return pair
+
+
+@contextlib.contextmanager
+def _letting_go_of(models: list[PreTrainedModel]) -> Iterator[None]:
+    """Where anything goes wrong, empties the list and sets torch's number of threads back."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    except BaseException:
+        # The traceback keeps frames alive, and through them the models: let go of them by name.
+        models.clear()
+        torch.set_num_threads(threads)
+        release_memory()
+        raise
+
+
+def _try_models(models: Sequence[PreTrainedModel], sources: Sequence[ModelSource], place: Place) -> None:
+    """Now, or else the first visitor would wait for it. On a lent GPU it has been done."""
+    if place.device.type == "cpu":
+        leave_a_core_free()
+    for model, source in zip(models, sources, strict=True):
+        if not place.lent:
+            with quietly():  # some unpack their weights now
+                try_model(model, source)
+
+
+def _no_room_for_passes(source: ModelSource, place: Place) -> SpecvizError:
+    return source.complaint(
+        "The weights of {name} fit into the memory of {device}, but leave no room for a pass: choose a smaller model.",
+        device=place.device,
+    )
 
 
 def find_models(

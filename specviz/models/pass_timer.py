@@ -1,6 +1,7 @@
 """How long a pass takes, timed to show T(K), and with how many threads."""
 
 import math
+import os
 import pathlib
 import statistics
 import time
@@ -30,6 +31,11 @@ def _within_quota(threads: int) -> int:
     """So many threads, or as many as may always run: a container that takes more stands still until its next period."""
     quota, period = _QUOTA.read_text("ascii").split() if _QUOTA.is_file() else ("max", "")
     return threads if quota == "max" else max(1, min(threads, int(quota) // int(period)))
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return _within_quota(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 #: torch's number at the start, which is that of the cores, or OMP_NUM_THREADS; or what a container's quota leaves.

@@ -6,14 +6,12 @@ A pass that cannot be prepared stays as it was, with a reason.
 import contextlib
 import functools
 import itertools
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
-from torch import nn
 
 from specviz.models import pass_checks
 from specviz.models.pair_passes import Preparable, Preparation, never_compiled, pass_makers
@@ -21,10 +19,11 @@ from specviz.models.pass_timer import (
     SHOWN_WIDTHS,
     leave_a_core_free,
     most_threads,
+    processors,
     settle_kernel_threads,
     time_passes,
 )
-from specviz.models.placement import release_memory
+from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import Progress
 from specviz.parts.head_passes import StaticHead
@@ -93,7 +92,7 @@ def prepare_passes(
         work.tried()
     # The largest first, or else one might still be compiling when all others of its group are done.
     jobs.sort(key=lambda job: -len(job.static.kv_shapes))
-    with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, os.cpu_count() or 1)) as ready:
+    with contextlib.closing(work.compiled(_models_first(jobs), missing, progress, processors())) as ready:
         for group in ready:
             if compiling:
                 progress(1.0, Sentence("testing compiled passes"))
@@ -156,7 +155,8 @@ class _Work:
         if not self.compiling and not is_built():
             cxx()  # or else there is another reason
             raise never_compiled()
-        programs.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
+        models = [model for model in (self.pair.target, self.pair.draft) if model is not None]
+        programs.refuse_crowded(models, free_memory(self.pair.device))
         few_rows = FewRows.ready()
         kernel_library.use_threads(most_threads(self.pair.target))
         return few_rows
@@ -214,7 +214,7 @@ class _Work:
         if missing:
             self.tried()
         # Few: making kernels takes longer than trying them, but all are tried on one device.
-        processes = min(4, 1 + (os.cpu_count() or 1) // 4)
+        processes = min(4, 1 + processors() // 4)
         with contextlib.closing(self.compiled(_models_first(jobs.values()), missing, progress, processes)) as ready:
             for of_models, _ in zip((True, False), ready):
                 if jobs and self.compiling:
@@ -344,7 +344,3 @@ def _models_first(jobs: Iterable[ProgramJob]) -> list[list[ProgramJob]]:
 
 def _no_memory() -> SpecvizError:
     return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
-
-
-def _weight_bytes(model: nn.Module) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())

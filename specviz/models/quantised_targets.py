@@ -73,6 +73,8 @@ def quantised_target(pair: ModelPair, bits: int, beside: FastPasses | None) -> Q
     """
     quantised = pair.passes.quantised.get(bits)
     if quantised is None or quantised.beside is not beside:
+        quantised = None
+        pair.passes.quantised.pop(bits, None)  # or two of them would be in memory
         squares = _input_squares(pair, beside) if bits == 4 else {}
         if beside is None:
             twin = rounded_twin(pair.target, bits, squares)

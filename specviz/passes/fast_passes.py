@@ -111,6 +111,10 @@ class KeptBuffers(KeyValueBuffers):
             self.by_room[room] = super().take(room)
         return self.by_room[room]
 
+    def holds(self, tensor: Tensor) -> bool:
+        """True if this is one of the tensors of a room that was not given up."""
+        return any(tensor is one for _, tensors in self.by_room.values() for one in tensors)
+
     def has(self, room: int, kv: Sequence[Tensor]) -> bool:
         """True if these are some of that room's tensors."""
         return room in self.by_room and any(kv[0] is tensor for tensor in self.by_room[room][1])

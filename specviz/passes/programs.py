@@ -15,14 +15,16 @@ import platform
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 
-import psutil
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, Node
 
+from specviz.passes import model_twins, static_passes
+from specviz.passes.kernels import few_rows, kernel_library, packed_linear
 from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError, first_line
@@ -46,6 +48,9 @@ OPTIONS = {
 KEPT_BYTES = 1 << 30
 #: How many tokens the example inputs have from which programs are traced.
 _EXAMPLE_TOKENS = 5
+
+#: Whose code is part of a program, or says which weights it is given.
+_MODULES = (static_passes, model_twins, few_rows, packed_linear, kernel_library)
 
 #: What `FewRowsLinear` does to its inputs, which then are rows.
 _IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.ops.aten.contiguous.default)
@@ -178,21 +183,25 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         torch.backends.cpu.get_cpu_capability(),
         OPTIONS,
         described,
-        inspect.getsource(sys.modules[kind.__module__]),
+        *map(inspect.getsource, (sys.modules[kind.__module__], *_MODULES)),
         *map(inspect.getsource, (exported, join_layers, _read)),
+        inspect.getsource(build),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
 
 
-def refuse_crowded(model_bytes: int) -> None:
+def refuse_crowded(models: Sequence[nn.Module], free: int) -> None:
     """Raises SpecvizError (field ``passes``) if there is no memory for weights in the kernels' own layout, beside the
-    model's own where something else reads those too."""
-    free = psutil.virtual_memory().available
-    if model_bytes > free // 2:
+    models' own where something else reads those too. free: bytes; half of them are left to texts."""
+    weights = itertools.chain.from_iterable(model.parameters() for model in models)
+    # What is not exactly bfloat16 is kept in float32.
+    needed = sum(weight.numel() * (2 if weight.dtype == torch.bfloat16 else 4) for weight in weights)
+    if needed > free // 2:
         raise SpecvizError(
-            "Compiled passes would need another {needed} for weights, but only {free} of memory are free.",
+            "Compiled passes would need up to {needed} more for weights, more than half of the {free} of memory that "
+            "are free.",
             "passes",
-            needed=Bytes(model_bytes),
+            needed=Bytes(needed),
             free=Bytes(free),
         )
 
@@ -203,7 +212,8 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     total = 0
     with contextlib.suppress(OSError):  # another process removes them too, or nobody may: the next one tries again
         for path in sorted(programs, key=lambda path: path.stat().st_mtime, reverse=True):
-            total += path.stat().st_size
+            unpacked = path.with_suffix(".so")
+            total += path.stat().st_size + (unpacked.stat().st_size if unpacked.is_file() else 0)
             if total > keep_bytes:
                 path.unlink()
-                path.with_suffix(".so").unlink(missing_ok=True)
+                unpacked.unlink(missing_ok=True)

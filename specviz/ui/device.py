@@ -298,10 +298,12 @@ class PairStore:
             if self.guest is None or name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps the models that it started with.", "target")
-                if self.guest is not None:
-                    self.preparer.forget(self.guest)
-                    self.guest.free()
-                self.guest, self.guest_name = None, None
+                # Before it is freed: others look for it meanwhile.
+                leaving, self.guest, self.guest_name = self.guest, None, None
+                if leaving is not None:
+                    self.preparer.forget(leaving)
+                    leaving.free()
+                    del leaving
                 with self.preparer.loading:
                     self.guest = self._load(**asdict(name), progress=progress)
                 self.guest_name = name

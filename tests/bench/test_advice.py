@@ -317,10 +317,10 @@ def test_a_drafter_that_fails_is_a_fault_and_the_advice_is_about_the_others(shor
     assert "Prompt lookup" in out and not any(line.startswith("Suffix") for line in out.splitlines())
 
 
-@pytest.mark.parametrize("others", [[], ["--only", "suffix"]])
-def test_a_drafter_that_was_named_and_cannot_draft_is_refused_with_its_reason(short, others, tmp_path, capsys):
+@pytest.mark.parametrize("named", ["medusa", "suffix,medusa"])
+def test_a_drafter_that_was_named_and_cannot_draft_is_refused_with_its_reason(short, named, tmp_path, capsys):
     (tmp_path / "work.txt").write_text("Once upon a time")
-    asked = ["--prompts", str(tmp_path / "work.txt"), "--only", "medusa", *others]
+    asked = ["--prompts", str(tmp_path / "work.txt"), "--only", named]
     assert main(["bench", *short[1:], *asked]) == 2
     assert "no trained medusa" in capsys.readouterr().err
 

@@ -19,7 +19,11 @@ from specviz.models import trained_parts
 from specviz.models.loading import load_pair
 from specviz.models.pair import logit_width
 from specviz.passes.devices import Stopwatch
+from specviz.passes.fast_passes import KeyValueBuffers
+from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.readers import new_cached_model
+from specviz.passes.static_passes import StaticPass
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairStore
@@ -60,7 +64,25 @@ def test_a_pair_needs_what_it_then_holds(architecture, tmp_path):
         assert need.weights["draft"] == bytes_of(pair.draft)
         assert (need.tokens, need.caches) == (TOKENS, held(pair.target) + held(pair.draft))
         assert need.logits == torch.zeros(ROWS, logit_width(pair.target), dtype=torch.float32).nbytes
-        assert need.total == sum(need.weights.values()) + need.caches + need.logits and need.dtype == dtype
+        assert need.total == sum(need.weights.values()) + need.caches + need.logits + need.kernels
+        assert need.dtype == dtype
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_our_kernels_a_pair_holds_caches_in_float32_and_a_tied_head_twice(dtype, tied, tmp_path):
+    target = save_model(tmp_path / "target", tiny_model("llama", tie_word_embeddings=tied))
+    need, pair = memory_need(target, dtype=dtype), load_pair(target, dtype=dtype, passes="plain")
+    caches, head = held(pair.target) * 4 // pair.dtype.itemsize - need.caches, pair.target.get_output_embeddings()
+    assert need.kernels == caches + (head.weight.nbytes if tied else 0)
+    static = StaticPass(pair.target, few_rows=FewRows.ready())
+    assert all(part.dtype == torch.float32 for part in KeyValueBuffers(static).tensors)
+    (kept,) = [
+        part for part in static.modules() if isinstance(part, FewRowsLinear) and part.outputs == head.out_features
+    ]
+    assert kept.panels.nbytes == pytest.approx(head.weight.nbytes, rel=0.2)
+    assert need.kernels == memory_need(target, dtype=dtype, device="cpu").kernels
+    assert memory_need(save_model(tmp_path / "states", tiny_model("falcon_h1"))).kernels == 0, "these have no kernels"
 
 
 def test_a_gguf_file_needs_what_its_weights_take_unpacked(tmp_path):

@@ -15,6 +15,7 @@ from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses
 from specviz.passes.cuda_graphs import GraphedPasses, _OnDevice
+from specviz.passes.fast_passes import REMEMBERED_TEXTS
 from specviz.passes.roles import TARGET
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, DraftParams, RunSettings, SamplingParams
@@ -48,6 +49,22 @@ def launched(monkeypatch) -> list[int]:
 def recorded_pair(**changed) -> ModelPair:
     pair = dataclasses.replace(pair_of(), passes=PairPasses(), **changed)
     return with_passes(pair, graphed_passes(pair))
+
+
+def test_a_room_that_was_given_up_leaves_memory_with_the_rounds_that_worked_on_it():
+    pair = recorded_pair()
+    passes = pair.passes.fast[TARGET]
+
+    def held() -> int:
+        """Bytes of rows that only recorded rounds still hold."""
+        rows = {id(row): row for made in passes.whole_rounds.values() for row in made.kv}
+        return sum(row.nbytes for row in rows.values() if not passes.kept_buffers.holds(row))
+
+    for temperature in (0.5, 0.6, 0.7):
+        run_of(pair, **LONG | {"sampling": SamplingParams(temperature)}, drafter="draft_model", num_draft_tokens=3)
+        for _ in range(REMEMBERED_TEXTS + 1):
+            run_of(pair, max_new_tokens=4)
+        assert held() == 0
 
 
 def run_of(pair: ModelPair, by_host: bool = False, **order) -> Run:

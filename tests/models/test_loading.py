@@ -34,13 +34,14 @@ from transformers.utils import logging as transformers_logging
 
 import specviz
 from specviz.decoding.request import prepare
-from specviz.models import pass_timer, placement, sources
+from specviz.models import loading, pass_timer, placement, sources
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_kernel_threads, settle_threads
 from specviz.models.weights import unmapped
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.words import words
 
 
 @pytest.fixture(scope="module")
@@ -395,6 +396,28 @@ def test_running_out_of_memory_gives_back_what_was_taken(saved, monkeypatch, err
     gc.collect()
     assert caught.value.field == "draft" and "are free" in str(caught.value)
     assert [reference() for reference in taken] == [None, None]
+
+
+@pytest.mark.parametrize("place", ["try_model", "time_passes", "load_parts"])
+def test_where_the_weights_alone_fit_that_is_a_sentence_and_nothing_stays_behind(saved, monkeypatch, place):
+    real, taken, threads = sources.AutoModelForCausalLM.from_pretrained, [], torch.get_num_threads()
+
+    def noted(location, **options):
+        loaded = real(location, **options)
+        taken.append(weakref.ref(loaded[0]))
+        return loaded
+
+    def full(*given, **named):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", noted)
+    monkeypatch.setattr(loading, place, full)
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", threads + 3)
+    with refused("target", "but leave no room for a pass: choose a smaller model") as caught:
+        load_pair(*saved, dtype="float32", device="cpu")
+    gc.collect()
+    assert [reference() for reference in taken] == [None, None] and torch.get_num_threads() == threads
+    assert words("de").error(caught.value) != str(caught.value)
 
 
 def test_whatever_is_raised_over_the_weights_is_a_sentence_and_stays_behind_it(saved, monkeypatch):

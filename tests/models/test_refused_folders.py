@@ -12,6 +12,7 @@ from tiny import ONE_BY_ONE, edit_config, save_model, tiny_model
 from transformers import CONFIG_MAPPING, BertConfig, T5Config, ViTConfig
 from transformers.models.llama.modeling_llama import LlamaModel
 
+from specviz.models import hub
 from specviz.models.hub import without_page
 from specviz.models.loading import load_pair
 
@@ -262,3 +263,16 @@ def test_addresses_of_files_and_pages_are_the_models():
         assert without_page(f"{page}model.safetensors", "target") == "org/model"
     for name in ("org/model", "./folder", "https://example.org/org/model", "https://huggingface.co/org/model/tree/old"):
         assert without_page(name, "target") == name
+
+
+def test_where_no_file_can_have_such_a_name_the_address_of_a_page_is_one_all_the_same(monkeypatch):
+    class InvalidName(OSError):
+        """As Windows raises it."""
+
+        winerror = 123
+
+    def stat(path, *given, **named):
+        raise InvalidName(22, "The filename, directory name, or volume label syntax is incorrect")
+
+    monkeypatch.setattr(hub.os, "stat", stat)
+    assert without_page("https://huggingface.co/org/model", "target") == "org/model"

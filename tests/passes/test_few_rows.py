@@ -472,7 +472,19 @@ def test_a_compiler_that_does_not_understand_the_source_says_why(unbuilt, monkey
     assert list(unbuilt.iterdir()) == []
 
 
-@pytest.mark.parametrize("processor", ["alderlake", "x86-64-v4", "sapphirerapids"])
+def test_a_compiler_that_speaks_another_language_or_in_other_letters_is_understood(unbuilt, monkeypatch, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_bytes(
+        b'#!/bin/sh\n[ $LC_ALL = C ] && word=error || word=Fehler\nprintf "x.h: $word: \\347\\n" >&2; exit 1\n'
+    )
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("LC_ALL", "de_DE")
+    with refused("passes", r"The C\+\+ compiler failed: x.h: error: "):
+        kernel_library.load()
+
+
+@pytest.mark.parametrize("processor", ["ivybridge", "alderlake", "x86-64-v4", "sapphirerapids"])
 def test_the_source_is_understood_for_every_kind_of_register(processor, unbuilt, monkeypatch):
     """Built for others, it is not run here; older ones are built for, and run, above."""
     flags = [flag for flag in kernel_library._FLAGS if "march" not in flag]

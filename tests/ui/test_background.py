@@ -21,6 +21,7 @@ from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import loading
+from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import PairPasses, Preparation, Trial
 from specviz.parts.medusa import PublishedMedusa
 from specviz.parts.part_files import PartFiles
@@ -206,8 +207,12 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     store.preparer.start()
     first = store.get(PairName(folders[1][0], folders[1][1:], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
+    name, seen = store.guest_name, []
+    free = ModelPair.free
+    monkeypatch.setattr(ModelPair, "free", lambda pair: seen.append(store.loaded(name)) or free(pair))
     second = store.get(PairName(folders[2][0], folders[2][1:], dtype="float32"))
     assert first.target is None and first.passes.fast == {}
+    assert seen == [None], "nobody finds a pair that is being freed"
     stand_in.go_on.set()
     wait_until(lambda: second.passes.fast)
     assert first.passes.fast == {}

@@ -99,7 +99,7 @@ def writable_folder() -> pathlib.Path:
 def _lasting_folder() -> pathlib.Path | None:
     named = os.environ.get("SPECVIZ_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # without a home, "~" stays
-    folder = pathlib.Path(named or os.path.join(home, "specviz"))
+    folder = pathlib.Path(os.path.expanduser(named) if named else os.path.join(home, "specviz"))
     return folder if (named or folder.is_absolute()) and _is_open(folder) else None
 
 
@@ -275,7 +275,9 @@ def _build(path: pathlib.Path) -> None:
 
 
 def _compile(*arguments: str) -> None:
-    done = subprocess.run([cxx(), *_FLAGS, *arguments], capture_output=True, encoding="utf-8")
+    english = os.environ | {"LC_ALL": "C"}  # its errors are looked for
+    command = [cxx(), *_FLAGS, *arguments]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=english)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
         raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])

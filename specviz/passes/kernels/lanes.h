@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__FMA__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #elif defined(__ARM_FEATURE_FMA)
 #include <arm_neon.h>
@@ -143,7 +143,7 @@ constexpr bool MULTIPLIES_PAIRS = false;
 #endif
 
 // Products of whole numbers, four of which lie in each lane, a byte each; `inputs`, from −127 to 127, are the same for all
-// lanes. add_codes adds those of codes up to 15, up to sixteen times: sums may lie in halves of 16 bits, which `whole_sums`
+// lanes. add_codes adds those of codes up to 15, up to eight times: sums may lie in halves of 16 bits, which `whole_sums`
 // adds. add_bytes adds those of codes up to 255 which stand for numbers less by 128; where codes are multiplied as they are,
 // RAISED times the sum of the inputs is yet to be taken off.
 // MULTIPLIES_BYTES: four products, and their sum, by one instruction.

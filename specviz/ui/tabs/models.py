@@ -222,6 +222,7 @@ def needs(fields: dict[str, str], runner: Runner, say: Words) -> str:
         *(f"{role_names([Role(name)], say)} {Bytes(size)}" for name, size in need.weights.items()),
         say("models.needs_caches", tokens=need.tokens, size=Bytes(need.caches)),
         say("models.needs_logits", rows=ROWS, size=Bytes(need.logits)),
+        *([say("models.needs_kernels", size=Bytes(need.kernels))] if need.kernels else []),
     ]
     key = "models.needs" if need.total <= need.free else "models.needs_more"
     values = {"dtype": need.dtype, "device": need.device, "parts": ", ".join(parts)}

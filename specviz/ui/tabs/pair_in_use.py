@@ -55,7 +55,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         if role == TARGET and COMPARED in times:
             row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
         yield row
-    for bits, quantised in pair.passes.quantised.items():
+    for bits, quantised in list(pair.passes.quantised.items()):  # a run may add another one
         kind = "plain" if quantised.passes is None else quantised.passes.kind
         precision = say("generate.bits", value=bits)
         yield [
@@ -96,7 +96,7 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
         # Where kernels of our own are in use, only something better still was refused.
         key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
         refused.setdefault((key, as_text(say.error(reason))), []).append(role)
-    for bits, quantised in pair.passes.quantised.items():
+    for bits, quantised in list(pair.passes.quantised.items()):
         if quantised.passes is not None and quantised.passes.refusal is not None:
             why = as_text(say.error(quantised.passes.refusal))
             refused.setdefault(("models.no_better", why), []).append(Role.quantised(bits))
