@@ -22,6 +22,7 @@ from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
+from specviz.models.sources import quietly
 from specviz.passes.positions import position_limit
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.prompts import Preset
@@ -248,7 +249,7 @@ def _by_transformers(contestant: Contestant, plain: Request) -> list[int]:
         config.prompt_lookup_num_tokens = contestant.num_draft_tokens
     ids = torch.tensor([plain.prompt.ids], device=pair.device)
     torch.manual_seed(plain.settings.seed)
-    with _without_defaults(pair, contestant.num_draft_tokens):
+    with quietly(), _without_defaults(pair, contestant.num_draft_tokens):  # it warns of its own calls
         output = pair.target.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance, **_following(plain)
         )
