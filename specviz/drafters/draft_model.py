@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from specviz.drafters.ahead import DraftAhead, MasksAhead
 from specviz.drafters.base import DraftContext, Drafter
@@ -48,7 +49,9 @@ class DraftModel(Stepwise):
         self.id_count = draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(draft) or math.inf
         self.columns = context.pair.draft_columns
-        self.reachable = None if self.columns is None else self.columns < logit_width(draft)
+        if self.columns is not None:
+            known = (self.columns < logit_width(draft))[: self.vocab_size]
+            self.reachable = functional.pad(known, (0, self.vocab_size - len(known)))
         self.covers_target = self.columns is None and self.id_count >= self.vocab_size == logit_width(draft)
         self.in_one_call = self.covers_target and self.drafts_in_one_call(self.model)
 

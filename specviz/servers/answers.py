@@ -74,7 +74,8 @@ class Answer:
     @property
     def made(self) -> int | None:
         """Tokens, by the server's count or by their ids."""
-        return _last(piece.made for piece in self.pieces) or len(self.ids) or None
+        counted = _last(piece.made for piece in self.pieces)
+        return counted if counted is not None else len(self.ids) or None
 
     @property
     def drafted(self) -> int | None:

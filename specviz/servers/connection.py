@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -40,32 +40,39 @@ class Connection:
             headers["Host"] = address.url.netloc.decode("ascii")
         if not self._key.isascii() or not self._key.isprintable():
             raise SpecvizError("A key consists of letters, digits and signs.", "server_key")
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(silence, connect=CONNECT),
-            limits=httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=MOST_AT_ONCE),
-            follow_redirects=False,
-            # Proxies of this machine's environment would look the name up themselves.
-            trust_env=address.pinned is None,
-        )
+        try:
+            self._client = httpx.Client(
+                headers=headers,
+                timeout=httpx.Timeout(silence, connect=CONNECT),
+                limits=httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=MOST_AT_ONCE),
+                follow_redirects=False,
+                # Proxies of this machine's environment would look the name up themselves.
+                trust_env=address.pinned is None,
+            )
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            raise self.complaint(
+                "This machine's settings for proxies and certificates cannot be used: {reason}. See the environment "
+                "variables SSL_CERT_FILE, ALL_PROXY, HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
+                reason=first_line(error),
+            ) from error
 
     def close(self) -> None:
         self._client.close()
 
-    def text(self, path: str) -> str | None:
+    def text(self, path: str, query: Mapping[str, str] | None = None) -> str | None:
         """What lies at a path; None where the server, or a proxy before it, does not give it. Raises for a server that
         is not ready, or takes no more requests."""
-        with self._sent("GET", path) as response:
+        with self._sent("GET", path, query=query) as response:
             if response.status_code not in (429, 503) and not response.is_success:
                 return None
             self._check(response, path)
             return _whole(response)
 
-    def fact(self, path: str) -> Any:
+    def fact(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         """The values at a path where engines say something of themselves; None where this one does not: a proxy may
         give another status, or a page, for what it does not pass on."""
         try:
-            return json.loads(self.text(path) or "null")
+            return json.loads(self.text(path, query) or "null")
         except ValueError:
             return None
 
@@ -75,7 +82,11 @@ class Connection:
             if response.status_code in (404, 405, 501):
                 return None
             self._check(response, path)
-            return self._values(_whole(response), path)
+            text = _whole(response)
+        values = self._values(text, path)
+        if body is not None and isinstance(values, dict) and values.get("error") is not None:
+            raise self.complaint("{server} broke off: {said}.", said=_message(text, self._key))
+        return values
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The values that a server streams in answer to a body, one by one as they come: as server-sent events, or a
@@ -100,11 +111,13 @@ class Connection:
         return SpecvizError(template, field, server=self.address.shown, **values)
 
     @contextlib.contextmanager
-    def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> Iterator[httpx.Response]:
+    def _sent(
+        self, method: str, path: str, body: dict[str, Any] | None = None, query: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
         extensions = {"sni_hostname": self.address.url.host} if self.address.pinned else {}
 
         def sent() -> contextlib.AbstractContextManager[httpx.Response]:
-            return self._client.stream(method, self.address.at(path), json=body, extensions=extensions)
+            return self._client.stream(method, self.address.at(path), json=body, params=query, extensions=extensions)
 
         try:
             with contextlib.ExitStack() as stack:

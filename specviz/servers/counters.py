@@ -16,10 +16,10 @@ _POSITION = re.compile(r'^\w+:spec_decode_num_accepted_tokens_per_pos_total\{[^}
 
 def counted_between(before: str | None, after: str | None) -> ServedRequest | None:
     """What was counted between two scrapes of one server, by all of its engines; None where it counts no drafts: SGLang
-    says only how many tokens a pass makes on average. after: None where there is nothing at /metrics."""
-    if after is None:
+    says only how many tokens a pass makes on average. Each is None where there was nothing at /metrics."""
+    if before is None or after is None:
         return None
-    requests = served_in(f"{before or ''}\n{after}").requests
+    requests = served_in(f"{before}\n{after}").requests
     return _together(requests) if any(_counts(request) != [None, None, None] for request in requests) else None
 
 

@@ -74,6 +74,11 @@ class Engine:
             context=count_of(row.get("max_model_len")),
         )
 
+    @property
+    def query(self) -> dict[str, str]:
+        """What is asked of it with every look at what it says of itself."""
+        return {}
+
     def version(self) -> str | None:
         values = self.connection.fact("/version")
         return str(values["version"]) if isinstance(values, dict) and "version" in values else None
@@ -123,7 +128,8 @@ class Engine:
         made = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
         if text or ids or end:
             text = text if isinstance(text, str) else ""
-            each = (choice.get("logprobs") or {}).get("tokens")
+            listed = choice.get("logprobs")
+            each = listed.get("tokens") if isinstance(listed, dict) else None
             texts = tuple(map(str, each)) if isinstance(each, list) and "".join(map(str, each)) == text else ()
             yield Piece(at, text, ids, made=made, end=end, said=event if end else {}, texts=texts)
 
@@ -140,7 +146,7 @@ class Engine:
 
     def scrape(self) -> str | None:
         """Its /metrics; None without, or where a proxy answers for it with a page."""
-        text = self.connection.text("/metrics")
+        text = self.connection.text("/metrics", self.query)
         return None if text is None or text.lstrip().startswith("<") else text
 
 

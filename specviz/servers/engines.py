@@ -7,6 +7,7 @@ sources and documents.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -25,10 +26,16 @@ class LlamaCpp(Engine):
     names_end = False
     path = "/completion"
 
+    @property
+    def query(self) -> dict[str, str]:
+        """Of several models behind one address (its router) each is asked by name."""
+        return {"model": self.model} if self.model and len(self.models) > 1 else {}
+
     def about(self) -> About:
-        props, slots = self.connection.fact("/props") or {}, self.connection.fact("/slots") or []
-        defaults = props.get("default_generation_settings", {})
-        params = defaults.get("params", {})
+        props, slots = (self.connection.fact(path, self.query) for path in ("/props", "/slots"))
+        props, slots = props or {}, slots if isinstance(slots, list) else []
+        defaults = props.get("default_generation_settings") or {}
+        params = defaults.get("params") or {}
         drafts = [slot.get("speculative") for slot in slots if isinstance(slot, dict)]
         named = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty")
         return About(
@@ -38,14 +45,14 @@ class LlamaCpp(Engine):
             self.model,
             drafter=None if not drafts else "speculative" if any(drafts) else "none",
             slots=count_of(props.get("total_slots")),
-            context=count_of(defaults.get("n_ctx")),
+            context=count_of(defaults.get("n_ctx")) or None,
             sampling={name: round(float(params[name]), 4) for name in named if name in params}
             | {"samplers": params.get("samplers")},
         )
 
     def body(self, ask: Ask) -> dict[str, Any]:
         body: dict[str, Any] = {"prompt": prompt_of(ask), "n_predict": ask.max_new_tokens, "seed": ask.seed}
-        body |= {"temperature": ask.temperature, "timings_per_token": True, "return_tokens": True}
+        body |= self.query | {"temperature": ask.temperature, "timings_per_token": True, "return_tokens": True}
         if ask.neutral:
             body |= {"samplers": ["temperature"], "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
             body |= {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "dry_multiplier": 0.0}
@@ -120,10 +127,12 @@ class Vllm(Engine):
     streamed: ClassVar[dict[str, Any]] = {"logprobs": 0}
 
     def about(self) -> About:
-        """Its counters say whether it drafts, and how deep."""
-        about, scrape = super().about(), self.scrape()
+        """Its counters say whether it drafts, and how deep; those of a proxy before it do not."""
+        about, scrape = super().about(), self.scrape() or ""
+        if not re.search(r"^vllm:", scrape, re.MULTILINE):
+            return about
         depth = depth_of(scrape)
-        return about if scrape is None else replace(about, drafter="speculative" if depth else "none", depth=depth or 0)
+        return replace(about, drafter="speculative" if depth else "none", depth=depth or 0)
 
     def body(self, ask: Ask) -> dict[str, Any]:
         neutral = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0} if ask.neutral else {}
@@ -158,7 +167,7 @@ class Sglang(Engine):
             self.connection.address.shown,
             info.get("version"),
             self.model,
-            drafter=info.get("speculative_algorithm") or "none",
+            drafter=(info.get("speculative_algorithm") or "none") if info else None,
             # A tree's number of tokens counts the one that stands already.
             depth=count_of(info.get("speculative_num_steps")),
             slots=count_of(info.get("max_running_requests")),
@@ -178,8 +187,8 @@ class Sglang(Engine):
         """SGLang repeats the whole answer in every event, unless it was started to send what is new."""
         text, ids = "", tuple[int | None, ...]()
         for piece in super().stream(ask):
-            whole = piece.ids[: len(ids)] == ids and piece.text.startswith(text)
-            if whole:
+            one_by_one = piece.made is not None and 0 < len(piece.ids) < piece.made
+            if not one_by_one and piece.ids[: len(ids)] == ids and piece.text.startswith(text):
                 text, ids, piece = (
                     piece.text,
                     piece.ids,
@@ -197,6 +206,7 @@ class Sglang(Engine):
             str(event.get("text", "")),
             ids,
             passes=count_of(meta.get("spec_verify_ct")),
+            made=count_of(meta.get("completion_tokens")),
             end=end,
             said=event if end else {},
         )
@@ -251,6 +261,7 @@ def engine_at(connection: Connection, model: str | None = None) -> Engine:
             "{server} answers, but has no list of models at /v1/models, as inference servers do. Is this its root?"
         )
     models = [row for row in rows if isinstance(row, dict)]
-    owners = {row.get("owned_by") for row in models}
+    chosen = [row for row in models if row.get("id") == model] if model else models[:1]
+    owners = {row.get("owned_by") for row in chosen or models}
     kind = next((engine for engine in ENGINES if engine.owners & owners), Engine)
     return kind(connection, models, model)

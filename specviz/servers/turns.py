@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from specviz.foreign.requests import ServedRequest
-from specviz.records.errors import SpecvizError
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.counters import counted_between
 from specviz.servers.engine import Engine
@@ -142,12 +141,11 @@ def _complete(
     way: Way, prompts: tuple[int, ...], answers: tuple[Answer, ...], seconds: float, before: str | None
 ) -> Turn:
     """before: the server's counters then."""
-    if any(answer.made is None for answer in answers) or not any(answer.made for answer in answers):
-        raise SpecvizError(
-            "{server} does not say how many tokens it made, so its speed cannot be measured.",
-            "server",
-            server=way.engine.connection.address.shown,
-        )
+    complaint = way.engine.connection.complaint
+    if any(answer.made is None for answer in answers):
+        raise complaint("{server} does not say how many tokens it made, so its speed cannot be measured.")
+    if not any(answer.made for answer in answers):
+        raise complaint("{server} made no tokens, so its speed cannot be measured.")
     return Turn(prompts, answers, seconds, counted_between(before, way.engine.scrape()))
 
 

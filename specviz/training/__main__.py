@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
-from specviz.models.placement import Place, automatic_dtype, device_named, dtype_named, place_named
+from specviz.models.placement import Place, automatic_dtype, device_named, dtype_name, dtype_named, place_named
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
@@ -21,11 +23,11 @@ from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
-from specviz.training.data import Corpus, batches_to_write, read_corpus, with_target_text
+from specviz.training.data import Corpus, batches_to_write, read_corpus, with_own_texts, with_target_text, writing
 from specviz.training.dspark import DSparkRecipe
 from specviz.training.forecast import forecast
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
-from specviz.training.loop import Recipe, Schedule, checkpoint_of, train
+from specviz.training.loop import Recipe, Schedule, checkpoint_of, in_lines, train, validate
 from specviz.training.models import DraftRecipe, TargetRecipe, small_llama
 from specviz.training.parts import PartRecipe
 
@@ -122,6 +124,12 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: str, lr: float) -> None
         metavar="FOLDER",
         help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT/training)",
     )
+    recipe.add_argument(
+        "--measure",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="learn nothing: measure what --start names on held-out text, and write the figures to this JSON file",
+    )
     recipe.add_argument("--tokens", type=int, metavar="N", help=f"to learn from in total (default: {tokens})")
     recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
@@ -144,13 +152,41 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
+    if options.measure is not None:
+        if options.start is None:
+            raise SpecvizError("--measure says how good something is: name it with --start.", "measure")
+        try:
+            options.measure.open("ab").close()
+        except OSError as error:
+            raise SpecvizError(
+                "{path} cannot be written ({reason}): name a file in a folder that you may write to.",
+                "measure",
+                path=options.measure,
+                reason=error.strerror,
+            ) from error
     if getattr(options, "continuations", 0) < 0:
         raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
         raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 
 
+def _measure(options: argparse.Namespace) -> None:
+    """How good what --start names is on held-out text, and on what the target writes after that."""
+    recipe, corpus, target = _from_scratch(options) if options.recipe == "target" else _on_a_target(options)
+    results = validate(recipe, corpus if target is None else with_own_texts(target, corpus))
+    print(in_lines(f"{options.start}, held out", results))
+    names = ("loss", "accepted", "agreement")
+    figures = {
+        text: {part: dict(zip(names, values)) for part, values in found.items()} for text, found in results.items()
+    }
+    report = {"recipe": options.recipe, "start": options.start, "dtype": dtype_name(_dtype(options)), "texts": figures}
+    options.measure.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
 def _run(options: argparse.Namespace) -> None:
+    if options.measure is not None:
+        _measure(options)
+        return
     out = options.out or _default_out(options)
     # In a folder of its own, where nobody takes it for a part of the result.
     work = options.work or out / "training"
@@ -161,6 +197,9 @@ def _run(options: argparse.Namespace) -> None:
     own, missing = work / "continuations.safetensors", range(0)
     if target is not None:
         missing = batches_to_write(target, options.continuations, own)
+    for folder in (out, work):
+        with writing(folder), tempfile.TemporaryFile(dir=folder):
+            pass  # before hours of work
     if not checkpoint_of(recipe, schedule).exists():
         print(forecast(recipe, corpus, schedule, target, len(missing)), flush=True)
     if target is not None and options.continuations:

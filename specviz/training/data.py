@@ -3,21 +3,22 @@
 A drafter meets two kinds of text, what people wrote (prompts) and what the target writes, and learns from both.
 """
 
+import contextlib
 import hashlib
 import lzma
 import os
 import pathlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 
 #: Tokens per block: one row of a batch.
 BLOCK_SIZE = 256
@@ -159,18 +160,38 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
     return Text(name, ids[:-held_out], ids[-held_out:])
 
 
-def with_target_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
-    """The corpus plus what the target writes itself: blocks to learn from, and two texts to measure on.
+@contextlib.contextmanager
+def writing(folder: pathlib.Path) -> Iterator[None]:
+    """Makes the folder; turns an error in writing there, such as a full disk, into a SpecvizError (field ``out``)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise SpecvizError(
+            "Nothing can be written to {folder} ({reason}). What was written before is whole: make room, or name "
+            "another folder.",
+            "out",
+            folder=folder,
+            reason=reason,
+        ) from error
 
-    These two, greedy and at temperature 1, begin with held-out text.
-    """
+
+def with_target_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
+    """The corpus plus what the target writes itself: blocks to learn from, and two texts to measure on."""
     blocks = continue_texts(target, corpus, tokens, file)
+    return replace(with_own_texts(target, corpus), continuations=blocks)
+
+
+def with_own_texts(target: PreTrainedModel, corpus: Corpus) -> Corpus:
+    """The corpus plus two texts of the target's to measure on, greedy and at temperature 1. They begin with held-out
+    text."""
     generator = torch.Generator().manual_seed(0)
     texts = []
     for name, temperature in (("own, greedy", 0.0), ("own, sampled", 1.0)):
         written = write_on(target, corpus.prompts(_ROWS_HELD_OUT, generator, held_out=True), temperature, seed=0)
         texts.append(Text(name, torch.empty(0, dtype=torch.long), written.long().flatten()))
-    return Corpus((*corpus.texts, *texts), (*corpus.weights, *[0.0] * len(texts)), blocks)
+    return replace(corpus, texts=(*corpus.texts, *texts), weights=(*corpus.weights, *[0.0] * len(texts)))
 
 
 def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path, seed: int = 0) -> Tensor:
@@ -186,9 +207,9 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         written = write_on(target, corpus.prompts(rows, generator), _TEMPERATURES[index % 3], seed + index)
         blocks = torch.cat([blocks, written])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"blocks": blocks}, partial := file.with_suffix(".partial"), {"target": fingerprint(target)})
-        os.replace(partial, file)
+        with writing(file.parent):
+            save_file({"blocks": blocks}, partial := file.with_suffix(".partial"), {"target": fingerprint(target)})
+            os.replace(partial, file)
     return blocks[: missing.stop * rows]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from specviz.records.errors import SpecvizError, first_line
-from specviz.training.data import BLOCK_SIZE, Corpus, fingerprint, held_out_blocks
+from specviz.training.data import BLOCK_SIZE, Corpus, fingerprint, held_out_blocks, writing
 
 #: The quintic of Jordan et al.: five steps bring every singular value near 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -146,7 +146,7 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
     if steps_done:
         print(f"{recipe.name} goes on after step {steps_done:,} of {schedule.steps:,}.")
     else:
-        print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+        print(in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar = tqdm(total=schedule.steps, initial=steps_done, desc=recipe.name, unit="step", smoothing=0.05)
     while steps_done < min(schedule.steps, stop_after or schedule.steps):
         ids = corpus.batch(schedule.rows, schedule.seed, steps_done).to(recipe.device)
@@ -157,11 +157,11 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
         if steps_done % schedule.every == 0 or steps_done == stop_after:
             _write_checkpoint(recipe, optimisers, run, steps_done, file)
             _write_result(recipe, out)
-            bar.write(_in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+            bar.write(in_lines(f"step {steps_done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar.close()
     if steps_done == schedule.steps:
         _write_result(recipe, out)
-        print(_in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus, _BLOCKS_AT_END)))
+        print(in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus)))
         file.unlink(missing_ok=True)
 
 
@@ -183,7 +183,7 @@ def step_on(
 
 
 @torch.no_grad()
-def validate(recipe: Recipe, corpus: Corpus, blocks: int) -> dict[str, dict[str, list[float]]]:
+def validate(recipe: Recipe, corpus: Corpus, blocks: int = _BLOCKS_AT_END) -> dict[str, dict[str, list[float]]]:
     """Text -> predictor -> what `Recipe.measure` returns, averaged over at most `blocks` held-out blocks of it."""
     recipe.student.eval()
     results: dict[str, dict[str, list[float]]] = {}
@@ -199,7 +199,8 @@ def validate(recipe: Recipe, corpus: Corpus, blocks: int) -> dict[str, dict[str,
     return results
 
 
-def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
+def in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
+    """What `validate` found, for people."""
     lines = [title]
     for text, figures in results.items():
         for name, values in figures.items():
@@ -218,7 +219,6 @@ def _write_checkpoint(
     recipe: Recipe, optimisers: list[torch.optim.Optimizer], run: Identity, steps_done: int, file: pathlib.Path
 ) -> None:
     """Saves everything the rest of the run depends on, in one step, so that an interrupted write costs nothing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "done": steps_done,
         "run": run,
@@ -226,15 +226,18 @@ def _write_checkpoint(
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],
     }
     partial = file.with_suffix(".partial")
-    torch.save(state, partial)
-    os.replace(partial, file)
+    try:
+        with writing(file.parent):
+            torch.save(state, partial)
+            os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _write_result(recipe: Recipe, out: pathlib.Path) -> None:
     """Saves the student in the form that `load_pair` reads. Each file takes its place in one step: whoever reads `out`
     meanwhile finds whole files."""
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out) as temporary:
+    with writing(out), tempfile.TemporaryDirectory(dir=out) as temporary:
         recipe.save(pathlib.Path(temporary))
         files = {file.name: file for file in pathlib.Path(temporary).iterdir()}
         for name, file in files.items():

@@ -12,7 +12,7 @@ import specviz
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import prepare
 from specviz.models.loading import frequent_ids, keep_frequent
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Translation
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
@@ -26,12 +26,22 @@ KEPT = 70
 SAMPLINGS = [SamplingParams(temperature=0), SamplingParams(temperature=1), SamplingParams(temperature=2, top_k=40)]
 
 
-@pytest.fixture(scope="module", params=["frequent tokens", "another tokenizer", "published heads"])
+@pytest.fixture(
+    scope="module",
+    params=["frequent tokens", "a wider target", "a wider draft", "another tokenizer", "published heads"],
+)
 def small(request, tmp_path_factory):
     """A pair, its drafter, and the target's tokens that this one knows."""
-    if request.param == "frequent tokens":
+    wider = {"frequent tokens": None, "a wider target": 0, "a wider draft": 1}
+    if request.param in wider:
         pair, drafter = tiny_pair("llama"), "draft_model"
-        ids = frequent_ids(pair.tokenizer, KEPT, pair.vocab_size)
+        # Checkpoints of one tokenizer are padded to different widths.
+        models = [
+            tiny_model("llama", vocab=pair.vocab_size + 32, seed=place) if wider[request.param] == place else model
+            for place, model in enumerate((pair.target, pair.draft))
+        ]
+        pair = ModelPair.of(*models, pair.tokenizer)
+        ids = frequent_ids(pair.tokenizer, KEPT, min(map(logit_width, models)))
         pair = dataclasses.replace(pair, draft_columns=keep_frequent(pair.draft, pair.tokenizer, KEPT))
     elif request.param == "another tokenizer":
         syllables = tuple((consonant, vowel) for consonant in "bcdfghjklmnpqrstvwxyz" for vowel in "aeiou")

@@ -112,6 +112,61 @@ def test_what_a_proxy_does_not_pass_on_is_not_known_and_the_rest_is_asked(reply)
         assert asked.run("Once", max_new_tokens=2).token_ids == (857, 12)
 
 
+def test_counters_of_a_proxy_do_not_say_that_nothing_is_drafted():
+    replies = {"/v1/models": MODELS, "/metrics": Reply(["gateway_requests_total 5\n"])}
+    with serving(SmallServer(replies | {"/v1/completions": Reply.events([CHUNK, LAST])})) as server:
+        about = Server(server.url).about()
+    assert (about.drafter, about.depth) == (None, None)
+    sglang = {"/v1/models": Reply.json({"data": [{"id": "m", "owned_by": "sglang"}]})}
+    with serving(SmallServer(sglang)) as server:
+        assert Server(server.url).about().drafter is None
+
+
+def test_behind_one_address_the_chosen_model_s_engine_is_spoken_to():
+    rows = [{"id": "a", "owned_by": "llamacpp"}, {"id": "b", "owned_by": "vllm"}]
+    with serving(SmallServer({"/v1/models": Reply.json({"data": rows})})) as server:
+        names = {model: Server(server.url, model=model).engine.name for model in ("a", "b", "")}
+    assert names == {"a": "llama.cpp", "b": "vLLM", "": "llama.cpp"}
+
+
+def test_of_llama_cpp_s_router_each_model_is_asked_by_its_name():
+    """The router has settings of its own that say nothing, and hands on what names a model."""
+    models = Reply.json({"data": [{"id": name, "owned_by": "llamacpp"} for name in ("a", "b")]})
+    own = {"default_generation_settings": {"params": None, "n_ctx": 0}, "build_info": "b1"}
+    end = {"content": "x", "tokens": [5], "stop": True, "stop_type": "limit", "tokens_predicted": 1}
+    replies = {"/v1/models": models, "/props?model=b": Reply.json(own), "/completion": Reply.json(end)}
+    with serving(SmallServer(replies)) as server:
+        asked = Server(server.url, model="b")
+        about, answer = asked.about(), asked.answer(Ask("Once", 1))
+        paths = {one.path for one in server.asked}
+    assert (about.version, about.context, answer.ids) == ("b1", None, (5,))
+    assert server.asked[-1].body["model"] == "b" and {"/slots?model=b", "/props?model=b"} <= paths
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ALL_PROXY", "socks5://localhost:1"), ("SSL_CERT_FILE", "/no/such.pem"), ("HTTP_PROXY", "http://[::1")],
+)
+def test_settings_of_this_machine_that_cannot_be_used_are_a_sentence(variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SpecvizError, match="settings for proxies and certificates cannot be used") as raised:
+        Server("http://127.0.0.1:9")
+    assert raised.value.field == "server"
+
+
+def test_an_error_in_place_of_an_answer_is_told():
+    said = Reply.json({"error": {"message": "the engine died"}})
+    replies = {"/v1/models": MODELS, "/v1/completions": said}
+    with serving(SmallServer(replies)) as server, pytest.raises(SpecvizError, match="the engine died"):
+        Server(server.url).answer(Ask("Once"))
+
+
+def test_log_probabilities_of_any_shape_are_no_error():
+    chunks = [{"choices": [{"text": "a", "token_ids": [1], "logprobs": [-0.5], "finish_reason": "length"}]}]
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": Reply.events(chunks)})) as server:
+        assert Server(server.url).run("Once", max_new_tokens=1).token_ids == (1,)
+
+
 def test_an_answer_without_end_is_not_read_to_its_end():
     endless = Reply("data: " + "x" * 1_000_000 for _ in iter(int, 1))
     with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": endless})) as server:

@@ -149,6 +149,18 @@ def test_sglang_repeats_its_answer_and_each_token_counts_once():
     assert (run.text, run.drafter, run.engine, tally(run.rounds).accepted) == ("abcd", "EAGLE3", "SGLang 0.5", 1)
 
 
+def test_sglang_may_send_what_is_new_alone_and_no_token_is_lost():
+    def event(ids, made, reason=None):
+        said = {"spec_verify_ct": made, "completion_tokens": made, "finish_reason": reason}
+        return {"text": "x" * len(ids), "output_ids": ids, "meta_info": said}
+
+    said = [event([5], 1), event([5], 2), event([5, 6], 4, {"type": "length"})]
+    models = Reply.json({"data": [{"id": "m", "owned_by": "sglang"}]})
+    with serving(SmallServer({"/v1/models": models, "/generate": Reply.events(said)})) as server:
+        pieces = list(Server(server.url).engine.stream(Ask("Once", 4)))
+    assert [piece.ids for piece in pieces] == [(5,), (5,), (5, 6)] and "".join(piece.text for piece in pieces) == "xxxx"
+
+
 def test_an_engine_that_names_no_tokens_has_no_rounds():
     """Ollama says its text and nothing else; the text is there, the rounds are not known."""
     lines = '{"response": "a", "done": false}\n{"response": "b", "done": true, "done_reason": "stop"}\n'

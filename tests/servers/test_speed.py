@@ -10,13 +10,13 @@ from small_server import serving
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
-from specviz.servers.answers import Ask
+from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.counters import counted_between
 from specviz.servers.engines import LlamaCpp
 from specviz.servers.pace import most_of
 from specviz.servers.server import Server
 from specviz.servers.speed import measure_speed
-from specviz.servers.turns import Turn
+from specviz.servers.turns import Turn, Way, _complete
 
 PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]
 
@@ -132,6 +132,18 @@ def test_a_time_that_is_over_says_nothing_of_the_server():
     assert [str(remark) for remark in speed.remarks] == ["The time was over at one request at a time."]
 
 
+def test_an_answer_of_no_tokens_ends_nothing_and_is_not_called_uncounted():
+    made = Answer(Ask("Once"), [Piece(0.1, "a", (1,), made=1, end="end")])
+    none = Answer(Ask("Once"), [Piece(0.1, "", made=0, end="end")])
+    assert (made.made, none.made, Answer(Ask("Once"), [Piece(0.1, "a")]).made) == (1, 0, None)
+    with llama() as (_, server):
+        way = Way(server.engine)
+        turn = _complete(way, (0, 1), (made, none), 1.0, None)
+        assert turn.tokens == 1
+        with pytest.raises(SpecvizError, match="made no tokens"):
+            _complete(way, (0,), (none,), 1.0, None)
+
+
 def _scrape(**counts):
     lines = [
         f'vllm:spec_decode_num_{name}_total{{engine="{engine}"}} {float(count)}'
@@ -146,6 +158,7 @@ def test_all_engines_that_share_the_work_are_counted_and_a_mean_is_no_count():
     after = _scrape(drafts=(40, 5), draft_tokens=(160, 20), accepted_tokens=(80, 9))
     counted = counted_between(before, after)
     assert (counted.passes, counted.drafted, counted.accepted) == (30, 120, 60)
+    assert counted_between(None, after) is None, "what was not seen before is not what was added since"
     mean = 'sglang:spec_accept_length{tp_rank="0"} 2.8\n'
     assert counted_between(mean, mean) is None
 

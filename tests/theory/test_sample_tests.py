@@ -186,6 +186,13 @@ def test_two_servers_with_one_distribution_are_alike_and_others_are_not():
     # None of the symbols that are counted stands in any answer of the other.
     found = two_samples(numpy.zeros((30, VOCABULARY)), plain)
     assert found.p_value < SIGNIFICANT and "finds_times" not in found.detail
+    # Two that always answer the same, each in its own way: nothing varies, and everything differs.
+    apart = [numpy.eye(2)[[one] * 50] for one in (0, 1)]
+    assert two_samples(*apart).p_value < SIGNIFICANT and two_samples(apart[0], apart[0]).p_value == 1
+    one_answer = [numpy.eye(2)[[one]] for one in (0, 1)]
+    assert two_samples(*(numpy.repeat(one, 2, 0) for one in one_answer)).p_value >= SIGNIFICANT, (
+        "two answers say little"
+    )
 
 
 def test_tails_are_those_of_the_distributions():

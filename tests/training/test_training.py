@@ -1,6 +1,7 @@
 """The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
 
 import copy
+import json
 import lzma
 import math
 import pathlib
@@ -36,7 +37,7 @@ from specviz.training.data import (
     with_target_text,
 )
 from specviz.training.heads import Eagle3Recipe
-from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
+from specviz.training.loop import Schedule, checkpoint_of, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.models import DraftRecipe, small_llama
 
@@ -534,6 +535,10 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
     [
         (("--text", "nowhere.txt"), "cannot be read"),
         (("--tokens", 0), "positive"),
+        (("--out", "/dev/null/x"), "Nothing can be written to /dev/null/x"),
+        (("--work", "/dev/null"), "Nothing can be written to /dev/null"),
+        (("--measure", "figures.json"), "name it with --start"),
+        (("--start", "x", "--measure", "/dev/null/x.json"), "cannot be written"),
         (("--held-out", 1024, 1024), "one number for each --text"),
         (("--held-out", 10_000_000), "too few"),
         (("--weights", 0), "positive numbers"),
@@ -545,6 +550,37 @@ def test_bad_input_ends_in_a_sentence(arguments, words, target_folder, story, tm
     assert run("medusa", *plain, "--dtype", "float32", *arguments) == 2
     error = capsys.readouterr().err
     assert words in error and "Traceback" not in error
+
+
+def test_on_a_full_disk_a_training_ends_in_a_sentence_and_keeps_its_checkpoint(target, corpus, tmp_path, monkeypatch):
+    recipe, out, plan = command._PARTS["medusa"](target), tmp_path / "out", schedule(tmp_path / "work", 4)
+    train(recipe, corpus, plan, out, stop_after=1)
+    whole = checkpoint_of(recipe, plan).read_bytes()
+
+    def full(state, file):
+        file.write_bytes(b"half")
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with refused("out", "Nothing can be written to .*work"):
+        train(recipe, corpus, plan, out, stop_after=2)
+    assert checkpoint_of(recipe, plan).read_bytes() == whole
+    assert [*(tmp_path / "work").iterdir()] == [checkpoint_of(recipe, plan)]
+
+
+def test_what_is_there_is_measured_and_nothing_is_learnt(target_folder, story, tmp_path, capsys):
+    plain = ("--target", target_folder, "--text", story, "--dtype", "float32")
+    assert run("medusa", *plain, *SMALL, "--tokens", BLOCK_SIZE, "--continuations", 0, "--out", tmp_path / "head") == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "head").glob("*.*")}
+    capsys.readouterr()
+    assert run("medusa", *plain, "--start", tmp_path / "head", "--measure", tmp_path / "figures.json") == 0
+    told = capsys.readouterr().out
+    report = json.loads((tmp_path / "figures.json").read_text())
+    assert (report["recipe"], report["dtype"]) == ("medusa", "float32")
+    assert set(report["texts"]) == {story.name, "own, greedy", "own, sampled"}
+    head = report["texts"][story.name]["head 1"]
+    assert set(head) == {"loss", "accepted", "agreement"} and f"Σ min(p, q) {head['accepted']:.3f}" in told
+    assert {file: file.read_bytes() for file in (tmp_path / "head").glob("*.*")} == before
 
 
 def test_trained_parts_land_where_loading_looks(target_folder):
