@@ -1,4 +1,7 @@
-"""Speculative sampling in plain transformers, shown by specviz: python examples/own_loop.py TARGET DRAFT."""
+"""Speculative sampling in plain transformers, shown by specviz.
+
+    PYTHONPATH=. python examples/own_loop.py TARGET DRAFT
+"""
 
 import json
 import sys

@@ -10,6 +10,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from specviz.records.settings import PLAIN
+from tools.acceptance_table import table as acceptance_table
 from tools.bench_table import table
 from tools.engines.measuring import PARTS
 from tools.engines.table import table as engines_table
@@ -26,6 +27,9 @@ REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf-8")
 ZERO_GPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 #: torch's releases.
 TORCH = ("2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1")
+
+#: The models that come with the project.
+PARTS_THERE = [*(ROOT / "assets" / "models").glob("*/config.json")]
 
 #: Bytes above which a file belongs into Git LFS, or elsewhere.
 LARGEST = 9 * 1000 * 1000
@@ -127,6 +131,15 @@ def test_the_tables_of_figures_are_those_of_the_reports():
     reports = sorted((ROOT / "docs" / "figures").glob("bench-*.json"))
     tables = [table(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]
     assert tables and [one for one in tables if one not in DOCUMENTS[ROOT / "docs" / "measuring.md"]] == []
+
+
+def test_the_table_of_acceptance_is_that_of_its_figures_and_names_every_part():
+    folder, told = (
+        ROOT / "docs" / "figures" / "acceptance",
+        (ROOT / "assets" / "models" / "README.md").read_text("utf-8"),
+    )
+    assert acceptance_table(folder) in told
+    assert {path.stem for path in folder.glob("*.json")} == {*(path.parent.name for path in PARTS_THERE)} - {"target"}
 
 
 def test_the_table_of_engines_is_that_of_their_report():

@@ -3,6 +3,8 @@
     python -m tools.NAME
 
 bench_table     a table for documentation, of a report of the benchmark; bench_picture: a picture of it
+acceptance_table  a table of how often the embedded parts' guesses would be accepted
+two_revisions   what a change is worth: two revisions in turn
 gpu_bench       a GPU measured by `bench` and `check`, on a pair of a large one's shape that is made there
 kernel_times    the CUDA kernels of a round
 pictures        takes the pictures of the README and of docs/ again

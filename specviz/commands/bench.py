@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     about = f"these inference servers as well, with the key in {KEY} if they want one"
     add("--server", default="", metavar="URL[,URL]", help=about)
     add("--preset", **names, help="only these prompts, such as story,repeats")
-    add("--temperature", type=float, metavar="T", help="only this temperature, instead of 0 and 1")
+    add("--temperature", type=float, metavar="T", help="only this temperature (default: 0 and 1; with --prompts: 0)")
     about = "each drafter by its defaults with these values alone, such as confidence=0,0.3; repeatable"
     add("--vary", action="append", default=[], metavar="NAME=A,B", help=about)
     add(

@@ -27,7 +27,7 @@ class Hybrid(Drafter):
     measured_as: ClassVar[frozenset[str]] = frozenset({"block"})
     parameters: ClassVar[frozenset[str]] = Suffix.parameters | DraftModel.parameters
 
-    #: Measured on the embedded pair (docs/performance.md): above temperature 0 copies that follow a single token are
+    #: Measured on the embedded pair: above temperature 0 copies that follow a single token are
     #: worth less than the model's drafts. Other shares, and any greedily, make no difference that could be measured.
     LEAST_SHARE = 0.7
     LEAST_MATCH = 2
