@@ -1,6 +1,6 @@
 """Speculative sampling in plain transformers, shown by specviz.
 
-    PYTHONPATH=. python examples/own_loop.py TARGET DRAFT
+PYTHONPATH=. python examples/own_loop.py TARGET DRAFT
 """
 
 import json
