@@ -98,7 +98,8 @@ def main(options: argparse.Namespace) -> int:
                 _speed(prompts, server, second, found)
             if "lossless" in parts:
                 _lossless(options, server, second, found)
-            if counted := counted_between(before, server.engine.scrape()):
+            counted = counted_between(before, server.engine.scrape())
+            if counted and any((counted.passes, counted.drafted, counted.accepted)):  # else nothing was drafted
                 print()
                 _print(server_text.doctor_lines(counted, found.speed))
         finally:

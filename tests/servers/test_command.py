@@ -59,6 +59,12 @@ def test_where_nobody_knows_how_many_were_drafted_nothing_is_claimed(replay, tmp
     assert f"{len(rounds)} passes: not known how many drafted" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("recording", ["llama_cpp_b10434_plain", "vllm_0_32_plain"])
+def test_of_a_server_that_drafts_nothing_no_drafts_are_diagnosed(asked, recording):
+    status, printed, _ = asked(recording, "--only", "rounds")
+    assert status == 0 and "none of them drafted" in printed.out and "a diagnosis needs" not in printed.out
+
+
 def test_a_refusal_is_a_sentence_and_a_status_of_its_own(capsys):
     assert main(["server", "http://127.0.0.1:9"]) == 2
     assert "Nothing answers at http://127.0.0.1:9" in capsys.readouterr().err
