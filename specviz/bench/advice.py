@@ -86,14 +86,13 @@ def on_a_server(offers: Sequence[Offer]) -> Offer | None:
 
 
 def may_be_best(offers: Sequence[Offer], best: Offer) -> list[Offer]:
-    """Those of other drafters that measured faster than the best offer, though less of it can be counted on: the
-    fastest of each."""
-    faster = sorted(offers, key=lambda offer: -offer.ratio.value)
-    found = {(best.mode, best.draft): best}
-    for offer in faster:
-        if offer.ratio.value > best.ratio.value and offer.outcome != "plain":
-            found.setdefault((offer.mode, offer.draft), offer)
-    return list(found.values())[1:]
+    """Those of other drafters that measured faster than the best offer, though less of it can be counted on: of each
+    the length that ranks first, by which it stands in the table."""
+    first = {(best.mode, best.draft): best}
+    for offer in ranked(offers):
+        first.setdefault((offer.mode, offer.draft), offer)
+    faster = [one for one in first.values() if one.ratio.value > best.ratio.value and one.outcome != "plain"]
+    return sorted(faster, key=lambda offer: -offer.ratio.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from specviz.records.prompts import Preset
 from specviz.records.words import Sentence
 from specviz.servers.connection import MOST_AT_ONCE
 from specviz.servers.turns import Timed
-from specviz.theory.statistics import Ratio
+from specviz.theory.statistics import Ratio, alike
 
 #: Requests at a time.
 LOADS = (1, 2, 4, 8, 16)
@@ -80,6 +80,13 @@ class Speed:
     requests: int = 0  # answered so far
     fraction: float = 0.0  # of the requests, or of the time, whichever is further
     over: bool = False
+
+    @property
+    def gains(self) -> list[tuple[int, float]]:
+        """The speedups by load as far as they are known; of the further ones only those that differ from the first by
+        more than chance."""
+        known = [(pace.load, pace.speedup) for pace in self.by_load if pace.speedup and pace.speedup.known]
+        return [(load, one.value) for load, one in known if one is known[0][1] or not alike(one, known[0][1])]
 
 
 def most_of(

@@ -218,12 +218,14 @@ def comparison_of(
     if any(contestant.served for contestant in rows) and len(orders) * repeats < LEAST_WHOLE:
         repeats = LEAST_WHOLE
     contest = Contest([*rows.values()], domains or ("",), repeats, keeps_rounds=True)
-    if contest.count > runner.deployment.max_compare_runs:
+    # Those that servers need besides are not counted: nobody has asked for them.
+    asked = replace(contest, repeats=whole_up_to(MOST_REPEATS, "repeats", options.repeats)).count
+    if asked > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "
             "repeats or prompts.",
             "drafters",
-            runs=contest.count,
+            runs=asked,
             most=runner.deployment.max_compare_runs,
         )
     halt = halt or threading.Event()

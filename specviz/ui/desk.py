@@ -87,7 +87,7 @@ class Desk:
 
         def offer(visit: Visit) -> list[Any]:
             page = self.visitors.results.get((visit.session, kind))
-            return page.offers() if page else [gr.skip()]
+            return page.offers() if page else [gr.DownloadButton(interactive=True)]
 
         return button, offer
 
@@ -167,7 +167,9 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) ->
     def wire(action: Action, opened: gr.Tab, tab: Tab) -> None:
         def ask(request: gr.Request, *values: Any) -> list[Any]:
             stops.arm(request.session_hash)
-            return [*busy(action, tab), gr.Tabs(selected=opened.id)]
+            # Until there are new files, nobody shall take the last ones for theirs.
+            last = [gr.DownloadButton(interactive=False)] * len(action.offered)
+            return [*busy(action, tab), gr.Tabs(selected=opened.id), *last]
 
         def start(request: gr.Request, *values: Any) -> Iterator[str]:
             yield from _in_turn(desk, opened.id, action, _visit(stops, request), values)
@@ -175,7 +177,8 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, built: Sequence[tuple[gr.Tab, Tab]]) ->
         def on_end(request: gr.Request) -> list[Any]:
             return [*idle(), *action.offer(_visit(stops, request))]
 
-        click = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **QUEUED)
+        changed = [*starts, *ends, tabs, *action.offered]
+        click = action.button.click(ask, action.inputs, changed, validator=action.check, **QUEUED)
         # `then`, so that the buttons come back after an error too.
         click.success(start, action.inputs, action.view, **QUEUED).then(
             on_end, None, [*starts, *ends, *action.offered], **UNQUEUED

@@ -115,17 +115,18 @@ def _least_passes(request: ServedRequest) -> float:
 
 def _speedups(text: str, load: float) -> list[tuple[float, float]]:
     """``1.9``, or with requests at once ``1:1.9 32:0.8``, the least load first. load: where none is typed."""
-    typed = []
-    for part in text.replace(",", " ").split():
+    typed: dict[float, float] = {}
+    # A comma within a number is a decimal sign; before the next load it is none.
+    for part in re.sub(r"(?<=\d),(?=\d+(?![\d:]))", ".", text).replace(",", " ").split():
         match = _SPEEDUP.fullmatch(part)
-        if match is None or not float(match[2]):
+        if match is None or not float(match[2]) or float(match[1] or load) in typed:
             raise SpecvizError(
                 "Write a measured speedup as 1.9, or with the number of requests at once as 1:1.9 32:0.8, not {value}.",
                 "speedup",
                 value=quoted(part),
             )
-        typed.append((float(match[1] or load), float(match[2])))
-    return sorted(typed)
+        typed[float(match[1] or load)] = float(match[2])
+    return sorted(typed.items())
 
 
 def findings(signs: Signs, say: Words) -> list[dict[str, Any]]:

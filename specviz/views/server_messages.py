@@ -261,7 +261,7 @@ def _signs_of(speed: Speed) -> Signs:
         passes=one.passes or 0,
         accepted=one.accepted if one.passes else None,
         drafted=one.drafted,
-        speedups=[(pace.load, pace.speedup.value) for pace in speed.by_load if pace.speedup and pace.speedup.known],
+        speedups=speed.gains,
     )
 
 

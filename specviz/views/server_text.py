@@ -82,8 +82,7 @@ def lossless_lines(known: Lossless) -> Iterator[str]:
 
 def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
     """What the doctor says of all that was counted and measured."""
-    paces = [pace for pace in (speed.by_load if speed else ()) if pace.speedup and pace.speedup.known]
-    speedups = " ".join(f"{pace.load}:{pace.speedup.value:.3f}" for pace in paces if pace.speedup)
+    speedups = " ".join(f"{load}:{gain:.3f}" for load, gain in (speed.gains if speed else ()))
     for finding in findings(signs_of([counted], speedups), words()):
         yield f"- {finding['text']}"
         yield from (f"    {cause['cause']} {cause['settles']}" for cause in finding["causes"])

@@ -12,7 +12,7 @@ from tiny import tiny_pair, with_heads
 from specviz.__main__ import main, parser
 from specviz.bench import advising as measuring
 from specviz.bench import benchmark
-from specviz.bench.advice import Load, Offer, load_of, ranked, server_flags
+from specviz.bench.advice import Load, Offer, load_of, may_be_best, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contest import INTERRUPTED, Row
 from specviz.bench.contestants import TimedRun
@@ -144,6 +144,12 @@ def test_what_may_be_the_best_is_named_and_how_to_measure_on():
     assert "Medusa" not in sentence
     decided = in_words([steady, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
     assert not decided.undecided and "Go on" not in words().translated(decided.more)
+
+
+def test_what_may_be_better_stands_in_the_table_with_the_length_that_is_named():
+    best, counted, lucky = offer("eagle", 2.0, 1.9), offer("suffix", 2.1, 1.2, 2), offer("suffix", 2.6, 0.9, 6)
+    assert may_be_best([lucky, best, counted], best) == [counted]
+    assert may_be_best([offer("suffix", 1.8, 1.2, 2), lucky, best], best) == []
 
 
 def test_the_load_up_to_which_it_pays_follows_from_passes_over_many_requests():

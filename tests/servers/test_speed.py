@@ -1,6 +1,7 @@
 """What a server's speed is measured from: whose turn it is, how much is asked for, and what is said where it ends."""
 
 import json
+import types
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -13,10 +14,11 @@ from specviz.records.prompts import Preset
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.counters import counted_between
 from specviz.servers.engines import LlamaCpp
-from specviz.servers.pace import most_of
+from specviz.servers.pace import Speed, most_of
 from specviz.servers.server import Server
 from specviz.servers.speed import measure_speed
 from specviz.servers.turns import Turn, Way, _complete
+from specviz.theory.statistics import Ratio
 
 PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]
 
@@ -161,6 +163,18 @@ def test_all_engines_that_share_the_work_are_counted_and_a_mean_is_no_count():
     assert counted_between(None, after) is None, "what was not seen before is not what was added since"
     mean = 'sglang:spec_accept_length{tp_rank="0"} 2.8\n'
     assert counted_between(mean, mean) is None
+
+
+def test_of_speedups_that_chance_explains_nothing_is_made():
+    def pace(load, value, low, high):
+        return types.SimpleNamespace(load=load, speedup=Ratio(value, low, high))
+
+    def gains(*paces):
+        return Speed.gains.fget(types.SimpleNamespace(by_load=paces))
+
+    assert gains(pace(1, 1.33, 1.06, 1.66), pace(4, 1.10, 0.94, 1.28)) == [(1, 1.33)]
+    assert gains(pace(1, 1.9, 1.8, 2.0), pace(4, 1.1, 1.05, 1.15)) == [(1, 1.9), (4, 1.1)]
+    assert gains() == [] == gains(pace(1, 1.9, 0.5, 9.0))
 
 
 def test_passes_are_not_guessed_where_others_use_the_server_too():

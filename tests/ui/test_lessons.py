@@ -158,3 +158,5 @@ def test_a_class_answers_on_its_phones_and_the_teacher_sees_how_many_were_right(
     teacher.locator("specviz-quiz [part=end]").click()
     phone.goto(link)
     expect(phone.locator("specviz-quiz [part=total]")).to_contain_text("of 5 right before")
+    # Who clears the answers would take another seat.
+    expect(phone.locator("specviz-quiz [part=forget]")).to_have_count(0)

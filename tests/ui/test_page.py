@@ -142,6 +142,50 @@ def test_a_sampled_run_shows_exactly_what_its_trace_holds_and_so_does_the_opened
         expect(page.locator("specviz-run [part=recorded]")).to_have_text("Opened: trace.json")
 
 
+def test_on_a_fresh_page_the_recording_s_files_are_there(page, tmp_path):
+    assert downloaded_trace(page, tmp_path).to_dict() == RECORDINGS[0].load().to_dict()
+
+
+def test_while_a_run_is_made_and_timed_nobody_is_given_the_last_one_s_files(page, tmp_path):
+    set_control(page, "New tokens", 96)
+    await_arrival(page, "#go")
+    start(page)
+    wait_for_rounds(page, 3)
+    for one in ("#download-trace", "#download-page"):
+        expect(page.locator(one)).to_be_disabled()
+    settle(page)
+    expect(page.locator("#download-trace")).to_be_enabled()
+    run = downloaded_trace(page, tmp_path)
+    assert len(run.token_ids) == 96 and len(run.rounds) == len(state(page, "rounds"))
+    # A press that is refused leaves the run on the screen, and its files.
+    set_control(page, "Seed", "")
+    page.locator("#go").click()
+    page.get_by_text("Enter a whole number.", exact=True).first.wait_for()
+    expect(page.locator("#download-trace")).to_be_enabled()
+    assert downloaded_trace(page, tmp_path) == run
+
+
+#: As if the page had been left while it had not heard of the run's first round.
+UNHEARD = """
+  const left = JSON.parse(sessionStorage.getItem("specviz:left") ?? "null");
+  const run = JSON.parse(sessionStorage.getItem("specviz:run") ?? "null");
+  const messages = [{ kind: "left", run, text: "Nothing has begun." }];
+  if (left && run) sessionStorage.setItem("specviz:left", JSON.stringify({ page: left.page, messages }));
+"""
+
+
+def test_a_run_that_had_begun_unheard_of_is_not_said_to_have_been_lost(new_page, page_url):
+    page = new_page(heard={"console": lambda message: None}, script=UNHEARD)
+    page.goto(page_url)
+    page.wait_for_function(f"() => {VIEW}?.recorded && {VIEW}.view.drawn === {VIEW}.rounds.length")
+    await_arrival(page, "#go")
+    generate(page, new_tokens=16)
+    page.reload()
+    page.wait_for_function(f"() => {VIEW}?.state === 'finished' && !{VIEW}.recorded")
+    page.wait_for_timeout(500)
+    expect(page.locator('specviz-run [part="status"]')).not_to_contain_text("Nothing has begun")
+
+
 def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_page, page_url, tmp_path):
     errors = []
     page = new_page(heard={"console": lambda message: message.type == "error" and errors.append(message.text)})

@@ -86,6 +86,7 @@ def test_a_teachers_page_says_that_its_class_has_ended_and_opens_another(visit):
     run = page.locator("specviz-run")
     run.locator("[part=present]").click()
     run.locator("[part=wall-open]").click()
+    expect(run.locator("[part=wall-link]")).to_contain_text("/join")
     first = run.locator("[part=wall-link]").get_attribute("href")
     expect(run.locator("[part=wall-open]")).to_have_text("Class: 0 of 0")
     page.evaluate("() => { window.kept = fetch; window.fetch = () => Promise.reject(new TypeError('no network')); }")
@@ -100,3 +101,7 @@ def test_a_teachers_page_says_that_its_class_has_ended_and_opens_another(visit):
     page.keyboard.press("Escape")
     run.locator("[part=wall-open]").click()
     expect(run.locator("[part=wall-link]")).not_to_have_attribute("href", first)
+    expect(run.locator("[part=wall-open]")).to_have_text("Class: 0 of 0")
+    run.get_by_role("button", name="End the class").click()
+    page.wait_for_timeout(2500)  # and nobody looks at a class that is none: the console stays empty
+    expect(run.locator("[part=wall-open]")).to_have_text("Ask the class")

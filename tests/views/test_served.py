@@ -8,9 +8,11 @@ import pytest
 from elements import element, give
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
+from refusal import refused
 
 from specviz.foreign.metrics import read_metrics
 from specviz.records.words import words
+from specviz.views import served_diagnosis
 from specviz.views.served_messages import served_answer, served_text
 
 VIEW = element("served")
@@ -208,6 +210,27 @@ def test_what_may_be_wrong_stands_with_its_causes_published_figures_and_requests
     part(page, "speedups").press("Enter")
     answered(page)
     expect(part(page, "problem")).to_contain_text("1:1.9 32:0.8")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("1.9", [(1, 1.9)]),
+        ("1,9", [(1, 1.9)]),
+        ("1:1.9 32:0.8", [(1, 1.9), (32, 0.8)]),
+        ("1:1.9,32:0.8", [(1, 1.9), (32, 0.8)]),
+        ("32:0,8, 1:1,9", [(1, 1.9), (32, 0.8)]),
+        ("1.9 0.8", None),
+        ("1:1.9 1:0.8", None),
+        ("1.9,0.8", None),
+    ],
+)
+def test_a_comma_may_be_a_decimal_sign_and_a_load_has_one_speedup(typed, read):
+    if read is None:
+        with refused("speedup", "Write a measured speedup as 1.9"):
+            served_diagnosis._speedups(typed, 1.0)
+    else:
+        assert served_diagnosis._speedups(typed, 1.0) == read
 
 
 #: A file is dropped on the field.

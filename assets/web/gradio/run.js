@@ -26,6 +26,11 @@ export function join(component, given) {
     const { kind, parts } = JSON.parse(value);
     const unknown = kind === "lost";
     if (!unknown && run && parts?.[0].run !== run) return; // not the answer yet
-    for (const message of left.splice(0)) if (unknown || message.kind !== "trace") take(JSON.stringify(message));
+    const begun = parts?.some((/** @type {any} */ part) => part.kind === "rounds" && part.rounds.length);
+    for (const message of left.splice(0)) {
+      // What the page had not heard of has begun all the same.
+      if (message.kind === "left" && begun && message.run === run) continue;
+      if (unknown || message.kind !== "trace") take(JSON.stringify(message));
+    }
   };
 }

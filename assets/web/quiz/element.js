@@ -198,7 +198,9 @@ class SpecvizQuiz extends SpecvizElement {
       ...PHASES.map((phase, which) => this.explained(phase, i, ![before, after][which][i]))));
     const total = this.say("quiz.total", { before: before.filter(Boolean).length, after: after.filter(Boolean).length, n: rows.length });
     return [make("p", { class: "total", part: "total", text: total }), make("ol", {}, ...rows),
-      make("div", { class: "buttons" }, this.saver(() => [[this.state.person, this.state]]), this.button("forget", () => this.restart(), "plain"))];
+      make("div", { class: "buttons" }, this.saver(() => [[this.state.person, this.state]]),
+        // Who sits in a class would leave it, and take another seat.
+        ...(this.state.seat ? [] : [this.button("forget", () => this.restart(), "plain")]))];
   }
 
   /** @param {() => [string, Person][]} people */

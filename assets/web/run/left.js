@@ -28,6 +28,6 @@ export function leftBehind({ run, say }, { share, charts }) {
     if (run.phase === "error") parts.push({ kind: "error", text: run.note });
     messages.push({ kind: "trace", parts, share, charts });
   }
-  if (waits) messages.push({ kind: "left", text: say("rounds.place_lost") });
+  if (waits) messages.push({ kind: "left", run: run.busy ? key : null, text: say("rounds.place_lost") });
   return messages;
 }

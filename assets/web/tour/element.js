@@ -79,7 +79,7 @@ export class SpecvizTour extends SpecvizElement {
 
   build() {
     const { ui, say } = this;
-    ui.opener = make("button", { class: "opener", type: "button", part: "opener", "aria-expanded": "false", "aria-controls": "panel", on: { click: () => this.open() } });
+    ui.opener = make("button", { class: "opener", type: "button", part: "opener", "aria-expanded": "false", "aria-controls": "panel", on: { click: () => (this.isOpen ? this.close() : this.open()) } });
     ui.progress = make("span", { class: "progress", part: "progress" });
     ui.dots = make("span", { class: "dots", "aria-hidden": "true" }, ...STEPS.map(() => make("i")));
     ui.title = make("h2", { tabindex: "-1", part: "title", id: "title" });

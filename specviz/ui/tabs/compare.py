@@ -128,15 +128,17 @@ def _wire_time(desk: Desk, fields: Fields, note: gr.Markdown, check: Callable[..
                 return ""
             chosen = dict(zip(fields, values[len(controls.inputs) :]))
             return say.translated(time_of(check(pair, controls.order(values, name, pair), **chosen), pair))
-        except SpecvizError:
-            return ""  # the press says what is wrong
+        except SpecvizError as error:
+            # Of anything else the press says what is wrong: it may be half typed.
+            return as_text(say.error(error)) if error.field == "drafters" else ""
 
     inputs = [*controls.inputs, *fields.values()]
     # By the visitor's hand: what a pair changes, it changes while the page loads, when nobody has asked yet.
-    events = [component.input for name, component in fields.items() if name != "prompts"]
+    texts = ("prompts", "server", "vary")  # whose `input` is not told of what is pasted
+    events = [fields[name].change if name in texts else fields[name].input for name in fields]
     # As the controls stand: Gradio would answer a value that does not fit, or does not any more, with an error.
     how = {"trigger_mode": "always_last", "preprocess": False, **UNQUEUED}
-    gr.on([*events, fields["prompts"].change], on_change, inputs, note, **how)
+    gr.on(events, on_change, inputs, note, **how)
     return on_change, inputs, note
 
 

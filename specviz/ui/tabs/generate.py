@@ -50,7 +50,7 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     def offer(visit: Visit) -> list[Any]:
         files = runs.files_of(visit)
-        return files.offers() if files else [gr.skip()] * len(SUFFIXES)
+        return files.offers() if files else [gr.DownloadButton(interactive=True)] * len(SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
     fields: Fields = {"measured": desk.controls.measured}
@@ -76,7 +76,8 @@ def create_viewer(runs: LiveRuns, suppose: Callable[[dict[str, Any]], str | None
     """
     first = RECORDINGS[0].load()
     shown = show(first, RECORDINGS[0])
-    trace, page, cells = map(str, run_files(first, say).paths)
+    first_files = run_files(first, say)  # which are there until the buttons have copied them
+    trace, page, cells = map(str, first_files.paths)
     view = run_view(say, runs.missing_rounds, suppose, value=shown.message)
     element_view("beside", say)
     charts_view(say, shown.charts, shown.share["file"])
@@ -129,7 +130,7 @@ def bring_back(runs: LiveRuns, key: str, held: bool, say: Words) -> list[Any]:
     """
     live = runs.wait_for(key, PATIENCE)
     if (live is None or not live.rounds) and held:
-        return [message("lost"), *[gr.DownloadButton(interactive=False)] * len(SUFFIXES)]
+        return [message("lost"), *[gr.DownloadButton(value=None, interactive=False)] * len(SUFFIXES)]
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(SUFFIXES))
     files = live.files if live.say is say else None

@@ -278,6 +278,14 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     assert [row.reason for row in rows_of(comparison, words(), True)] == ["", "It is full.", ""]
 
 
+def test_the_repeats_that_servers_need_are_not_counted_against_the_page_s_limit(runner, pair):
+    options = replace(OPTIONS, gammas=[1, 2, 3, 4, 6, 8], rules=["block"], repeats=2)
+    most = runner.deployment.max_compare_runs
+    alone = comparison_of(runner, pair, ORDER, options).contest
+    beside = comparison_of(runner, pair, ORDER, replace(options, server="localhost:9")).contest
+    assert alone.count <= most < beside.count and beside.repeats == 3
+
+
 def test_who_failed_has_reproduced_no_text(runner, pair):
     comparison = comparison_of(runner, pair, ORDER.but(temperature=0.0), replace(OPTIONS, gammas=[2], repeats=1))
     list(comparison.progress())

@@ -55,7 +55,7 @@ export function wallParts({ say, ui, playback }, answers) {
     else panel.prepend(picture);
     setText(told, own ? say("wall.own", { host: location.host }) : say("wall.told"));
     ask(asked);
-    look();
+    look(room);
   }
 
   function end() {
@@ -73,11 +73,12 @@ export function wallParts({ say, ui, playback }, answers) {
     if (room) call("POST", mine(), { number, text: question?.text ?? "", options }).catch(() => {});
   }
 
-  async function look() {
-    const at = room;
+  /** @param {{ code: string, key: string } | null} at the class that is looked at, until it is another one */
+  async function look(at) {
+    if (at === null || at !== room) return;
     /** @type {unknown} */ let refusal;
     const counts = await call("GET", mine()).catch((status) => (refusal = status, null)); // a network may be lost for a while
-    if (at === null || at !== room) return;
+    if (at !== room) return;
     if (refusal === 404) {
       end();
       setText(told, say("wall.ended"));
@@ -85,7 +86,7 @@ export function wallParts({ say, ui, playback }, answers) {
     }
     if (counts) setText(button, say("wall.count", { votes: counts.votes.reduce((/** @type {number} */ sum, /** @type {number} */ n) => sum + n, 0), seats: counts.seats }));
     if (counts?.number === number) count(counts.votes);
-    setTimeout(look, EVERY);
+    setTimeout(() => look(at), EVERY);
   }
 
   /** On each answer's button, how many chose it. @param {number[]} votes */
