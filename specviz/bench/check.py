@@ -250,10 +250,11 @@ def _race_verdict(what: Sentence, row: Row, disturbed: bool) -> Finding:
         "length": float(f"{row.acceptance_length:.2f}"),
     }
     if row.speedup_interval is None:
-        template = (
-            "{speedup}× plain decoding, in too few turns for an interval: {speed} tokens a second, {length} a pass"
+        seen = Sentence(
+            "{speedup}× plain decoding, in too few turns for an interval: {speed} tokens a second, {length} a pass",
+            **values,
         )
-        return Finding("slow", what, Sentence(template, **values))
+        return Finding("slow", what, seen)
     low, high = row.speedup_interval
     seen = Sentence(
         "{speedup}× plain decoding ({low} to {high}, 90 %): {speed} tokens a second, {length} tokens a pass",

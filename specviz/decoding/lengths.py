@@ -50,10 +50,11 @@ def _drafting_key(request: Request) -> tuple[Hashable, ...]:
 def _history(request: Request) -> History:
     """The history of rounds that were drafted like the request's; this run continues it."""
     histories, key = request.pair.passes.histories, _drafting_key(request)
-    history = histories[key] = histories.pop(key) if key in histories else _expected_history(request)
-    if len(histories) > MOST_RUNS:
-        del histories[next(iter(histories))]
-    return history
+    if key not in histories:
+        histories[key] = _expected_history(request)
+        if len(histories) > MOST_RUNS:
+            del histories[next(iter(histories))]
+    return histories[key]
 
 
 def learn(policy: DepthPolicy, request: Request, verdict: Verdict, seconds: Seconds) -> None:
