@@ -198,8 +198,7 @@ def refuse_crowded(models: Sequence[nn.Module], free: int) -> None:
     needed = sum(weight.numel() * (2 if weight.dtype == torch.bfloat16 else 4) for weight in weights)
     if needed > free // 2:
         raise SpecvizError(
-            "Compiled passes would need up to {needed} more for weights, more than half of the {free} of memory that "
-            "are free.",
+            "Compiled passes would need up to {needed} more for weights, more than half of the {free} of free memory.",
             "passes",
             needed=Bytes(needed),
             free=Bytes(free),

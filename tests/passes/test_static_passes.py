@@ -399,7 +399,7 @@ def test_without_a_compiler_passes_stay_plain(untouched, monkeypatch):
 def test_without_memory_for_more_copies_passes_stay_plain(untouched, monkeypatch):
     # As much as a container leaves, whatever its host has.
     monkeypatch.setattr(placement, "memory_at_hand", lambda: 10**4)
-    half = "more than half of the 0 MB of memory that are free"
+    half = "more than half of the 0 MB of free memory"
     assert all(half in reason for reason in refused(untouched, "plain"))
 
 
