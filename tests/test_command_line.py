@@ -286,8 +286,11 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),
         ("bench --vary speed=1,2", "--vary: There is no setting 'speed' to vary"),
-        ("bench --vary temperature=0,1 --temperature 0.5", "--vary: --temperature and its values under --vary"),
-        ("bench --vary max_new_tokens=8 --max-new-tokens 4", "--vary: --max-new-tokens and its values under --vary"),
+        ("bench --vary temperature=0,1 --temperature 0.5", "--vary: --temperature is given by itself and under --vary"),
+        (
+            "bench --vary max_new_tokens=8 --max-new-tokens 4",
+            "--vary: --max-new-tokens is given by itself and under --vary",
+        ),
         (f"run text --target {'a' * 300}", "cannot be opened: File name too long"),
         (f"run text --target {EMBEDDED / 'target'} --draft /{'a' * 300}", "--draft: '/aaa"),
         (f"run text --json {'a' * 300}", "cannot be written (File name too long"),

@@ -174,7 +174,7 @@ def _with_drafts(tasks: list[Task], contestants: Sequence[Contestant]) -> list[T
     drafting = [contestant for contestant in contestants if contestant.mode != PLAIN]
     chosen = [task for task in tasks if any(takes_part(one, task["temperature"]) for one in drafting)]
     if drafting and not chosen:
-        raise SpecvizError("At temperature 0 all rules are the same: vary the rule above it.", "vary")
+        raise SpecvizError("At temperature 0 all rules are the same: vary the rule at a higher temperature.", "vary")
     return chosen or tasks
 
 
@@ -274,7 +274,7 @@ class Benchmark:
         plain = plain_request(self.pair, preset, task["temperature"], tokens, task.get("seed", 0))
         if (room := plain.settings.max_new_tokens) < task.get("max_new_tokens", room):
             raise SpecvizError(
-                "{preset} leaves room for {room} new tokens, not {tokens}: vary fewer.",
+                "{preset} leaves room for {room} new tokens, not {tokens}: choose smaller numbers.",
                 "vary",
                 preset=preset.name,
                 room=room,
@@ -298,7 +298,8 @@ class Benchmark:
                         tokens = new_tokens(contestant, plain)
                         compared = agreement if contestant.served is None else served_agreement
                         verdict = compared(contestant, tokens, due, plain, preset.name)
-                        self.equality += [] if verdict is None else [verdict]
+                        if verdict is not None:
+                            self.equality.append(verdict)
                     elif contestant.engine == "transformers":
                         new_tokens(contestant, plain)
 

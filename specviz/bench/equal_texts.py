@@ -130,8 +130,10 @@ class Finding:
 def served_agreement(
     contestant: Contestant, tokens: Sequence[int], due: Run, plain: Request, preset: str
 ) -> Agreement | None:
-    """The same of a server's text, which may differ anywhere: its weights and its rounding are its own. None where it
-    does not name the pair's tokens."""
+    """The verdict on a server's greedy text, which may differ anywhere: its weights and its rounding are its own.
+
+    None where the server does not name the pair's tokens.
+    """
     if contestant.served is None or not contestant.served.same_tokens or -1 in tokens:
         return None
     place, own = first_difference(tokens, due.token_ids), due.token_ids

@@ -71,7 +71,9 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("temperature", "max_new_tokens"):
         if name in options.vary and getattr(options, name) is not None:
             raise SpecvizError(
-                "--{name} and its values under --vary: leave one of them out.", "vary", name=name.replace("_", "-")
+                "--{name} is given by itself and under --vary: leave one of them out.",
+                "vary",
+                name=name.replace("_", "-"),
             )
     options.server = servers_named(options.server)
     from specviz.bench.benchmark import preset_named, size_of

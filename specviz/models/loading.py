@@ -164,7 +164,7 @@ def _letting_go_of(models: list[PreTrainedModel]) -> Iterator[None]:
 
 
 def _try_models(models: Sequence[PreTrainedModel], sources: Sequence[ModelSource], place: Place) -> None:
-    """Now, or else the first visitor would wait for it. On a lent GPU it has been done."""
+    """Runs each model once. Now, or else the first visitor would wait for it; on a lent GPU it has been done."""
     if place.device.type == "cpu":
         leave_a_core_free()
     for model, source in zip(models, sources, strict=True):

@@ -56,7 +56,7 @@ class Setting:
 
     def check(self, name: str, value: object) -> None:
         """Raises SpecvizError, with `field` set to the setting's name, for a value that is not allowed."""
-        if value is None and self.default is not None and self.kind is not bool and self.kind is not str:
+        if value is None and self.default is not None and self.kind in (int, float):
             raise SpecvizError("Enter a number.", name)  # an emptied field
         if not self.allows(value):
             shown = value if isinstance(value, float) else quoted(value)

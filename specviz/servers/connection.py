@@ -51,7 +51,7 @@ class Connection:
             )
         except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
             raise self.complaint(
-                "This machine's settings for proxies and certificates cannot be used: {reason}. See the environment "
+                "This machine's settings for proxies and certificates cannot be used: {reason}. Check the environment "
                 "variables SSL_CERT_FILE, ALL_PROXY, HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
                 reason=first_line(error),
             ) from error

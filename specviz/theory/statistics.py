@@ -222,9 +222,10 @@ def ratio_of(pairs: Sequence[TurnPair]) -> Ratio | None:
     within strata where these repeat, else over all pairs, with Student's t for as many degrees of freedom.
     """
     columns = numpy.array([(pair.tokens, pair.seconds, pair.base_tokens, pair.base_seconds) for pair in pairs])
-    if not (pairs and columns.sum(0).all()):
+    sums = columns.sum(0)
+    if not (pairs and sums.all()):
         return None
-    tokens, seconds, base_tokens, base_seconds = sums = columns.sum(0)
+    tokens, seconds, base_tokens, base_seconds = sums
     value = float((tokens / seconds) / (base_tokens / base_seconds))
     influence = (columns / sums) @ numpy.array([1.0, -1.0, -1.0, 1.0])
     variance, degrees = _variance_of_sum(influence, [pair.stratum for pair in pairs])

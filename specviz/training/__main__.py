@@ -154,7 +154,7 @@ def _check(options: argparse.Namespace) -> None:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
     if options.measure is not None:
         if options.start is None:
-            raise SpecvizError("--measure says how good something is: name it with --start.", "measure")
+            raise SpecvizError("--measure needs something to measure: name it with --start.", "measure")
         try:
             options.measure.open("ab").close()
         except OSError as error:

@@ -169,7 +169,7 @@ def writing(folder: pathlib.Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise SpecvizError(
-            "Nothing can be written to {folder} ({reason}). What was written before is whole: make room, or name "
+            "Nothing can be written to {folder} ({reason}). What was written before is intact: make room, or name "
             "another folder.",
             "out",
             folder=folder,

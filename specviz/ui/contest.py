@@ -214,12 +214,12 @@ def comparison_of(
     for served in servers_named(options.server, listed, keyed=listed is not None):
         contestant = Contestant.by(looked_at(served, pair.texts.decode) if look else served)
         rows[contestant] = entry_of(contestant, request)
-    repeats = whole_up_to(MOST_REPEATS, "repeats", options.repeats)
+    chosen = repeats = whole_up_to(MOST_REPEATS, "repeats", options.repeats)
     if any(contestant.served for contestant in rows) and len(orders) * repeats < LEAST_WHOLE:
         repeats = LEAST_WHOLE
     contest = Contest([*rows.values()], domains or ("",), repeats, keeps_rounds=True)
     # Those that servers need besides are not counted: nobody has asked for them.
-    asked = replace(contest, repeats=whole_up_to(MOST_REPEATS, "repeats", options.repeats)).count
+    asked = replace(contest, repeats=chosen).count
     if asked > runner.deployment.max_compare_runs:
         raise SpecvizError(
             "This makes {runs} runs, but this page allows at most {most}: choose fewer drafters, γ values, "
