@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import inspect
 import itertools
-import operator
 import os
 import pathlib
 import platform
@@ -21,11 +20,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.fx import Graph, Node
 
 from specviz.passes import model_twins, static_passes
-from specviz.passes.kernels import few_rows, kernel_library, packed_linear
-from specviz.passes.kernels.kernel_library import C_SHIMS, LINEAR, cache_folder, processor
+from specviz.passes.kernels import few_rows, joining, kernel_library, operations, packed_linear
+from specviz.passes.kernels.joining import join_operations
+from specviz.passes.kernels.kernel_library import cache_folder, processor
+from specviz.passes.kernels.operations import C_SHIMS
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Bytes
@@ -50,10 +50,7 @@ KEPT_BYTES = 1 << 30
 _EXAMPLE_TOKENS = 5
 
 #: Whose code is part of a program, or says which weights it is given.
-_MODULES = (static_passes, model_twins, few_rows, packed_linear, kernel_library)
-
-#: What `FewRowsLinear` does to its inputs, which then are rows.
-_IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.ops.aten.contiguous.default)
+_MODULES = (static_passes, model_twins, few_rows, packed_linear, kernel_library, operations, joining)
 
 
 class Program:
@@ -122,39 +119,9 @@ def exported(static: StaticPass) -> ExportedProgram:
             },
             strict=False,
         )
-    join_layers(program.graph)
+    join_operations(program.graph)
     program.graph_module.recompile()
     return program
-
-
-def join_layers(graph: Graph) -> None:
-    """Has linear layers that read the same inputs computed together: inputs are made ready, and threads woken, once."""
-    readers: dict[tuple[Node, int], list[Node]] = {}
-    for node in graph.find_nodes(op="call_function", target=LINEAR[0]):
-        readers.setdefault(_read(node), []).append(node)
-    for nodes in readers.values():
-        for first in range(0, len(nodes), len(LINEAR)):
-            together = nodes[first : first + len(LINEAR)]
-            if len(together) == 1:
-                continue
-            with graph.inserting_before(together[0]):
-                layers = itertools.chain.from_iterable(node.args[1:] for node in together)
-                joined = graph.call_function(LINEAR[len(together) - 1], (together[0].args[0], *layers))
-                outputs = [graph.call_function(operator.getitem, (joined, place)) for place in range(len(together))]
-            for node, output in zip(together, outputs, strict=True):
-                output.meta = dict(node.meta)
-                node.replace_all_uses_with(output)
-                graph.erase_node(node)
-            joined.meta["val"] = tuple(output.meta["val"] for output in outputs)
-
-
-def _read(node: Node) -> tuple[Node, int]:
-    """What a linear layer reads, before it is put in rows, and their length: both say what the rows are."""
-    source = node.args[0]
-    length = int(source.meta["val"].shape[-1])
-    while source.target in _IN_ROWS:
-        source = source.args[0]
-    return source, length
 
 
 def build(static: StaticPass, path: pathlib.Path) -> None:
@@ -184,8 +151,7 @@ def file(kind: type[StaticPass], described: str) -> pathlib.Path:
         OPTIONS,
         described,
         *map(inspect.getsource, (sys.modules[kind.__module__], *_MODULES)),
-        *map(inspect.getsource, (exported, join_layers, _read)),
-        inspect.getsource(build),
+        *[inspect.getsource(step) for step in (exported, build)],
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
 

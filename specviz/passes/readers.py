@@ -14,7 +14,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
-from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels import operations
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows
 from specviz.passes.static_passes import WIDEST
@@ -209,7 +209,7 @@ class StaticModel(CachedModel):
 
     def _move(self, start: int, origins: Tensor) -> None:
         if self.passes.by_kernels:
-            return kernel_library.move(self._tensors, start, origins)
+            return operations.move(self._tensors, start, origins)
         for part in self._tensors:
             part[:, :, start : start + len(origins)] = part.index_select(2, origins)
 

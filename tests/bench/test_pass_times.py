@@ -20,7 +20,7 @@ from specviz.models.pass_timer import PassTimer, time_passes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels import operations
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.static_passes import StaticPass
 from specviz.theory.roofline import expected_experts
@@ -66,7 +66,7 @@ def test_counted_bytes_are_those_of_the_tensors_that_a_pass_reads(way, tied, mon
     model, passes = tiny_model("qwen2", tie_word_embeddings=tied).bfloat16().float(), None  # has biases
     if way != "plain":
         few_rows = FewRows.ready()
-        monkeypatch.setattr(kernel_library, "linear", torch.ops.specviz.few_rows_linear)  # which shows what it reads
+        monkeypatch.setattr(operations, "linear", torch.ops.specviz.few_rows_linear)  # which shows what it reads
         static = StaticPass(model, (), few_rows.fitting(model))
         static = static if way == "kernels" else static.quantised(way, {})
         passes = FastPasses(static, static, "kernels")

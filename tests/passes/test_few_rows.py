@@ -22,13 +22,16 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
+from specviz.passes import programs
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels import kernel_library, operations
 from specviz.passes.kernels.few_bits import rounded, rounded_inputs
 from specviz.passes.kernels.few_rows import FewRows, _widen, attend
 from specviz.passes.kernels.grids import GRIDS, Grid
+from specviz.passes.kernels.joining import join_gates, join_layers
+from specviz.passes.kernels.operations import LINEAR
+from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.model_twins import weight_of
-from specviz.passes.programs import join_layers
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import StaticPass, additive_mask
@@ -75,7 +78,7 @@ def test_layers_that_read_the_same_are_computed_together_and_make_the_same(few_r
     program = torch.export.export(layers, (x,), strict=False)
     join_layers(program.graph)
     program.graph_module.recompile()
-    counts = [len(program.graph.find_nodes(op="call_function", target=target)) for target in kernel_library.LINEAR]
+    counts = [len(program.graph.find_nodes(op="call_function", target=target)) for target in LINEAR]
     assert counts == [2, 1, 1]
     kernel_library.use_threads(threads)
     try:
@@ -83,6 +86,113 @@ def test_layers_that_read_the_same_are_computed_together_and_make_the_same(few_r
     finally:
         kernel_library.use_threads(1)
     assert all(torch.equal(*pair) for pair in zip(together, alone, strict=True))
+
+
+#: (outputs, inputs) of two layers, and what their weights are kept as; at last one in bfloat16 beside one in float32.
+GATED_CASES = [
+    *((*size, *kinds) for size, kinds in zip(SIZES, itertools.cycle(((HALF, HALF), (FULL, FULL), (8, 8), (4, 4))))),
+    *((130, 96, *kinds) for kinds in ((HALF, HALF), ("grid", "grid"), (HALF, FULL))),
+]
+
+
+@pytest.mark.parametrize("outputs, inputs, gate_kind, up_kind", GATED_CASES)
+@pytest.mark.parametrize("activation", [functional.silu, functools.partial(functional.gelu, approximate="tanh")])
+def test_gated_layers_are_right_and_know_no_neighbours(few_rows, outputs, inputs, gate_kind, up_kind, activation):
+    def layer(kind: object, seed: int) -> FewRowsLinear:
+        if kind == "grid":
+            return few_rows.linear(on_grids(outputs, inputs, GRIDS[0]))
+        weight, bias = drawn(outputs, inputs, seed=seed), drawn(outputs, seed=seed + 1)
+        if isinstance(kind, int):
+            return dataclasses.replace(few_rows, bits=kind).linear(weight, bias)
+        return few_rows.linear(weight.to(kind), bias)
+
+    gate, up, x = layer(gate_kind, 0), layer(up_kind, 2), 3 * drawn(30, inputs, seed=4)
+    given = [(one.panels, one.scales, one.bias, one.outputs) for one in (gate, up)]
+    tanh = activation is not functional.silu
+
+    def gated(rows: torch.Tensor) -> torch.Tensor:
+        return operations.GATED(rows, *given[0], *given[1], tanh)
+
+    made = gated(x)
+    torch.testing.assert_close(made, (activation(gate(x).double()) * up(x)).float(), atol=1e-5, rtol=1e-5)
+    for count in range(1, 18):
+        assert torch.equal(gated(x[:count]), made[:count])
+    assert torch.equal(on_two_threads(lambda: gated(x)), made)
+
+
+def test_activations_of_any_size_are_numbers(few_rows):
+    """Where e to their power is none."""
+    sizes = torch.tensor([0.0, -1e-30, 1e-30, -88, 88, -1e4, 1e4, -1e30, 1e30]).unsqueeze(1)
+    one = few_rows.linear(torch.ones(1, 1))
+    layers = (one.panels, one.scales, None, 1), (one.panels, one.scales, torch.tensor([1.0]), 1)
+    for tanh, activation in ((False, functional.silu), (True, functools.partial(functional.gelu, approximate="tanh"))):
+        made = operations.GATED(sizes, *layers[0], *layers[1], tanh)
+        torch.testing.assert_close(made, activation(sizes) * (sizes + 1), atol=1e-30, rtol=1e-5)
+
+
+class Gates(nn.Module):
+    """Two layers over the same inputs, one's activation times the other."""
+
+    def __init__(self, few_rows: FewRows, activation: Callable[[torch.Tensor], torch.Tensor], wiring: str):
+        super().__init__()
+        sizes = (40, 1) if wiring == "one for all" else (40, 40)
+        self.gate, self.up = (few_rows.linear(drawn(size, 37, seed=seed)) for seed, size in enumerate(sizes))
+        self.activation, self.wiring = activation, wiring
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        if self.wiring == "up first":
+            up = self.up(x)
+            return up * self.activation(self.gate(x))
+        activated, up = self.activation(self.gate(x)), self.up(x)
+        if self.wiring == "added":
+            return activated + up
+        if self.wiring == "of itself":
+            return activated * activated + up
+        product = activated * up
+        return {
+            "usual": product,
+            "one for all": product,
+            "read twice": (product, activated),
+            "up read twice": (product, up),
+        }[self.wiring]
+
+
+TANH = nn.GELU(approximate="tanh")
+
+
+@pytest.mark.parametrize(
+    ("activation", "wiring", "joined"),
+    [
+        (nn.SiLU(), "usual", True),
+        (TANH, "usual", True),
+        (TANH, "up first", True),
+        (nn.GELU(), "usual", False),
+        (nn.ReLU(), "usual", False),
+        *(
+            (nn.SiLU(), wiring, False)
+            for wiring in ("one for all", "read twice", "up read twice", "added", "of itself")
+        ),
+    ],
+)
+def test_activations_between_layers_are_computed_with_them(few_rows, activation, wiring, joined):
+    layers, x = Gates(few_rows, activation, wiring), drawn(1, 3, 37)
+    program = torch.export.export(layers, (x,), strict=False)
+    join_layers(program.graph)
+    join_gates(program.graph)
+    program.graph_module.recompile()
+    found = [len(program.graph.find_nodes(op="call_function", target=one)) for one in (operations.GATED, LINEAR[1])]
+    assert found == [joined, not joined]
+    torch.testing.assert_close(program.module()(x), layers(x), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_cosines_and_sines_are_kept_for_all_layers_and_heads(few_rows):
+    """Gemma 3 has those of two kinds of layers."""
+    for architecture, kinds in (("llama", 1), ("gemma3", 2), ("gpt2", 0)):
+        static = StaticPass(tiny_model(architecture, layers=3), (), few_rows)
+        graph = programs.exported(static).graph
+        kept = graph.find_nodes(op="call_function", target=operations.COPY)
+        assert len(kept) == 2 * kinds and all(len(node.args[0].users) == 1 for node in kept)
 
 
 def on_two_threads(made: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -124,7 +234,7 @@ def test_keys_and_values_move_together_and_all_others_stay(start, origins, few_r
     expected, places = [part.clone() for part in rows], torch.tensor(origins)
     for part in expected:
         part[:, :, start : start + len(origins)] = part.index_select(2, places)
-    kernel_library.move(rows, start, places)
+    operations.move(rows, start, places)
     assert all(map(torch.equal, rows, expected))
 
 
@@ -276,7 +386,10 @@ def test_inputs_of_weights_in_few_bits_are_off_by_no_more_than_half_a_step(input
 def test_kernels_for_lesser_processors_keep_their_promises_too(march, needs, tmp_path):
     if needs not in kernel_library.processor().split():
         pytest.skip("this processor does not have these instructions")
-    chosen = "linear_layer_is_right or few_bits or on_grids or largest_codes or kept_in_bfloat16 or attention_is_right"
+    chosen = (
+        "linear_layer_is_right or gated_layers or few_bits or on_grids or largest_codes or kept_in_bfloat16 or "
+        "attention_is_right"
+    )
     order = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     told = os.environ | {"SPECVIZ_MARCH": march, "SPECVIZ_CACHE": str(tmp_path)}
     done = subprocess.run(order, env=told, capture_output=True, encoding="utf-8")

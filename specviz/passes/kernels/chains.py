@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.operations import GivenLayer
 from specviz.passes.kernels.packed_linear import FewRowsLinear
 from specviz.passes.made_drafts import Choice, DraftFunction, RawDraft
 from specviz.passes.programs import Program
@@ -134,13 +135,13 @@ class _Fusion(ctypes.Structure):
         ("weights", ctypes.c_void_p),
         ("epsilon", ctypes.c_float),
         ("inputs", ctypes.c_int64),
-        ("layer", kernel_library.GivenLayer),
+        ("layer", GivenLayer),
         ("dtype", ctypes.c_int32),
     )
 
 
-def _given(layer: FewRowsLinear) -> kernel_library.GivenLayer:
-    return kernel_library.GivenLayer.of((layer.panels, layer.scales, layer.bias), layer.outputs)
+def _given(layer: FewRowsLinear) -> GivenLayer:
+    return GivenLayer.of((layer.panels, layer.scales, layer.bias), layer.outputs)
 
 
 class Gain(NamedTuple):
@@ -167,7 +168,7 @@ def spread(rows: Tensor, choice: Choice, uniforms: Tensor, gain: Gain | None = N
 class _Gain(ctypes.Structure):
     """`Gain` for C++."""
 
-    _fields_ = (("embedded", _Memory), ("layer", kernel_library.GivenLayer), ("last", ctypes.c_int64))
+    _fields_ = (("embedded", _Memory), ("layer", GivenLayer), ("last", ctypes.c_int64))
 
     @classmethod
     def of(cls, gain: Gain) -> _Gain:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels import kernel_library, operations
 from specviz.passes.kernels.few_bits import rounded_inputs
 from specviz.passes.kernels.huge_pages import HugePages
 from specviz.passes.kernels.packed_linear import SOME, FewRowsLinear, Packing
@@ -153,9 +153,9 @@ class FewRows(Packing):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`, which is loaded."""
+    """[1, heads, n, size] -> [1, n, heads, size]; see `operations`; the kernels are loaded."""
     # Keys and values that a model makes anew of what it caches (DeepSeek-V3) are parts of one tensor.
-    return kernel_library.attention(query, key.contiguous(), value.contiguous(), mask, scale)
+    return operations.attention(query, key.contiguous(), value.contiguous(), mask, scale)
 
 
 def _refuse_changed(packed: FewRowsLinear, weight: Tensor) -> None:

@@ -1,8 +1,5 @@
-"""Builds our C++ once a machine, and registers the kernels for few rows as operations of torch.
-
-`torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
-call the same library by its C functions (`C_SHIMS`). Further ones make and judge drafts (`chains`).
-"""
+"""Builds our C++ once a machine, and loads it: `operations` of torch, and functions that make and judge drafts
+(`chains`)."""
 
 from __future__ import annotations
 
@@ -18,18 +15,25 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
 _COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp", "shims.cpp")
-_HEADERS = ("attention.h", "choices.h", "crew.h", "few_bits.h", "given.h", "grids.h", "lanes.h", "programs.h")
-SOURCES = [pathlib.Path(__file__).with_name(name) for name in (*_COMPILED, *_HEADERS)]
+_HEADERS = (
+    "attention.h",
+    "choices.h",
+    "crew.h",
+    "few_bits.h",
+    "gates.h",
+    "given.h",
+    "grids.h",
+    "lanes.h",
+    "programs.h",
+)
+SOURCES = [pathlib.Path(__file__).parent / "cpp" / name for name in (*_COMPILED, *_HEADERS)]
 
 #: For this processor only, as the library is built where it runs; SPECVIZ_MARCH names another one, whose instructions
 #: this one has too, to try what runs there. Products and sums are fused only where the source says so (lanes.h).
@@ -38,34 +42,6 @@ _FLAGS = ("-std=c++17", "-O3", f"-march={MARCH}", "-ffp-contract=off", "-pthread
 
 #: How many files are compiled at once: the longest takes as long as all others.
 _COMPILERS = 2
-
-_OPERATIONS = torch.library.Library("specviz", "DEF")
-
-#: Of one layer, of two, and of three that read the same inputs, which only compiled programs call.
-_LINEAR = ("few_rows_linear", "few_rows_linear_two", "few_rows_linear_three")
-for _count, _name in enumerate(_LINEAR, 1):
-    _layers = [f"Tensor weights_{i}, Tensor scales_{i}, Tensor? bias_{i}, int outputs_{i}" for i in range(_count)]
-    _OPERATIONS.define(f"{_name}(Tensor x, {', '.join(_layers)}) -> ({', '.join(_count * ['Tensor'])})")
-LINEAR = tuple(getattr(torch.ops.specviz, name).default for name in _LINEAR)
-
-_OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")
-
-_LAYER = "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t"
-
-#: How compiled programs call the operations, for AOTInductor.
-C_SHIMS = {
-    **{
-        operation: [
-            f"AOTITorchError aoti_torch_cpu_{name}"
-            f"({', '.join(['AtenTensorHandle', *count * [_LAYER], *count * ['AtenTensorHandle*']])})"
-        ]
-        for count, (name, operation) in enumerate(zip(_LINEAR, LINEAR, strict=True), 1)
-    },
-    torch.ops.specviz.few_rows_attention.default: [
-        "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
-        "AtenTensorHandle, double, AtenTensorHandle*)"
-    ],
-}
 
 _loaded: list[ctypes.CDLL] = []
 _loading = threading.Lock()
@@ -146,7 +122,7 @@ def cxx() -> str:
 
 
 def load() -> int:
-    """Makes the operations ready; builds the library if this machine has none yet, which takes a few seconds.
+    """Makes the library ready; builds the library if this machine has none yet, which takes a few seconds.
 
     Returns how many outputs a panel of weights has (few_rows.cpp). Raises SpecvizError (field ``passes``) if there is
     no C++ compiler, if it does not understand the source, or if the library cannot be written or loaded.
@@ -160,9 +136,6 @@ def load() -> int:
             library.few_rows_panel.restype = ctypes.c_int64
             library.few_rows_help.restype = ctypes.c_double
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
-            for name in _LINEAR:
-                _OPERATIONS.impl(name, _linear if name == _LINEAR[0] else _linears, "CPU")
-            _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
             _loaded.append(library)
     return _loaded[0].few_rows_panel()
 
@@ -186,40 +159,6 @@ def is_built() -> bool:
 def library() -> ctypes.CDLL:
     """The loaded library: our C functions, and torch's. Needs `load`."""
     return _loaded[0]
-
-
-def linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. layer: weights, scales (see `FewRowsLinear`), bias, outputs.
-
-    An operation only where a program is made of it: through torch's dispatch to Python a call takes half as long again.
-    """
-    if torch.compiler.is_compiling():
-        return torch.ops.specviz.few_rows_linear(x, *layer)
-    return _linear(x, *layer)
-
-
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """[1, heads, n, size] -> [1, n, heads, size], all in float32.
-
-    key, value: [1, shared heads, room, size], contiguous. mask: [1, 1, n, room], contiguous; 0 where a token sees a
-    place, and it sees no other.
-    """
-    if torch.compiler.is_compiling():
-        return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale)
-    return _attention(query, key, value, mask, scale)
-
-
-def move(tensors: Sequence[Tensor], start: int, origins: Tensor) -> None:
-    """Moves what lies at the places `origins` [k] int64 to those from `start` on.
-
-    tensors: keys and values, [1, heads, room, head size] float32 each, contiguous. origins: ascending, from `start` on
-    or later.
-    """
-    count, number = len(tensors), ctypes.c_int64
-    rows = (ctypes.c_void_p * count)(*[tensor.data_ptr() for tensor in tensors])
-    heads, sizes = ((number * count)(*[tensor.shape[dim] for tensor in tensors]) for dim in (1, 3))
-    places = map(number, (tensors[0].shape[2], start, len(origins)))
-    _loaded[0].few_rows_move(number(count), rows, heads, sizes, *places, _pointer(origins))
 
 
 def use_threads(count: int) -> None:
@@ -281,69 +220,3 @@ def _compile(*arguments: str) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
         raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])
-
-
-@torch.library.register_fake("specviz::few_rows_linear")
-def _linear_shape(x: Tensor, *layer: Tensor | int | None) -> Tensor:
-    return _linear_shapes(x, *layer)[0]
-
-
-@torch.library.register_fake("specviz::few_rows_linear_two")
-@torch.library.register_fake("specviz::few_rows_linear_three")
-def _linear_shapes(x: Tensor, *layers: Tensor | int | None) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape[0], outputs) for outputs in layers[3::4])
-
-
-@torch.library.register_fake("specviz::few_rows_attention")
-def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
-
-
-class GivenLayer(ctypes.Structure):
-    """`Given` of given.h."""
-
-    _fields_ = [
-        ("weights", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("outputs", ctypes.c_int64),
-        ("out", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-    ]
-
-    @classmethod
-    def of(cls, tensors: Sequence[Any], outputs: int, out: Tensor | None = None) -> GivenLayer:
-        """tensors: weights, scales and bias, see `FewRowsLinear`. out: [n, outputs] float32."""
-        places = [None if tensor is None else tensor.data_ptr() for tensor in (*tensors, out)]
-        return cls(*places[:3], outputs, places[3], dtype_number(tensors[0].dtype))
-
-
-def _linear(x: Tensor, *layer: Tensor | int | None) -> Tensor:
-    return _linears(x, *layer)[0]
-
-
-def _linears(x: Tensor, *layers: Any) -> tuple[Tensor, ...]:
-    """Those of several layers (`linear`), one after the other in `layers`."""
-    structs, outs = (GivenLayer * (len(layers) // 4))(), []
-    for place in range(len(structs)):
-        *tensors, outputs = layers[4 * place : 4 * place + 4]
-        # Loading a model changes the default of all threads.
-        outs.append(torch.empty(x.shape[0], outputs, dtype=torch.float32))
-        structs[place] = GivenLayer.of(tensors, outputs, outs[-1])
-    _loaded[0].few_rows_linear(structs, ctypes.c_int32(len(structs)), _pointer(x), *map(ctypes.c_int64, x.shape))
-    return tuple(outs)
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    heads, count, size = query.shape[1:]
-    out = torch.empty(1, count, heads, size, dtype=torch.float32)
-    _loaded[0].few_rows_attention(
-        *map(_pointer, (query, key, value, mask, out)),
-        *map(ctypes.c_int64, (heads, key.shape[1], count, key.shape[2], size, query.stride(1), query.stride(2))),
-        ctypes.c_float(scale),
-    )
-    return out
-
-
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())

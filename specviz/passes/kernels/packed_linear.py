@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels import kernel_library, operations
 from specviz.passes.kernels.few_bits import INPUT_GROUP, Codes, codes_of, quantised, words
 from specviz.passes.kernels.grids import Grid, on_grids
 from specviz.passes.kernels.huge_pages import HugePages
@@ -113,7 +113,7 @@ class FewRowsLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
-        out = kernel_library.linear(rows, self.panels, self.scales, self.bias, self.outputs)
+        out = operations.linear(rows, self.panels, self.scales, self.bias, self.outputs)
         return out.view(*x.shape[:-1], self.outputs)
 
     @property

@@ -1,4 +1,5 @@
 // The kernels as compiled programs call them, on torch's tensors (`kernel_library.C_SHIMS`).
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -46,15 +47,18 @@ struct Handed {
   AtenTensorHandle* out;
 };
 
+Given given_of(const Handed& one) {
+  return {floats(one.weights), floats(one.scales), one.bias ? floats(*one.bias) : nullptr,
+          one.outputs,         one.out ? floats(*one.out) : nullptr, dtype(one.weights)};
+}
+
 template <int COUNT>
 AOTITorchError linears(AtenTensorHandle x, const Handed (&handed)[COUNT]) {
   const int64_t rows = size(x, 0), inputs = size(x, 1);
   Given given[COUNT];
   for (int i = 0; i < COUNT; i++) {
-    const Handed& one = handed[i];
-    if (const auto error = make({rows, one.outputs}, one.out)) return error;
-    given[i] = {floats(one.weights), floats(one.scales), one.bias ? floats(*one.bias) : nullptr,
-                one.outputs,         floats(*one.out),   dtype(one.weights)};
+    if (const auto error = make({rows, handed[i].outputs}, handed[i].out)) return error;
+    given[i] = given_of(handed[i]);
   }
   few_rows_linear(given, COUNT, floats(x), rows, inputs);
   return AOTI_TORCH_SUCCESS;
@@ -86,6 +90,28 @@ AOTITorchError aoti_torch_cpu_few_rows_linear_three(
       x, {{weights, scales, bias, outputs, out},
           {weights_1, scales_1, bias_1, outputs_1, out_1},
           {weights_2, scales_2, bias_2, outputs_2, out_2}});
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_gated(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    AtenTensorHandle weights_1, AtenTensorHandle scales_1, AtenTensorHandle* bias_1, int64_t outputs_1, int32_t tanh,
+    AtenTensorHandle* out) {
+  const int64_t rows = size(x, 0), inputs = size(x, 1);
+  if (const auto error = make({rows, outputs}, out)) return error;
+  const Given given[] = {
+      given_of({weights, scales, bias, outputs, out}), given_of({weights_1, scales_1, bias_1, outputs_1, nullptr})};
+  few_rows_gated(given, tanh, floats(x), rows, inputs);
+  return AOTI_TORCH_SUCCESS;
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_copy(AtenTensorHandle x, AtenTensorHandle* out) {
+  std::vector<int64_t> sizes;
+  int64_t dimensions = 0, count = 1;
+  aoti_torch_get_dim(x, &dimensions);
+  for (int64_t i = 0; i < dimensions; i++) count *= sizes.emplace_back(size(x, i));
+  if (const auto error = make(sizes, out)) return error;
+  std::copy_n(floats(x), count, floats(*out));
+  return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_attention(

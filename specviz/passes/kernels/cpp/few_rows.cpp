@@ -18,6 +18,7 @@
 #include "attention.h"
 #include "crew.h"
 #include "few_bits.h"
+#include "gates.h"
 #include "given.h"
 #include "grids.h"
 #include "lanes.h"
@@ -215,7 +216,7 @@ template <class Kind, class Input = typename Kind::Input>
 
 // Layers of the same kind and inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
 template <class Kind, class Input = typename Kind::Input>
-void linear(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
+void linear(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows, const Gate* gate) {
   static thread_local std::vector<Input> kept;
   const Kind& first = layers[0];
   const int64_t wide = first.wide();
@@ -230,15 +231,20 @@ void linear(const Kind* layers, int count, const float* x, float* const* outs, i
     std::fill(block + some * length, block + some * wide, Input());
     make_ready(first, block, some);
   }
-  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+  share_outputs(layers, count, gate, [&](int i, int64_t panel, int64_t last) {
     write_share(layers[i], beside, outs[i], rows, panel, last);
   });
 }
 
 // Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together.
-void compute(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
+void compute(
+    const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs, const Gate* gate = nullptr) {
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
+  if (gate && next < count) {
+    compute(given, count, x, rows, inputs);
+    return gate->apply(0, gate->outputs);
+  }
   const auto run = [&](auto kind) {
     using Kind = decltype(kind);
     Kind layers[MOST_BESIDE];
@@ -250,9 +256,9 @@ void compute(const Given* given, int32_t count, const float* x, int64_t rows, in
       outs[i] = one.out;
     }
     if constexpr (std::is_integral_v<typename Kind::Input>)
-      linear_in_whole_numbers(layers, next, x, outs, rows);
+      linear_in_whole_numbers(layers, next, x, outs, rows, gate);
     else
-      linear(layers, next, x, outs, rows);
+      linear(layers, next, x, outs, rows, gate);
   };
   const int32_t dtype = given->dtype;
   if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
@@ -283,6 +289,15 @@ bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 
 void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs) {
   compute(given, count, x, rows, inputs);
+}
+
+void few_rows_gated(const Given* given, bool tanh, const float* x, int64_t rows, int64_t inputs) {
+  static thread_local std::vector<float> kept;
+  kept.resize(rows * given->outputs);
+  Given both[] = {given[0], given[1]};
+  both[1].out = kept.data();
+  const Gate gate = {both[0].out, both[1].out, rows, given->outputs, tanh};
+  compute(both, 2, x, rows, inputs, &gate);
 }
 
 void few_rows_attention(

@@ -57,7 +57,7 @@ struct Seen {
 };
 
 // Tokens whose attention is computed together: what all of them see is read once.
-constexpr int MOST_TOKENS = 5;
+constexpr int MOST_TOKENS = 7;
 
 // Fewer products than these are not shared among threads.
 constexpr int64_t FEW_PRODUCTS = 1 << 15;

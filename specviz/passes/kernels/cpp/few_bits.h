@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "crew.h"
+#include "gates.h"
 #include "lanes.h"
 
 namespace {
@@ -289,11 +289,12 @@ template <class Kind>
 
 // Layers of the same inputs. x: [rows][inputs]. outs: of each layer [rows][outputs].
 template <class Kind, class Rows = typename Kind::Rows>
-void linear_in_whole_numbers(const Kind* layers, int count, const float* x, float* const* outs, int64_t rows) {
+void linear_in_whole_numbers(
+    const Kind* layers, int count, const float* x, float* const* outs, int64_t rows, const Gate* gate) {
   static thread_local Rows kept;
   kept.read(x, rows, layers[0].inputs);
   const Rows& rounded = kept;
-  share_panels(layers, count, [&](int i, int64_t panel, int64_t last) {
+  share_outputs(layers, count, gate, [&](int i, int64_t panel, int64_t last) {
     write_share(layers[i], rounded, outs[i], rows, panel, last);
   });
 }
