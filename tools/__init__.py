@@ -15,3 +15,14 @@ static_kernels  builds the kernels of the page without a server
 cut_tokenizer   cuts a published tokenizer down for the tests
 chromium        a headless browser, for the others
 """
+
+import argparse
+import pathlib
+
+
+def asked(described: str | None, **paths: str) -> list[pathlib.Path]:
+    """The paths that a command was given, in this order. described: the command's docstring. paths: what each is."""
+    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, help_ in paths.items():
+        parser.add_argument(name, type=pathlib.Path, help=help_)
+    return list(vars(parser.parse_args()).values())

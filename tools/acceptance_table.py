@@ -4,8 +4,9 @@
 
 import json
 import pathlib
-import sys
 from typing import Any
+
+from tools import asked
 
 
 def table(folder: pathlib.Path) -> str:
@@ -26,4 +27,5 @@ def _cell(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(pathlib.Path(sys.argv[1])), end="")
+    (folder,) = asked(__doc__, folder="of those files")
+    print(table(folder), end="")

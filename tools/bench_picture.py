@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import pathlib
-import sys
 import tempfile
 
 import pandas as pd
 import plotly.express as px
 
+from tools import asked
 from tools.chromium import browser
 
 WIDTH, HEIGHT = 960, 480
 
 
-def main(report: str, picture: str) -> None:
+def main(report: pathlib.Path, picture: pathlib.Path) -> None:
     """A point for each chain on each preset, with the 90 % interval of what was measured."""
-    table = pd.DataFrame(json.loads(pathlib.Path(report).read_text(encoding="utf-8"))["rows"])
+    table = pd.DataFrame(json.loads(report.read_text(encoding="utf-8"))["rows"])
     table = table[(table.engine == "specviz") & table.speedup_formula.notna() & table.speedup_interval.notna()]
     low, high = table.speedup_interval.str[0], table.speedup_interval.str[1]
     table = table.assign(
@@ -50,4 +50,4 @@ def main(report: str, picture: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*asked(__doc__, report="written by python -m specviz bench --json", picture="to be written, .png or .svg"))

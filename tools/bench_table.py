@@ -1,12 +1,11 @@
 """Prints one Markdown table for documentation, of a report: ``python -m tools.bench_table bench.json > bench.md``."""
 
 import json
-import pathlib
-import sys
 from collections.abc import Sequence
 
 from specviz.bench.report import STORY_GROUP, Values
 from specviz.records.settings import PLAIN
+from tools import asked
 
 
 def table(report: Values) -> str:
@@ -66,4 +65,5 @@ def _caption(report: Values, group: str) -> str:
 
 
 if __name__ == "__main__":
-    print(table(json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")
+    (report,) = asked(__doc__, report="written by python -m specviz bench --json")
+    print(table(json.loads(report.read_text(encoding="utf-8"))), end="")

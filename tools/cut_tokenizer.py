@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import pathlib
-import sys
 
 from tokenizers import Tokenizer, pre_tokenizers
+
+from tools import asked
 
 #: As tests/helpers/checkpoints/tokenizer_kinds.py has it.
 TEXT = """Once upon a time there was a king, and the king's tale isn't 1234567 words long: it ends soon.
@@ -53,7 +54,7 @@ def cut(folder: pathlib.Path) -> dict:
 
 
 if __name__ == "__main__":
-    source, target = map(pathlib.Path, sys.argv[1:])
+    source, target = asked(__doc__, source="folder of the published one", target="folder to be written")
     target.mkdir(parents=True, exist_ok=True)
     text = json.dumps(cut(source), ensure_ascii=False, separators=(",", ":"))
     (target / "tokenizer.json").write_text(text + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ figures are those of a page that has been up for a minute; the machine must have
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +92,7 @@ PICTURES: dict[str, tuple[int, Callable[[Any], None]]] = {
 
 
 def main(names: list[str]) -> None:
-    """Takes the pictures of these names, or all."""
+    """Takes the pictures of these names."""
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
@@ -100,7 +100,7 @@ def main(names: list[str]) -> None:
         store.preparer.start()
         store.preparer.wait_for(store.starting_pair)
         with browser() as chromium:
-            for name in names or PICTURES:
+            for name in names:
                 height, prepare = PICTURES[name]
                 tab = chromium.new_page(viewport={"width": WIDTH, "height": height})
                 tab.goto(page.local_url)
@@ -117,4 +117,8 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", default=[*PICTURES], help=f"of {', '.join(PICTURES)} (default: all)"
+    )
+    main(parser.parse_args().names)

@@ -215,7 +215,8 @@ def _only_here(best: Offer, there: Offer | None) -> Said:
 
 
 def _offer_rows(order: Sequence[Offer], plain: float) -> tuple[tuple[Said, ...], ...]:
-    """With plain decoding at its place among them. plain: its tokens a second beside the best."""
+    """With plain decoding at its place among them. plain: its tokens a second beside the best; each other one has those
+    of the turns that it took with it, as a machine may be slower an hour later."""
     rows = [_offer_row(offer) for offer in order]
     baseline = (label(None), "", said("advice.times", x=1.0), "", "", said("advice.whole", x=plain), "")
     rows.insert(sum((offer.ratio.low or 0.0) > 1 for offer in order), baseline)
@@ -230,7 +231,7 @@ def _offer_row(offer: Offer) -> tuple[Said, ...]:
         said("advice.times", x=offer.ratio.value),
         _interval(offer.ratio),
         _number(row.speedup_formula),
-        said("advice.whole", x=row.tokens_per_second),
+        said("advice.beside", plain=offer.plain, x=row.tokens_per_second),
         said("advice.decimals", x=row.acceptance_length),
     )
 

@@ -135,6 +135,12 @@ def test_the_baseline_stands_in_the_sentence_and_at_its_place_in_the_table():
     assert said.rows[1][2] == "1.00×" and said.rows[1][5] == "80"
 
 
+def test_speeds_stand_beside_those_of_the_same_minutes():
+    """A machine slows down while it measures: a speed beside one of another hour would not fit the speedup."""
+    said = told(offer("eagle", 1.5, 1.4), replace(offer("medusa", 1.3, 1.2), plain=70.0))
+    assert [row[5] for row in said.rows] == ["80 → 100", "70 → 100", "80"]
+
+
 def test_what_may_be_the_best_is_named_and_how_to_measure_on():
     steady, lucky, slow = offer("lookahead", 1.06, 1.02), offer("suffix", 1.71, 0.61), offer("medusa", 0.9, 0.7)
     said = in_words([steady, lucky, slow], "a machine", "a pair", "plain", 0.0, "on it", longer="Go on.")
