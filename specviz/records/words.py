@@ -83,8 +83,8 @@ class Words:
         return [self.translated(value) for value in message] if isinstance(message, (list, tuple)) else message
 
     def number(self, value: float, spec: str) -> str:
-        """`value` by a format specification of Python, with this language's decimal sign."""
-        return format(value, spec).replace(".", str(self.areas["common"]["decimal"]))
+        """`value` by a format specification of Python, with this language's decimal sign and a minus sign."""
+        return _signed(format(value, spec).replace(".", str(self.areas["common"]["decimal"])))
 
     def __contains__(self, key: str) -> bool:
         area, _, name = key.partition(".")
@@ -142,7 +142,8 @@ def _of_rules() -> Iterator[tuple[str, Text]]:
 def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:
     """The template with every known ``{name}`` replaced; other braces, and braces in values, stay as they are.
 
-    decimal: the decimal sign. Thousands are grouped by a narrow space, which no language reads as a decimal sign.
+    decimal: the decimal sign. Numbers have a minus sign for the hyphen; thousands are grouped by a narrow space, which
+    no language reads as a decimal sign.
     """
 
     def written(match: re.Match[str]) -> str:
@@ -153,9 +154,13 @@ def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str
         text = format(value, spec) if spec else str(value)
         if "," in spec:
             return text.replace(",", "\u202f")
-        return text.replace(".", decimal) if spec or isinstance(value, float) else text
+        return _signed(text.replace(".", decimal)) if spec or isinstance(value, (int, float)) else text
 
     return re.sub(r"\{(\w+)(?::([^{}]+))?\}", written, template)
+
+
+def _signed(number: str) -> str:
+    return number.replace("-", "−")
 
 
 class Bytes(float):

@@ -227,6 +227,7 @@ def test_the_page_and_the_api_say_the_same(alone, language):
 def test_numbers_have_their_languages_decimal_sign():
     say = words("de")
     assert (say.number(1234.5, ".1f"), words().number(1234.5, ".1f")) == ("1234,5", "1234.5")
+    assert (say.number(-0.5, ".1f"), words()("lossless.p_small", p=3e-12).count("e−12")) == ("−0,5", 1)
     assert say("why.step_rest", rest=0.25) == say("why.step_rest", rest="0,25")
     assert "Qwen2.5" in say("why.source_run", run="Qwen2.5")  # what is no number is left alone
     with pytest.raises(SpecvizError) as caught:

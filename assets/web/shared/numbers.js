@@ -8,8 +8,8 @@ export function writeDecimals(mark) {
   decimalMark = mark;
 }
 
-/** A number as the page's language writes it. @param {string} plain as JavaScript writes it */
-export const written = (plain) => plain.replace(".", decimalMark);
+/** A number as the page's language writes it, with a minus sign for the hyphen. @param {string} plain as JavaScript writes it */
+export const written = (plain) => plain.replace(".", decimalMark).replaceAll("-", "−");
 
 /**
  * A number by one of Python's formats: ".2f", ".0%", ".2g", "g", ",".
@@ -76,7 +76,7 @@ function plain(x, digits) {
 export const decimalsOf = (shown) => shown.split(decimalMark)[1]?.length ?? 0;
 
 /** @param {string} shown */
-const numberOf = (shown) => Number(shown.replace(decimalMark, "."));
+const numberOf = (shown) => Number(shown.replace(decimalMark, ".").replaceAll("−", "-"));
 
 /**
  * Two numbers that were compared, with as many digits as it takes to see which is larger.
