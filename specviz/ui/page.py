@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -56,6 +57,9 @@ ROUTES = [
     *notes_routes(web_files.VERSION),
     preview.ROUTE,
 ]
+
+#: Seconds between two looks at whether the page is to end.
+_END_WITHIN = 0.1
 
 #: Seconds between two looks at the passes while something is being prepared.
 LOOK_EVERY = 2
@@ -175,7 +179,7 @@ def serve(mcp: bool = False) -> None:
         # Someone who opens the page at once should not wait for torch, whose import blocks the interpreter.
         store.wanted.wait(HEAD_START)
         _load(store)
-        page.block_thread()
+        _until_the_end(page)
 
 
 def _with_tools(wanted: bool) -> bool | None:
@@ -192,6 +196,16 @@ def _with_tools(wanted: bool) -> bool | None:
 def _end(*_: Any) -> None:
     device.ending.set()
     raise KeyboardInterrupt
+
+
+def _until_the_end(page: gr.Blocks) -> None:
+    """Waits, and closes the page. Gradio's own `block_thread` waits for the interrupt alone; one that is raised in an
+    object's destructor never gets there."""
+    try:
+        while not device.ending.is_set():
+            time.sleep(_END_WITHIN)
+    finally:
+        page.close(verbose=False)
 
 
 def _load(store: PairStore) -> None:

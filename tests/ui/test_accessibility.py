@@ -69,3 +69,12 @@ def test_no_part_breaks_a_rule_seriously(visit, width, theme, language, parts):
     page = visit(language, viewport={"width": width, "height": 844}, color_scheme=theme)
     wrong = [violations(page, within) for within in PARTS[parts](page)]
     assert len(wrong) > 1 and wrong == [[]] * len(wrong) and state(page, "recorded")
+
+
+def test_the_focus_goes_on_from_a_field_whose_list_scrolls(visit):
+    page = visit(viewport={"width": 1280, "height": 720})
+    page.locator("#drafter input").focus()
+    scrolls = "list => list.scrollHeight > list.clientHeight"
+    assert page.locator("#drafter ul").evaluate(scrolls), "a shorter list would not have the focus"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.ariaLabel").startswith("number input for Draft tokens")

@@ -1,5 +1,6 @@
 """The page before its pair is there: recorded runs play at once, and what is pressed too early waits visibly."""
 
+import sys
 import threading
 
 import pytest
@@ -132,6 +133,30 @@ def test_a_page_is_a_server_of_tools_where_nothing_speaks_against_it(monkeypatch
     monkeypatch.setattr(page.signal, "signal", lambda *_: None)
     page.serve()
     assert served["mcp_server"] is offered
+
+
+def test_a_page_ends_though_its_interrupt_comes_in_a_destructor(monkeypatch):
+    """Python only prints what is raised there."""
+
+    class Dying:
+        def __del__(self):
+            page._end()
+
+    class Served:
+        closed = False
+
+        def close(self, verbose):
+            self.closed = True
+
+    lost, served = [], Served()
+    monkeypatch.setattr(page.device, "ending", threading.Event())
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    dying = [Dying()]
+    dying.clear()
+    ended = threading.Thread(target=page._until_the_end, args=(served,), daemon=True)
+    ended.start()
+    ended.join(PATIENCE)
+    assert len(lost) == 1 and served.closed
 
 
 def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
