@@ -121,13 +121,13 @@ def test_gated_layers_are_right_and_know_no_neighbours(few_rows, outputs, inputs
 
 
 def test_activations_of_any_size_are_numbers(few_rows):
-    """Where e to their power is none."""
-    sizes = torch.tensor([0.0, -1e-30, 1e-30, -88, 88, -1e4, 1e4, -1e30, 1e30]).unsqueeze(1)
+    """Where e to their power is none; and what is no number stays none."""
+    sizes = torch.tensor([0.0, -1e-30, 1e-30, -88, 88, -1e4, 1e4, -1e30, 1e30, torch.nan]).unsqueeze(1)
     one = few_rows.linear(torch.ones(1, 1))
     layers = (one.panels, one.scales, None, 1), (one.panels, one.scales, torch.tensor([1.0]), 1)
     for tanh, activation in ((False, functional.silu), (True, functools.partial(functional.gelu, approximate="tanh"))):
         made = operations.GATED(sizes, *layers[0], *layers[1], tanh)
-        torch.testing.assert_close(made, activation(sizes) * (sizes + 1), atol=1e-30, rtol=1e-5)
+        torch.testing.assert_close(made, activation(sizes) * (sizes + 1), atol=1e-30, rtol=1e-5, equal_nan=True)
 
 
 class Gates(nn.Module):
@@ -144,6 +144,10 @@ class Gates(nn.Module):
             up = self.up(x)
             return up * self.activation(self.gate(x))
         activated, up = self.activation(self.gate(x)), self.up(x)
+        if self.wiring == "outer":
+            return activated.view(-1, 40, 1) * up.view(-1, 1, 40)
+        if self.wiring == "each":
+            return activated.view(1, -1, 40) * up.view(-1, 1, 40)
         if self.wiring == "added":
             return activated + up
         if self.wiring == "of itself":
@@ -170,7 +174,7 @@ TANH = nn.GELU(approximate="tanh")
         (nn.ReLU(), "usual", False),
         *(
             (nn.SiLU(), wiring, False)
-            for wiring in ("one for all", "read twice", "up read twice", "added", "of itself")
+            for wiring in ("outer", "each", "one for all", "read twice", "up read twice", "added", "of itself")
         ),
     ],
 )
@@ -387,8 +391,8 @@ def test_kernels_for_lesser_processors_keep_their_promises_too(march, needs, tmp
     if needs not in kernel_library.processor().split():
         pytest.skip("this processor does not have these instructions")
     chosen = (
-        "linear_layer_is_right or gated_layers or few_bits or on_grids or largest_codes or kept_in_bfloat16 or "
-        "attention_is_right"
+        "linear_layer_is_right or gated_layers or of_any_size or few_bits or on_grids or largest_codes or "
+        "kept_in_bfloat16 or attention_is_right"
     )
     order = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     told = os.environ | {"SPECVIZ_MARCH": march, "SPECVIZ_CACHE": str(tmp_path)}

@@ -172,7 +172,24 @@ def check_long(page: Page, said: str) -> None:
     assert run["start"]["num_draft_tokens"] == LONG_DRAFT
     assert f"γ = {SHORT_DRAFT}: " in said
     assert f"γ = {LONG_DRAFT}: {now['length']} tokens per target pass. {now['fast']} " in said
-    assert said.endswith(f"{discarded} of {len(drafts)} draft tokens were discarded ┄ unjudged.")
+    counted = said.removesuffix(f" {say('tour.long_paid')}")
+    assert counted.endswith(f"{discarded} of {len(drafts)} draft tokens were discarded ┄ unjudged.")
+
+
+#: What the step says of two runs of these speedups.
+SAID_OF = f"""async speedups => {{
+  const {{ STEPS }} = await import(new URL('{ADDRESS}/tour/steps.js', document.baseURI));
+  const rounds = [{{ drafted: [{{ outcome: "accepted" }}] }}];
+  const runs = speedups.map(speedup => ({{ figures: {{ speedup }}, rounds }}));
+  return (await STEPS.find(step => step.name === "long").show({TOUR}, async () => runs.shift())).said;
+}}"""
+
+
+@pytest.mark.parametrize(
+    "speedups, paid", [((1.2, 1.5), True), ((1.5, 1.2), False), ((1.2, None), False), ((None, 1.5), False)]
+)
+def test_long_drafts_that_paid_are_not_called_too_long(page, speedups, paid):
+    assert page.evaluate(SAID_OF, speedups).endswith(say("tour.long_paid")) is paid
 
 
 def test_the_tour_from_end_to_end_by_keyboard(page):

@@ -125,9 +125,9 @@ async function showMatch(tour, ask) {
 /** @type {Step["show"]} */
 async function showLong(tour, ask) {
   const { plan } = tour;
-  const short = headline(tour, await ask(settings(tour), true));
+  const first = await ask(settings(tour), true);
   const run = await ask(settings(tour, { num_draft_tokens: plan.long_draft }), true);
-  const long = headline(tour, run);
+  const [short, long] = [first, run].map((one) => headline(tour, one));
   const values = {
     short: plan.short_draft, short_length: short.length, short_fast: short.fast, long: plan.long_draft, long_length: long.length, long_fast: long.fast,
     discarded: countOf(run, "discarded"), drafted: run.rounds.reduce((sum, round) => sum + round.drafted.length, 0),
@@ -135,7 +135,9 @@ async function showLong(tour, ask) {
   const unused = run.rounds.map((round) => round.drafted.filter((token) => token.outcome === "discarded").length);
   const worst = unused.indexOf(Math.max(...unused));
   const position = Math.max(0, run.rounds[worst].drafted.findIndex((token) => token.outcome === "rejected"));
-  return { said: tour.say("tour.long_said", values), choice: [worst, position], rings: () => [row(worst)] };
+  // Where guesses are good, or many tokens cost a pass little, it is not too far.
+  const paid = (run.figures.speedup ?? 0) > (first.figures.speedup ?? Infinity) ? [tour.say("tour.long_paid")] : [];
+  return { said: [tour.say("tour.long_said", values), ...paid].join(" "), choice: [worst, position], rings: () => [row(worst)] };
 }
 
 /** @type {Step["show"]} */

@@ -5,6 +5,7 @@ import operator
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from specviz.passes.kernels.operations import COPY, GATED, LINEAR
 
@@ -13,7 +14,7 @@ _IN_ROWS = (torch.ops.aten.reshape.default, torch.ops.aten.view.default, torch.o
 
 
 def join_operations(graph: Graph) -> None:
-    """Puts together what our kernels compute together, and has each number computed once."""
+    """Puts together what our kernels compute together, and has cosines and sines computed once."""
     join_layers(graph)
     join_gates(graph)
     keep_turns(graph)
@@ -41,12 +42,12 @@ def join_layers(graph: Graph) -> None:
 
 
 def join_gates(graph: Graph) -> None:
-    """Has the activation of one layer's outputs, times another's, computed with both: by all threads, and of what each
-    has just made."""
+    """Has SiLU or GELU (by its hyperbolic tangent) of one layer's outputs, times another's, computed with both: by all
+    threads, and of what each has just made."""
     for layers in graph.find_nodes(op="call_function", target=LINEAR[1]):
         for gate, up in itertools.permutations(map(_followed, list(layers.users))):
             activation, product = gate[-1], up[-1]
-            if layers.args[4] != layers.args[8] or not _is_gated(activation, product):
+            if not (_is_gated(activation, product) and _are_alike(activation, up[-2], product)):
                 continue
             first, second = (layers.args[1 + 4 * place : 5 + 4 * place] for place in (gate[0].args[1], up[0].args[1]))
             tanh = activation.target is torch.ops.aten.gelu.default
@@ -76,6 +77,12 @@ def _is_gated(activation: Node, product: Node) -> bool:
         activation.target is torch.ops.aten.gelu.default and activation.kwargs.get("approximate") == "tanh"
     )
     return known and product.target is torch.ops.aten.mul.Tensor and list(activation.users) == [product]
+
+
+def _are_alike(*nodes: Node) -> bool:
+    """True if these have one shape, whatever the number of tokens: then each number is multiplied by its own one."""
+    first, *rest = (node.meta["val"].shape for node in nodes)
+    return all(statically_known_true(sym_eq(first, shape)) for shape in rest)
 
 
 def keep_turns(graph: Graph) -> None:

@@ -1,8 +1,8 @@
 """The kernels for few rows as operations of torch.
 
 `linear` and `attention` run in eager mode once `kernel_library.load` was called; a program that is made of them calls
-the same library by its C functions (`C_SHIMS`). `LINEAR`, `GATED` and `COPY` are what `programs` puts together of
-several operations, and run in eager mode as well.
+the same library by its C functions (`C_SHIMS`). `joining` puts several into one of `LINEAR` or `GATED`, and adds
+`COPY`; these run in eager mode as well.
 """
 
 from __future__ import annotations

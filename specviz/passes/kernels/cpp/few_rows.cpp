@@ -10,6 +10,7 @@
 // The C functions at the end are what Python calls, and shims.cpp for compiled programs.
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -236,7 +237,8 @@ void linear(const Kind* layers, int count, const float* x, float* const* outs, i
   });
 }
 
-// Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together.
+// Layers over the same inputs, at most MOST_BESIDE. Those of one dtype are computed together. gate: the first one's, if that is
+// the second one's; where their dtypes differ, one thread applies it in the end.
 void compute(
     const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs, const Gate* gate = nullptr) {
   int32_t next = 1;
@@ -292,10 +294,9 @@ void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t 
 }
 
 void few_rows_gated(const Given* given, bool tanh, const float* x, int64_t rows, int64_t inputs) {
-  static thread_local std::vector<float> kept;
-  kept.resize(rows * given->outputs);
+  const std::unique_ptr<float[]> up(new float[rows * given->outputs]);
   Given both[] = {given[0], given[1]};
-  both[1].out = kept.data();
+  both[1].out = up.get();
   const Gate gate = {both[0].out, both[1].out, rows, given->outputs, tanh};
   compute(both, 2, x, rows, inputs, &gate);
 }

@@ -1,7 +1,7 @@
 // Gated layers: of two over the same inputs, the activation of one's outputs times the other's.
 //
-// Whoever has made some outputs of both goes on with them while they are in its cache: left to one thread, thirteen rows of
-// activations take as long as a twelfth of a pass.
+// The thread that has made some outputs of both goes on with them while they are in its cache: left to one thread, thirteen
+// rows of activations take as long as a twelfth of a pass.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Gate {
     // 2 · sqrt(2 / π), for tanh x = 2 · logistic(2 x) - 1.
     const Floats x = tanh ? 1.5957691216f * add_product(g, g * g * g, broadcast(0.044715f)) : g;
     const Floats size = x > 0 ? x : -x;
-    // Where it is less than any number times a weight can show, none: `exponential` stops there.
+    // `exponential` goes no lower than e to the −87: below it the share is 0, or else it would grow with g.
     const Floats small = size < 87 ? exponential(-size) : Floats{};
     return g * (x > 0 ? broadcast(1.f) : small) / (small + 1);
   }
@@ -42,7 +42,8 @@ struct Gate {
   }
 };
 
-// write(i, first, end) for the panels of each of `count` layers, by all threads; of two, the first may be the other's gate.
+// write(i, first, end) for the panels of each of `count` layers, by all threads. gate: if the first one is the other's; these
+// are two, and have as many outputs.
 template <class Layer, class Write>
 void share_outputs(const Layer* layers, int count, const Gate* gate, const Write& write) {
   if (!gate) return share_panels(layers, count, write);

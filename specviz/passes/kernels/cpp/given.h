@@ -19,8 +19,8 @@ extern "C" {
 // Layers over the same inputs, x [rows][inputs], each to its own `out` [rows][outputs].
 void few_rows_linear(const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs);
 
-// Two layers, of which the first is the other's gate: SiLU or, if `tanh`, GELU of its outputs, times the other's. To the first
-// one's `out` [rows][outputs].
+// Two layers of as many outputs, of which the first is the other's gate: SiLU or, if `tanh`, GELU of its outputs, times the
+// other's. To the first one's `out` [rows][outputs]; the other's is not used.
 void few_rows_gated(const Given* given, bool tanh, const float* x, int64_t rows, int64_t inputs);
 
 // queries: [heads][tokens][size], with these strides. keys, values: [shared][room][size]. mask: [tokens][room], 0 where a token

@@ -1,4 +1,4 @@
-// The kernels as compiled programs call them, on torch's tensors (`kernel_library.C_SHIMS`).
+// The kernels as compiled programs call them, on torch's tensors (`operations.C_SHIMS`).
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -36,7 +36,7 @@ int32_t dtype(AtenTensorHandle tensor) {
 // A new contiguous float32 tensor; returns torch's error code.
 AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
   std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t i = sizes.size() - 1; i > 0; i--) strides[i - 1] = strides[i] * sizes[i];
+  for (size_t i = sizes.size(); i > 1; i--) strides[i - 2] = strides[i - 1] * sizes[i - 1];
   return aoti_torch_empty_strided(
       sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
 }
