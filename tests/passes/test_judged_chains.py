@@ -119,6 +119,31 @@ def test_of_equal_logits_the_first_is_the_likeliest():
     assert JudgedDraft(draft, logits, uniforms, 0.0).tokens == (300,)
 
 
+def drawn_by_kernels(probs: Tensor, u: float) -> int:
+    """The next token of an empty draft, from these probabilities."""
+    uniforms = Uniforms(uniform(), uniform(), torch.tensor(u, dtype=torch.float64))
+    return JudgedDraft(Draft.copied((), torch.device("cpu")), probs.log().unsqueeze(0), uniforms, 1.0).tokens[0]
+
+
+@pytest.mark.parametrize("vocab", [1, 255, 256, 257, 5000])
+def test_tokens_are_drawn_where_running_sums_would_be_and_never_without_mass(vocab):
+    """Of parts of 256 sums, the one that is searched may begin or end without any."""
+    torch.manual_seed(vocab)
+    for share in (1.0, 0.3, 0.01):
+        probs = torch.rand(vocab) * (torch.rand(vocab) < share)
+        probs[torch.randint(vocab, ())] = 1.0
+        probs /= probs.sum()
+        coins = [0.0, 2**-24, 0.5, 1 - 2**-24, *torch.rand(60).tolist()]
+        found = [drawn_by_kernels(probs, u) for u in coins]
+        sums = (probs.log().softmax(-1)).cumsum(-1, dtype=torch.float64)
+        for u, token in zip(coins, found, strict=True):
+            before = sums[token - 1].item() if token else 0.0
+            assert probs[token] > 0 and before - 1e-6 <= u * sums[-1].item() <= sums[token].item() + 1e-6
+    assert drawn_by_kernels(torch.tensor([0.0, 0, 0.5, 0, 0.5, 0]), 0.0) == 2
+    assert drawn_by_kernels(torch.tensor([0.0, 0, 0.5, 0, 0.5, 0]), 0.5) == 4
+    assert drawn_by_kernels(torch.tensor([0.0, 0, 0.5, 0, 0.5, 0]), 1 - 2**-24) == 4
+
+
 def test_a_draft_that_is_the_target_is_kept_whatever_the_coins():
     _, logits, _ = a_round(3, 20, points=False)
     probs = JudgedDraft(Draft.copied((), torch.device("cpu")), logits[:1], Uniforms(*[uniform()] * 3), 0.6).probs()

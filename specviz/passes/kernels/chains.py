@@ -232,8 +232,8 @@ class JudgedDraft:
         drafted = draft.tokens.data_ptr(), parents, place, row_count
         judged = logits.data_ptr(), n, vocab, temperature, as_block, *drafted
         if temperature:
-            # In one piece: running sums in float64, probabilities of rows and of the next token, four values a token.
-            self._numbers = torch.empty((n + 4) * vocab + 4 * n, dtype=torch.float32)
+            # In one piece: probabilities of rows and of the next token, four values a token.
+            self._numbers = torch.empty((n + 2) * vocab + 4 * n, dtype=torch.float32)
             drawn_from = None if draft.probs is None else place
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
             accepted = _judge()(*judged, drawn_from, *coins, self._numbers.data_ptr(), verdict)
@@ -253,13 +253,14 @@ class JudgedDraft:
     def probs(self) -> Tensor:
         """[n + 1, vocab] float32, softmax(logits / temperature), for a temperature above 0."""
         n, vocab = self._shape
-        return self._numbers[2 * vocab : (n + 3) * vocab].view(n + 1, vocab)
+        return self._numbers[: (n + 1) * vocab].view(n + 1, vocab)
 
     def decision(self) -> Decision:
         """The same as tensors, for a temperature above 0."""
         n, vocab = self._shape
-        sums, probs = self._numbers[: 2 * vocab].view(torch.float64), self._numbers[(n + 3) * vocab :][:vocab]
-        p, q, p_left, bounds = self._numbers[(n + 4) * vocab :].view(4, n)
+        probs = self._numbers[(n + 1) * vocab :][:vocab]
+        sums = probs.cumsum(-1, dtype=torch.float64)
+        p, q, p_left, bounds = self._numbers[(n + 2) * vocab :].view(4, n)
         accepted = torch.zeros(n, dtype=torch.bool)
         accepted[list(self.path)] = True
         row = torch.tensor([self.path[-1] + 1 if self.path else 0])

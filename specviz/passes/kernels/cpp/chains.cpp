@@ -100,7 +100,6 @@ struct Growing {
   std::vector<int64_t> frontier = {-1};  // the last level's tokens
   std::vector<double> weights = {1};     // how likely each is to be reached, and kept
   std::vector<float> left;               // [vocab] of each row of the level, without what was drawn from it
-  std::vector<double> sums;
 
   // The next level. given: a row of logits after each token of the frontier, `stride` apart.
   void grow(const float* given, int64_t stride) {
@@ -114,7 +113,6 @@ struct Growing {
       reached.push_back(weights[place] * chance);
     };
     left.resize(vocab * frontier.size());
-    sums.resize(vocab);
     if (!choice.temperature)
       take_likeliest(given, stride, add);
     else if (choice.as_paths)
@@ -159,7 +157,7 @@ struct Growing {
     for (int64_t path = 0; path < choice.branches; path++) {
       const int64_t place = frontier.size() == 1 ? 0 : path;
       float* q = std::copy_n(&left[place * vocab], vocab, probs + count * vocab) - vocab;
-      add(place, draw(q, vocab, uniforms[count], sums.data()), 1);
+      add(place, draw(q, vocab, uniforms[count]), 1);
     }
   }
 
@@ -178,7 +176,7 @@ struct Growing {
         if (shares[place] <= turn) continue;
         float *row = &left[place * vocab], *q = std::copy_n(row, vocab, probs + count * vocab) - vocab;
         if (choice.branches > 1) scale(q, vocab, 1 / sum(q, vocab));
-        const int64_t token = draw(q, vocab, uniforms[count], sums.data());
+        const int64_t token = draw(q, vocab, uniforms[count]);
         row[token] = 0;
         add(place, token, ACCEPTED * std::pow(1 - ACCEPTED, turn));
       }

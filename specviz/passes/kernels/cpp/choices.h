@@ -92,12 +92,36 @@ inline void warp(const float* logits, int64_t vocab, float temperature, float* p
   scale(probs, vocab, 1 / sum(probs, vocab));
 }
 
-// The first token whose cumulative probability exceeds u times the last, as `draw` in sampling.py finds it. Always a
-// token. The running sums go to `sums` [vocab].
-inline int64_t draw(const float* probs, int64_t vocab, double u, double* sums) {
-  double sum = 0;
-  for (int64_t i = 0; i < vocab; i++) sums[i] = sum += probs[i];
-  return std::min(std::upper_bound(sums, sums + vocab, u * sum) - sums, vocab - 1);
+// The same in float64.
+inline double sum_in_double(const float* values, int64_t count) {
+  constexpr int64_t MANY = 16;  // sums, which do not wait for each other
+  double sums[MANY] = {};
+  int64_t i = 0;
+  for (; i + MANY <= count; i += MANY)
+    for (int64_t k = 0; k < MANY; k++) sums[k] += values[i + k];
+  for (; i < count; i++) sums[0] += values[i];
+  double total = 0;
+  for (double some : sums) total += some;
+  return total;
+}
+
+// The first token whose cumulative probability exceeds u times the last, as `draw` in sampling.py finds it; always a token, and
+// none of probability 0. By the sums of parts, of which one alone is gone through: each running sum waits for the one before.
+inline int64_t draw(const float* probs, int64_t vocab, double u) {
+  constexpr int64_t PART = 256;
+  std::vector<double> sums = {0};  // before each part
+  for (int64_t part = 0; part < vocab; part += PART)
+    sums.push_back(sums.back() + sum_in_double(probs + part, std::min(PART, vocab - part)));
+  const double threshold = u * sums.back();
+  const auto above = std::upper_bound(sums.begin(), sums.end(), threshold);
+  if (above == sums.end()) return vocab - 1;  // what is not a number
+  const int64_t part = above - sums.begin() - 1, end = std::min((part + 1) * PART, vocab);
+  double sum = sums[part];
+  int64_t found = vocab - 1;
+  // Added up one by one, they may come to a little less: then it is the last that adds anything.
+  for (int64_t i = part * PART; i < end && sum <= threshold; i++)
+    if (probs[i] > 0) sum += probs[i], found = i;
+  return found;
 }
 
 // Roughly how often a good drafter's draw is accepted, as in choosers.py.

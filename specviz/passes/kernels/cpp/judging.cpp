@@ -106,14 +106,13 @@ extern "C" {
 //
 // drafted, parents: [n]. draft_logits: [draft_rows][vocab], or probabilities; n rows are one for each token, whose own place
 // is looked at, since a NaN is always chosen. drawn_from: [n][vocab], the tokens' distributions; none for point masses.
-// coins: [n]. u: one, for the next token. made: the running sums [vocab] in which that is drawn, in float64; then in float32
-// the rows' probabilities [n + 1][vocab], those that it is drawn from [vocab], and p, q, p once the elder siblings are
-// rejected and the bound of each draft token's coin, [4][n]. told: the accepted tokens' places, with room for n, and each
+// coins: [n]. u: one, for the next token. made: the rows' probabilities [n + 1][vocab], those that this is drawn from [vocab],
+// and p, q, p once the elder siblings are rejected and the bound of each draft token's coin, [4][n]. told: the accepted tokens' places, with room for n, and each
 // row's likeliest [n + 1]; and the next token.
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
     const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
-    const double* u, double* made, int64_t* told) {
+    const double* u, float* made, int64_t* told) {
   if (!are_numbers(logits, (count + 1) * vocab)) return -1;
   for (int64_t row = 0; row < draft_rows; row++) {
     const int64_t first = draft_rows == count ? drafted[row] : 0, some = draft_rows == count ? 1 : vocab;
@@ -128,14 +127,13 @@ int64_t few_rows_judge(
     *next = choices[node + 1];
     return accepted;
   }
-  double* sums = made;
-  float *probs = reinterpret_cast<float*>(sums + vocab), *left = probs + (count + 1) * vocab;
+  float *probs = made, *left = probs + (count + 1) * vocab;
   float *p = left + vocab, *q = p + count, *p_left = q + count, *bounds = p_left + count;
   for (int64_t row = 0; row <= count; row++) warp(logits + row * vocab, vocab, temperature, probs + row * vocab);
   const Drafted draft = {count, vocab, drafted, parents, probs, drawn_from};
   for (int64_t i = 0; i < count; i++) p[i] = p_left[i] = draft.p(i), q[i] = draft.q(i), path[i] = i;
   accepted = as_block ? draft.accept_block(coins, bounds, left) : draft.walk(coins, p_left, bounds, left, path);
-  *next = draw(left, vocab, *u, sums);
+  *next = draw(left, vocab, *u);
   return accepted;
 }
 }
