@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pathlib
 import sys
 import tempfile
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
@@ -23,7 +24,15 @@ from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
-from specviz.training.data import Corpus, batches_to_write, read_corpus, with_own_texts, with_target_text, writing
+from specviz.training.data import (
+    BLOCK_SIZE,
+    Corpus,
+    batches_to_write,
+    read_corpus,
+    with_own_texts,
+    with_target_text,
+    writing,
+)
 from specviz.training.dspark import DSparkRecipe
 from specviz.training.forecast import forecast
 from specviz.training.heads import Eagle3Recipe, MedusaRecipe, MtpRecipe
@@ -52,6 +61,9 @@ _STARTS = {
     "eagle": "an EAGLE head, or a one-layer draft model,",
     "parallel": "a DSpark head, or a draft model,",
 }
+
+#: Beyond it, random numbers of later steps have no seed.
+_LARGEST_SEED = 10**12 - 1
 
 #: Recipes of parts on the frozen target, by the drafter that reads them.
 _PARTS: dict[str, type[PartRecipe]] = {
@@ -106,13 +118,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_common(recipe: argparse.ArgumentParser, tokens: str, lr: float) -> None:
     recipe.add_argument(
-        "--text", type=pathlib.Path, nargs="+", required=True, metavar="FILE", help=".txt, .xz, or a folder of text"
+        "--text",
+        type=pathlib.Path,
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE",
+        help=".txt, .xz, or a folder of text",
     )
-    recipe.add_argument("--weights", type=float, nargs="+", default=[], help="how often each text is drawn from")
+    recipe.add_argument(
+        "--weights", type=float, nargs="+", action="extend", default=[], help="how often each text is drawn from"
+    )
     recipe.add_argument(
         "--held-out",
         type=int,
         nargs="+",
+        action="extend",
         default=[],
         metavar="N",
         help="tokens at the end of each text that are kept for measuring",
@@ -150,8 +171,10 @@ def _fill_in(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     for name in ("tokens", "batch", "every", "lr"):
-        if getattr(options, name) <= 0:
+        if not 0 < getattr(options, name) < math.inf:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
+    if abs(options.seed) > _LARGEST_SEED:
+        raise SpecvizError("--seed must be a whole number of at most 12 digits.", "seed")
     if options.measure is not None:
         if options.start is None:
             raise SpecvizError("--measure needs something to measure: name it with --start.", "measure")
@@ -188,6 +211,14 @@ def _run(options: argparse.Namespace) -> None:
         _measure(options)
         return
     out = options.out or _default_out(options)
+    target_folder = getattr(options, "target", None)
+    if target_folder is not None and out.resolve() == pathlib.Path(target_folder).resolve():
+        raise SpecvizError(
+            "--out is the target's own folder, whose files would be overwritten: name another folder, such as "
+            "{folder}.",
+            "out",
+            folder=out / options.recipe,
+        )
     # In a folder of its own, where nobody takes it for a part of the result.
     work = options.work or out / "training"
     recipe, corpus, target = _from_scratch(options) if options.recipe == "target" else _on_a_target(options)
@@ -208,11 +239,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _default_out(options: argparse.Namespace) -> pathlib.Path:
-    """Where loading looks: inside the target's folder; but the embedded parts lie side by side."""
+    """Where loading looks: inside the target's folder. The embedded target has its parts, which stay as they are."""
     folder = pathlib.Path(getattr(options, "target", ""))
-    if options.recipe == "target" or not folder.is_dir():
+    if options.recipe == "target" or not folder.is_dir() or folder.resolve() == (EMBEDDED / "target").resolve():
         raise SpecvizError("Name the folder for the result with --out.", "out")
-    return (EMBEDDED if folder.resolve() == EMBEDDED / "target" else folder) / options.recipe
+    return folder / options.recipe
 
 
 def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus, None]:
@@ -241,6 +272,14 @@ def _load(options: argparse.Namespace) -> ModelPair:
     torch.set_num_threads(threads)
     if is_spread(pair.target):
         raise SpecvizError("Training needs the whole target on one device, but it does not fit on one.", "device")
+    if pair.context_length is not None and pair.context_length < BLOCK_SIZE:
+        raise SpecvizError(
+            "{name} reads at most {most} tokens, but training reads blocks of {block}.",
+            "target",
+            name=pair.target_name,
+            most=pair.context_length,
+            block=BLOCK_SIZE,
+        )
     if pair.dtype == torch.float16:
         raise SpecvizError("Training in float16 is unstable: use --dtype float32.", "dtype")
     return pair
@@ -276,7 +315,12 @@ def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, devi
         raise SpecvizError(
             "{name} has another tokenizer: start from a model with the target's tokenizer.", "start", name=source.name
         )
-    return load_weights(source, Place(device), torch.float32)
+    model = load_weights(source, Place(device), torch.float32)
+    if options.recipe == "target" and not isinstance(model, LlamaForCausalLM):
+        raise SpecvizError(
+            "{name} is a {kind}: this recipe continues a Llama.", "start", name=source.name, kind=type(model).__name__
+        )
+    return model
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A drafter meets two kinds of text, what people wrote (prompts) and what the targ
 import contextlib
 import hashlib
 import lzma
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.records.errors import SpecvizError, first_line
+from specviz.records.files import decoded
 
 #: Tokens per block: one row of a batch.
 BLOCK_SIZE = 256
@@ -57,7 +59,7 @@ class Corpus:
     def batch(self, rows: int, seed: int, step: int) -> Tensor:
         """The blocks of this step, [rows, BLOCK_SIZE] int64; they depend on `seed` and `step` alone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        continued = 0 if self.continuations is None else rows // 2
+        continued = 0 if self.continuations is None else (rows + step % 2) // 2  # of a single row, every other step
         blocks = [self._cut(generator, BLOCK_SIZE) for _ in range(rows - continued)]
         if continued:
             chosen = torch.randint(len(self.continuations), (continued,), generator=generator)
@@ -106,10 +108,15 @@ def read_corpus(
                 expected=len(files),
                 given=len(numbers),
             )
-    if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
+    if not all(0 <= weight < math.inf for weight in weights) or (weights and not sum(weights)):
         raise SpecvizError("The weights of the texts must be positive numbers.", "weights")
+    names = [path.name for path in files]
     texts = tuple(
-        _split(path.name, _tokenise(_read(path), tokenizer), held_out[index] if held_out else None)
+        _split(
+            path.name if names.count(path.name) == 1 else str(path),
+            _tokenise(_read(path), tokenizer),
+            held_out[index] if held_out else None,
+        )
         for index, path in enumerate(files)
     )
     shares = list(weights) or [len(text.ids) for text in texts]
@@ -120,13 +127,15 @@ def _read(path: pathlib.Path) -> str:
     try:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".py") and file.is_file())
-            return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in inside)
+            return "\n".join(decoded(file.read_bytes()) for file in inside)
         raw = path.read_bytes()
-        return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8", errors="replace")
+        return decoded(lzma.decompress(raw) if path.suffix == ".xz" else raw)
     except OSError as error:
         raise SpecvizError(
             "The text {path} cannot be read: {reason}.", "text", path=path, reason=error.strerror or str(error)
         ) from error
+    except SpecvizError as error:  # what is packed, or no text
+        raise SpecvizError("The text {path} cannot be read: {reason}", "text", path=path, reason=str(error)) from error
     except lzma.LZMAError as error:
         raise SpecvizError("The text {path} is not an .xz file, or is damaged.", "text", path=path) from error
 
@@ -145,6 +154,8 @@ def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
 
 
 def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
+    if not len(ids):
+        raise SpecvizError("{name} holds no text: of a folder, .txt and .py files are read.", "text", name=name)
     if held_out is None:
         held_out = max(BLOCK_SIZE, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK_SIZE or len(ids) - held_out < BLOCK_SIZE:
@@ -221,8 +232,10 @@ def batches_to_write(target: PreTrainedModel, tokens: int, file: pathlib.Path) -
 
 
 def _written(target: PreTrainedModel, file: pathlib.Path) -> Tensor:
-    if file.exists():
-        with safe_open(file, "pt") as written:
+    # Half a file, from a disk that was full, is written anew.
+    with contextlib.suppress(SafetensorError), contextlib.ExitStack() as opened:
+        if file.exists():
+            written = opened.enter_context(safe_open(file, "pt"))
             if (written.metadata() or {}).get("target") == fingerprint(target):
                 return written.get_tensor("blocks")
     return torch.empty(0, BLOCK_SIZE, dtype=torch.int32)

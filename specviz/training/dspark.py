@@ -150,8 +150,9 @@ def _mask_of(target: PreTrainedModel) -> int:
     """A token that is hardly ever the text's last one: what pads or ends texts, or else the last of the vocabulary."""
     config = target.config.get_text_config()
     ends = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    candidates = (token for token in (config.pad_token_id, ends) if token is not None)
-    return next(candidates, logit_width(target) - 1)
+    width = logit_width(target)
+    candidates = (token for token in (config.pad_token_id, ends) if token is not None and 0 <= token < width)
+    return next(candidates, width - 1)
 
 
 def _tensors(settings: dict[str, Any]) -> dict[str, Tensor]:

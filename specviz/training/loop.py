@@ -92,6 +92,9 @@ _BLOCKS_DURING, _BLOCKS_AT_END = 16, 128
 _ROWS_MEASURED = 8
 
 
+#: Files of a result, whole or in shards, and of nothing else.
+_SHARDS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
+
 #: Which run a checkpoint is of, see `_identity`.
 Identity = dict[str, float | str]
 
@@ -242,8 +245,8 @@ def _write_result(recipe: Recipe, out: pathlib.Path) -> None:
         files = {file.name: file for file in pathlib.Path(temporary).iterdir()}
         for name, file in files.items():
             os.replace(file, out / name)
-    for former in out.glob("model*.safetensors*"):
-        if former.name not in files:  # of a result in other shards
+    for former in out.iterdir():
+        if _SHARDS.fullmatch(former.name) and former.name not in files:  # of a result in other shards
             former.unlink()
 
 
@@ -253,6 +256,7 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], run: Identi
         return 0
     try:
         state = torch.load(file, map_location=recipe.device, weights_only=True)
+        begun = state["run"]
     except Exception as error:
         # Half a file, from a disk that was full: torch's readers raise anything.
         raise SpecvizError(
@@ -261,12 +265,12 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], run: Identi
             file=file,
             reason=first_line(error),
         ) from error
-    if state["run"] != run:
+    if begun != run:
         raise SpecvizError(
             "{file} is the checkpoint of a run with other settings ({settings}): finish that run, or delete the file.",
             "tokens",
             file=file,
-            settings=state["run"],
+            settings=begun,
         )
     recipe.student.load_state_dict(state["student"])
     for optimiser, saved in zip(optimisers, state["optimisers"]):
@@ -280,4 +284,6 @@ def _identity(recipe: Recipe, corpus: Corpus, schedule: Schedule) -> Identity:
     texts = ", ".join(f"{text.name} ({len(text.ids):,} tokens)" for text in corpus.texts if len(text.ids))
     target = "" if recipe.taught_by is None else fingerprint(recipe.taught_by)
     size = sum(weight.numel() for weight in recipe.student.parameters())
-    return settings | {"text": texts, "parameters": size, "target": target}
+    written = 0 if corpus.continuations is None else len(corpus.continuations)
+    drawn = {"weights": ", ".join(f"{weight:.4g}" for weight in corpus.weights), "continuations": written}
+    return settings | {"text": texts, "parameters": size, "target": target} | drawn

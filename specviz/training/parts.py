@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.models.trained_parts import load_part
+from specviz.parts.formats import recognise
 from specviz.parts.head_passes import HeadModel, PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import MAPS, PublishedPart, logit_width
@@ -107,7 +108,9 @@ class PartRecipe(Recipe):
                 folder = pathlib.Path(temporary)
                 write_part(folder, *self.new(target, start))
             files = PartFiles.at(folder)
-            student = load_part(self.part.kind, folder, target)
+            form = recognise(files)
+            kind = None if form is None else form.drafter
+            student = load_part(self.part.kind, folder, target) if kind in (None, self.part.kind) else None
             held = files.tensors()
         if type(student) is not self.part:
             raise SpecvizError(

@@ -1,6 +1,7 @@
 """The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
 
 import copy
+import gzip
 import json
 import lzma
 import math
@@ -187,9 +188,18 @@ def test_what_is_read_while_a_checkpoint_is_written_is_the_one_before(target, co
 
 
 def test_a_result_in_fewer_shards_leaves_none_of_the_former(target, corpus, tmp_path):
-    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"")
-    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path / "work", 1), tmp_path)
-    load_part("medusa", tmp_path, target)
+    others = {"model_before.safetensors", "model-q8.safetensors.gz", "notes.txt"}
+    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json", *others):
+        (tmp_path / name).write_bytes(b"")
+    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path / "work", 1), tmp_path / "out")
+    for name in others:
+        (tmp_path / name).rename(tmp_path / "out" / name)
+    (tmp_path / "model-00001-of-00002.safetensors").rename(tmp_path / "out" / "model-00001-of-00002.safetensors")
+    train(command._PARTS["medusa"](target), corpus, schedule(tmp_path / "again", 1), tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors", *others}
+    for name in others:
+        (tmp_path / "out" / name).unlink()
+    load_part("medusa", tmp_path / "out", target)
 
 
 def test_the_target_finds_a_head_beside_what_its_training_left(target, story, tmp_path, monkeypatch):
@@ -263,7 +273,15 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path
     other = copy.deepcopy(target)
     other.lm_head.weight.data += 0.1
     longer = replace(corpus, texts=(replace(corpus.texts[0], ids=corpus.texts[0].ids[1:]), *corpus.texts[1:]))
-    for taught_by, text, tokens in ((target, corpus, 9), (other, corpus, 6), (target, longer, 6)):
+    drawn = replace(corpus, weights=(0.5,) * len(corpus.weights))
+    written = replace(corpus, continuations=torch.ones(5, BLOCK_SIZE, dtype=torch.int32))
+    for taught_by, text, tokens in (
+        (target, corpus, 9),
+        (other, corpus, 6),
+        (target, longer, 6),
+        (target, drawn, 6),
+        (target, written, 6),
+    ):
         with pytest.raises(SpecvizError, match="other settings"):
             train(command._PARTS["medusa"](taught_by), text, schedule(tmp_path, tokens), tmp_path / "out")
     train(command._PARTS["medusa"](target), corpus, schedule(tmp_path, 6), tmp_path / "out")
@@ -272,6 +290,9 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path
     (folder / "draft.checkpoint.pt").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(SpecvizError, match="delete it, and the training begins anew"):
         recipe = DraftRecipe(target, small_llama(byte_tokenizer(), 1, 64), byte_tokenizer())
+        train(recipe, corpus, schedule(folder, 6), folder / "out")
+    torch.save({"done": 1}, folder / "draft.checkpoint.pt")
+    with pytest.raises(SpecvizError, match="delete it, and the training begins anew"):
         train(recipe, corpus, schedule(folder, 6), folder / "out")
     (folder / "draft.checkpoint.pt").unlink()
     for width in (64, 128):
@@ -386,7 +407,7 @@ def test_a_draft_of_another_shape_or_for_what_does_not_grow_is_nothing_to_begin_
 
 def test_a_part_of_another_kind_is_nothing_to_begin_with(target, tmp_path):
     Eagle3Recipe(target).save(tmp_path)
-    with refused("draft", "drafts with eagle"):
+    with refused("start", "holds no part that the recipe mtp trains"):
         command._PARTS["mtp"](target, tmp_path)
 
 
@@ -427,7 +448,10 @@ def test_texts_are_drawn_by_their_weights():
 def test_half_of_a_batch_is_the_targets_own_text():
     text = Text("t", torch.zeros(600, dtype=torch.long), torch.zeros(300, dtype=torch.long))
     own = torch.ones(5, BLOCK_SIZE, dtype=torch.int32)
-    assert Corpus((text,), (1.0,), own).batch(4, 0, 0).float().mean(1).tolist() == [0, 0, 1, 1]
+    mixed = Corpus((text,), (1.0,), own)
+    assert mixed.batch(4, 0, 0).float().mean(1).tolist() == [0, 0, 1, 1]
+    for rows in (1, 3):  # which have no half: over two steps
+        assert sum(mixed.batch(rows, 0, step).float().mean(1).sum() for step in (4, 5)) == rows
 
 
 def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tmp_path):
@@ -449,6 +473,8 @@ def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tm
     trained.lm_head.weight.data.neg_()
     assert len(batches_to_write(trained, 64 * BLOCK_SIZE, file)) == 1
     assert not torch.equal(continue_texts(trained, corpus, 64 * BLOCK_SIZE, file), blocks)
+    file.write_bytes(bytes(10))  # cut off on a full disk
+    assert torch.equal(continue_texts(target, corpus, 64 * BLOCK_SIZE, file), blocks)
 
 
 def test_own_text_to_measure_on_begins_with_held_out_text(target, corpus, tmp_path):
@@ -469,6 +495,17 @@ def test_xz_files_and_folders_are_read(story, tmp_path, corpus):
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "folder" / "inner" / "b.py").write_text("pass\n" * 600)
     (tmp_path / "folder" / "a.txt").write_text("tale " * 300)
+    (tmp_path / "again").mkdir()
+    for name, raw in (
+        ("story.gz", gzip.compress(story.read_bytes())),
+        ("utf16.txt", story.read_text().encode("utf-16")),
+    ):
+        (tmp_path / "again" / name).write_bytes(raw)
+        (same,) = read_corpus([tmp_path / "again" / name], byte_tokenizer()).texts
+        assert torch.equal(same.ids, corpus.texts[0].ids)
+    (tmp_path / "again" / "story.txt.xz").write_bytes(packed.read_bytes())
+    alike = read_corpus([packed, tmp_path / "again" / "story.txt.xz"], byte_tokenizer())
+    assert [text.name for text in alike.texts] == [str(packed), str(tmp_path / "again" / "story.txt.xz")]
     both = read_corpus([packed, tmp_path / "folder"], byte_tokenizer())
     assert torch.equal(both.texts[0].ids, corpus.texts[0].ids)
     whole = byte_tokenizer().decode(torch.cat([both.texts[1].ids, both.texts[1].held_out]).tolist())
@@ -542,10 +579,23 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
         (("--held-out", 1024, 1024), "one number for each --text"),
         (("--held-out", 10_000_000), "too few"),
         (("--weights", 0), "positive numbers"),
+        (("--weights", "nan"), "positive numbers"),
+        (("--weights", "inf"), "positive numbers"),
+        (("--lr", "nan"), "positive number"),
+        (("--seed", 10**16), "at most 12 digits"),
+        (("--text", "EMPTY"), ".txt and .py files are read"),
+        (("--text", "PACKED"), "This is a zip file"),
+        (("--out", "TARGET"), "whose files would be overwritten"),
+        (("--target", "SHORT"), "reads at most 64 tokens"),
         (("--target", "./nowhere", "--out", "x"), "no folder"),
     ],
 )
 def test_bad_input_ends_in_a_sentence(arguments, words, target_folder, story, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "packed.txt").write_bytes(b"PK\x03\x04")
+    short = save_model(tmp_path / "short", tiny_model("llama", max_position_embeddings=64))
+    places = {"EMPTY": tmp_path / "empty", "PACKED": tmp_path / "packed.txt", "TARGET": target_folder, "SHORT": short}
+    arguments = [places.get(one, one) for one in arguments]
     plain = ("--target", target_folder, "--text", story, "--out", tmp_path, "--continuations", 0)
     assert run("medusa", *plain, "--dtype", "float32", *arguments) == 2
     error = capsys.readouterr().err
@@ -587,4 +637,18 @@ def test_trained_parts_land_where_loading_looks(target_folder):
     options = command._parser().parse_args(["eagle", "--text", "t", "--target", str(target_folder)])
     assert command._default_out(options) == pathlib.Path(target_folder) / "eagle"
     options = command._parser().parse_args(["medusa", "--text", "t"])
-    assert command._default_out(options) == command.EMBEDDED / "medusa"
+    with refused("out", "Name the folder"):  # or those that come with the page would be gone
+        command._default_out(options)
+
+
+def test_an_option_that_is_given_again_adds_to_it():
+    given = ("--text", "a", "--text", "b", "c", "--weights", "1", "--weights", "2", "3")
+    options = command._parser().parse_args(["draft", *given])
+    assert list(map(str, options.text)) == ["a", "b", "c"] and options.weights == [1, 2, 3]
+
+
+def test_the_target_recipe_continues_a_llama_only(story, tmp_path, capsys):
+    other = save_model(tmp_path / "other", tiny_model("gpt2"))
+    told = ("--tokenizer", other, "--start", other, "--text", story, "--out", tmp_path / "out", "--device", "cpu")
+    assert run("target", *told, "--dtype", "float32") == 2
+    assert "this recipe continues a Llama" in capsys.readouterr().err
