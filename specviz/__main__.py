@@ -41,6 +41,10 @@ ARGUMENTS = {run: ("prompt",), metrics: ("metrics",), compare_texts: ("one", "ot
 ARGUMENTS |= {server: ("server",), grade: ("homework",), gain: ("answers",)}
 
 
+#: Options that are written otherwise than the field that they fill.
+OTHERWISE = {"server_model": "--model"}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error the user can fix is reported in one sentence, with exit status 2."""
     streams = (sys.stdout, sys.stderr)
@@ -67,6 +71,8 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
     if error.field is None or error.field not in vars(options):
         return ""
+    if error.field in OTHERWISE:
+        return f"{OTHERWISE[error.field]}: "
     unnamed = ARGUMENTS.get(options.command, ())
     return f"{error.field}: " if error.field in unnamed else f"--{error.field.replace('_', '-')}: "
 

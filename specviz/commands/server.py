@@ -66,6 +66,7 @@ class Found:
         """The file's values; what is not known is None."""
         about, watch = self.about, self.watch
         counts = watch.counts if watch else Tally()
+        rounds = watch.run().to_dict() if watch and watch.rounds else None
         return {
             "schema": SCHEMA,
             "engine": about.engine,
@@ -73,13 +74,19 @@ class Found:
             "model": about.model,
             "url": about.url,
             "drafter": watch.drafter if watch else about.drafter,
-            "num_draft_tokens": about.depth,
+            "num_draft_tokens": self._depth(rounds),
             "tokens_per_pass": counts.acceptance_length,
             "accepted_per_position": [accepted / counts.rounds for accepted in counts.accepted_at] or None,
-            "rounds": watch.run().to_dict() if watch and watch.rounds else None,
+            "rounds": rounds,
             "speed": None if self.speed is None else asdict(self.speed),
             "lossless": None if self.lossless is None else self.lossless.to_dict(),
         }
+
+    def _depth(self, rounds: dict[str, Any] | None) -> int | None:
+        """γ. Before its first draft a server may not say it; the rounds do, where lengths are seen."""
+        if self.about.depth is not None or self.watch is None or rounds is None:
+            return self.about.depth
+        return rounds["num_draft_tokens"] if self.watch.together.lengths_known else None
 
 
 def main(options: argparse.Namespace) -> int:
@@ -98,7 +105,9 @@ def main(options: argparse.Namespace) -> int:
                 _speed(prompts, server, second, found)
             if "lossless" in parts:
                 _lossless(options, server, second, found)
-            counted = counted_between(before, server.engine.scrape())
+            counted = None
+            with contextlib.suppress(SpecvizError):  # everything has been said but what it counts by itself
+                counted = counted_between(before, server.engine.scrape())
             if counted and any((counted.passes, counted.drafted, counted.accepted)):  # else nothing was drafted
                 print()
                 _print(server_text.doctor_lines(counted, found.speed))
@@ -146,7 +155,10 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
         print(terminal.paint_round(round_, colour), end="", flush=True)
     if not found.watch.rounds:
         print(terminal.harmless(found.watch.answer.text))
-        progress(f"{found.about.engine} does not say which tokens it makes: its rounds are not known.")
+        if found.watch.answer.text:
+            progress(f"{found.about.engine} does not say which tokens it makes: its rounds are not known.")
+        else:
+            progress("The answer is empty: the model ends the text at once. Name another --prompt.")
         return
     print(f"\n\n{terminal.legend(colour)}")
     _print(server_text.rounds_lines(found.watch))

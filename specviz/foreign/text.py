@@ -5,7 +5,7 @@ The text is untrusted: parts that cannot be read are left out with a reason, and
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, takewhile
 from math import isfinite
@@ -28,6 +28,9 @@ MOST_TRIES, LEAST_TRY, DEEP_TRY = 3, 64, 4000
 
 #: From here on llama.cpp rounds totals, to six digits.
 SIX_DIGITS = 1_000_000
+
+#: By which share of it a count may be off.
+MOST_OFF = 0.05
 
 #: How deep texts within JSON within texts are looked into.
 MOST_NESTED = 4
@@ -242,7 +245,7 @@ class _Lines:
             kind = SCRAPES[server]
             if kind.six_digits:
                 scrapes = [_exact(scrape, kind) for scrape in scrapes]
-            for block in _differences(scrapes, kind.running) if kind.passes else scrapes:
+            for block in _differences(scrapes, kind) if kind.passes else scrapes:
                 figures = _placed(block)
                 if figures.keys() - set(kind.running):
                     yield Reported(name, kind, figures)
@@ -258,12 +261,24 @@ def _exact(scrape: dict[tuple[str, str], float], kind: ServerFormat) -> dict[tup
     return scrape
 
 
-def _differences(scrapes: list[dict[Any, float]], gauges: Sequence[str]) -> Iterator[dict[Any, float]]:
-    """The counts between scrapes; for a single one, and after a restart of the server, those since its start. gauges:
-    are no counts, and as they were at the later scrape."""
+def _differences(scrapes: list[dict[Any, float]], kind: ServerFormat) -> Iterator[dict[Any, float]]:
+    """The counts between scrapes; for a single one, and after a restart of the server, those since its start. What is
+    no count is as it was at the later scrape."""
     for before, after in pairwise(scrapes if len(scrapes) > 1 else [{}, *scrapes]):
-        since = {key: value - before.get(key, 0.0) * (key[0] not in gauges) for key, value in after.items()}
-        yield after if any(value < 0 for value in since.values()) else since
+        since = {key: value - before.get(key, 0.0) * (key[0] not in kind.running) for key, value in after.items()}
+        if any(value < 0 for value in since.values()):
+            since = after
+        yield {
+            key: value for key, value in since.items() if not (kind.six_digits and _lost(value, after[key], kind, key))
+        }
+
+
+def _lost(count: float, total: float, kind: ServerFormat, key: tuple[str, str]) -> bool:
+    """True where the total had too few digits for the count since an earlier one to be known."""
+    if key[0] in kind.accepted_at or key[0] in kind.running or total < SIX_DIGITS or total % 1:
+        return False
+    step = 10 ** (len(f"{total:.0f}") - 6)  # of the last digit that was written
+    return total % step == 0 and step > MOST_OFF * count
 
 
 def finite(value: Any) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +21,13 @@ KEY = "SPECVIZ_SERVER_KEY"
 #: Seconds to connect; seconds of silence after which a stream is called stalled.
 CONNECT, SILENCE = 5.0, 60.0
 
-#: The longest answer that is read, in bytes.
-MOST_BYTES = 20_000_000
+#: The longest answer that is read, in bytes, and the longest stream: SGLang repeats the whole answer with each token.
+MOST_BYTES, MOST_STREAMED = 20_000_000, 400_000_000
+
+#: How servers say that they have no model of that name.
+_NO_MODEL = re.compile(
+    r"\bmodel\b.*\b(no|not|unknown|invalid|exist\w*)\b|\b(no|not|unknown|invalid)\b.*\bmodel\b", re.I
+)
 
 #: Connections at a time: the most requests at once that are ever made.
 MOST_AT_ONCE = 64
@@ -73,7 +79,7 @@ class Connection:
         give another status, or a page, for what it does not pass on."""
         try:
             return json.loads(self.text(path, query) or "null")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def json(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -177,7 +183,7 @@ class Connection:
             raise refused if self._key else self.complaint("{server} wants a key.", "server_key")
         said = _message(_whole(response), self._key)
         # A request that a server finds wrong is most often one for a model of another name.
-        if status in (400, 404) and "model" in said.lower():
+        if status in (400, 404) and _NO_MODEL.search(said):
             raise self.complaint("{server} refused the request: {said}.", "server_model", said=said)
         if status == 429:
             raise self.complaint(
@@ -191,7 +197,7 @@ class Connection:
     def _values(self, text: str, path: str) -> Any:
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._strange(path, text) from error
 
     def _strange(self, path: str, text: str) -> SpecvizError:
@@ -226,8 +232,8 @@ def _lines(response: httpx.Response) -> Iterator[str]:
         *lines, waiting = (waiting + part).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
-        if size > MOST_BYTES:
-            raise _too_long(MOST_BYTES)
+        if len(waiting) > MOST_BYTES or size > MOST_STREAMED:
+            raise _too_long(MOST_BYTES if len(waiting) > MOST_BYTES else MOST_STREAMED)
     if waiting.strip():
         yield waiting.decode("utf-8", "replace").strip()
 

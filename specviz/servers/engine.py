@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 from specviz.records.errors import shortened
 from specviz.servers.answers import Answer, Ask, End, Piece
@@ -123,7 +123,7 @@ class Engine:
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:
         """What an event says, or a whole answer."""
         choice = first_of(event.get("choices"))
-        ids, end = ids_of(choice.get("token_ids")), ENDS.get(str(choice.get("finish_reason")))
+        ids, end = ids_of(choice.get("token_ids")), end_of(choice.get("finish_reason") or None)
         text, usage = choice.get("text"), event.get("usage")
         made = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
         if text or ids or end:
@@ -158,8 +158,18 @@ ENDS: dict[str, End] = {
 }
 
 
+def end_of(reason: Any) -> End | None:
+    """Why an answer ended, by its last event; None while it goes on. A filter or an abort is an end as well."""
+    return None if reason is None else ENDS.get(str(reason), "stop")
+
+
 def prompt_of(ask: Ask) -> str | list[int]:
     return ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """The object that a server should have said; nothing where it said something else, as proxies do."""
+    return value if isinstance(value, dict) else {}
 
 
 def first_of(values: Any) -> dict[str, Any]:
@@ -168,6 +178,10 @@ def first_of(values: Any) -> dict[str, Any]:
 
 def ids_of(values: Any) -> tuple[int, ...]:
     return tuple(id for id in values if type(id) is int) if isinstance(values, list) else ()
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def count_of(value: Any) -> int | None:

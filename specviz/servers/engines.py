@@ -15,7 +15,18 @@ from typing import Any, ClassVar
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.connection import Connection
 from specviz.servers.counters import depth_of
-from specviz.servers.engine import ENDS, MOST_LISTED, About, Engine, count_of, first_of, ids_of, prompt_of
+from specviz.servers.engine import (
+    MOST_LISTED,
+    About,
+    Engine,
+    count_of,
+    end_of,
+    first_of,
+    ids_of,
+    is_number,
+    object_of,
+    prompt_of,
+)
 
 
 class LlamaCpp(Engine):
@@ -33,9 +44,9 @@ class LlamaCpp(Engine):
 
     def about(self) -> About:
         props, slots = (self.connection.fact(path, self.query) for path in ("/props", "/slots"))
-        props, slots = props or {}, slots if isinstance(slots, list) else []
-        defaults = props.get("default_generation_settings") or {}
-        params = defaults.get("params") or {}
+        props, slots = object_of(props), slots if isinstance(slots, list) else []
+        defaults = object_of(props.get("default_generation_settings"))
+        params = object_of(defaults.get("params"))
         drafts = [slot.get("speculative") for slot in slots if isinstance(slot, dict)]
         named = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty")
         return About(
@@ -46,7 +57,7 @@ class LlamaCpp(Engine):
             drafter=None if not drafts else "speculative" if any(drafts) else "none",
             slots=count_of(props.get("total_slots")),
             context=count_of(defaults.get("n_ctx")) or None,
-            sampling={name: round(float(params[name]), 4) for name in named if name in params}
+            sampling={name: round(float(params[name]), 4) for name in named if is_number(params.get(name))}
             | {"samplers": params.get("samplers")},
         )
 
@@ -67,8 +78,8 @@ class LlamaCpp(Engine):
             yield replace(piece, ids=(None,) * missing + piece.ids) if missing else piece
 
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:
-        end = ENDS.get(str(event.get("stop_type"))) if event.get("stop") else None
-        timings = event.get("timings") or {}
+        end = end_of(event.get("stop_type", "none")) if event.get("stop") else None
+        timings = object_of(event.get("timings"))
         milliseconds = timings.get("predicted_ms")
         yield Piece(
             at,
@@ -77,7 +88,7 @@ class LlamaCpp(Engine):
             # At a token before the first draft there is no count yet.
             count_of(timings.get("draft_n", 0)),
             count_of(timings.get("draft_n_accepted", 0)),
-            seconds=milliseconds / 1e3 if isinstance(milliseconds, (int, float)) else None,
+            seconds=milliseconds / 1e3 if is_number(milliseconds) else None,
             made=count_of(event.get("tokens_predicted")),
             end=end,
             said=event if end else {},
@@ -91,7 +102,7 @@ class LlamaCpp(Engine):
         values = {
             name: round(float(settings[name]), 4)
             for name, (sampler, off) in _LLAMA_CPP_SAMPLERS.items()
-            if sampler in chain and isinstance(settings.get(name), (int, float)) and settings[name] != off
+            if sampler in chain and is_number(settings.get(name)) and settings[name] != off
         }
         return {name: value for name, value in values.items() if value > 0 or name.endswith("penalty")}
 
@@ -140,13 +151,13 @@ class Vllm(Engine):
 
     def tokenise(self, prompt: str) -> tuple[int, ...] | None:
         values = self.connection.json("/tokenize", {"model": self.model, "prompt": prompt})
-        return ids_of((values or {}).get("tokens")) or None
+        return ids_of(object_of(values).get("tokens")) or None
 
     def log_probs_of(self, ids: tuple[int, ...]) -> list[dict[int, float]]:
         """vLLM lists the token that stands there, too, however unlikely."""
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": MOST_LISTED}
         values = self.connection.json(self.path, body | {"temperature": 0.0})
-        rows = first_of((values or {}).get("choices")).get("prompt_logprobs") or []
+        rows = first_of(object_of(values).get("choices")).get("prompt_logprobs") or []
         return [
             {int(id): float(said["logprob"]) for id, said in (row or {}).items() if said["rank"] <= MOST_LISTED}
             for row in rows
@@ -161,7 +172,7 @@ class Sglang(Engine):
     path = "/generate"
 
     def about(self) -> About:
-        info = self.connection.fact("/server_info") or self.connection.fact("/get_server_info") or {}
+        info = object_of(self.connection.fact("/server_info") or self.connection.fact("/get_server_info"))
         return About(
             self.name,
             self.connection.address.shown,
@@ -197,9 +208,9 @@ class Sglang(Engine):
             yield piece
 
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:
-        meta = event.get("meta_info") or {}
-        reason = meta.get("finish_reason")
-        end = ENDS.get(str(reason.get("type"))) if isinstance(reason, dict) else None
+        meta = object_of(event.get("meta_info"))
+        reason = object_of(meta.get("finish_reason"))
+        end = end_of(reason.get("type")) if reason else None
         ids = ids_of(event.get("output_ids"))
         yield Piece(
             at,
@@ -232,7 +243,7 @@ class Ollama(Engine):
     path = "/api/generate"
 
     def version(self) -> str | None:
-        return str((self.connection.fact("/api/version") or {}).get("version") or "") or None
+        return str(object_of(self.connection.fact("/api/version")).get("version") or "") or None
 
     def body(self, ask: Ask) -> dict[str, Any]:
         options: dict[str, Any] = {"num_predict": ask.max_new_tokens, "temperature": ask.temperature, "seed": ask.seed}
@@ -241,7 +252,7 @@ class Ollama(Engine):
         return {"model": self.model, "prompt": prompt_of(ask), "raw": True, "options": options}
 
     def pieces(self, event: dict[str, Any], at: float) -> Iterator[Piece]:
-        end = ENDS.get(str(event.get("done_reason"))) if event.get("done") else None
+        end = end_of(event.get("done_reason", "stop")) if event.get("done") else None
         made = count_of(event.get("eval_count"))
         yield Piece(at, str(event.get("response", "")), made=made, end=end, said=event if end else {})
 
@@ -262,6 +273,6 @@ def engine_at(connection: Connection, model: str | None = None) -> Engine:
         )
     models = [row for row in rows if isinstance(row, dict)]
     chosen = [row for row in models if row.get("id") == model] if model else models[:1]
-    owners = {row.get("owned_by") for row in chosen or models}
+    owners = {str(row.get("owned_by")) for row in chosen or models}
     kind = next((engine for engine in ENGINES if engine.owners & owners), Engine)
     return kind(connection, models, model)

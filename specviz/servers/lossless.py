@@ -17,6 +17,7 @@ from specviz.records.prompts import PRESETS
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
+from specviz.servers.connection import MOST_AT_ONCE
 from specviz.servers.engine import About, Asked, Engine
 from specviz.servers.explanations import Drawn, explanations
 from specviz.servers.references import Law, Reference, Sample, SecondServer, why_unjudged
@@ -171,12 +172,14 @@ class _Sampling:
         makes: dict[Future[Answer], int] = {}
         there: dict[int, Answer] = {}
         numbers = iter(range(known.wanted))
-        with ThreadPoolExecutor(known.about.slots or AT_ONCE) as pool:
+        # A server may take more requests at once than answers are wanted: what is asked can no longer be stopped.
+        at_once = min(known.about.slots or AT_ONCE, MOST_AT_ONCE)
+        with ThreadPoolExecutor(at_once) as pool:
             try:
                 while True:
                     spent = time.perf_counter() - began
                     goes_on = spent < self.budget and known.broken is None and not self.halted()
-                    while goes_on and len(makes) < (known.about.slots or AT_ONCE):
+                    while goes_on and len(makes) < at_once:
                         if (number := next(numbers, None)) is None:
                             break
                         makes[pool.submit(self.server.engine.answer, self.ask(number))] = number

@@ -181,7 +181,16 @@ class OwnReference:
             for start in range(0, len(texts), TOGETHER):
                 part = texts[start : start + TOGETHER]
                 asked = pool.map(lambda ids: self.engine.log_probs_of((*prompt, *ids)), part)
-                yield self._part(part, [row for ids, rows in zip(part, asked) for row in rows[-len(ids) :]])
+                yield self._part(part, [row for ids, rows in zip(part, asked) for row in self._last(rows, len(ids))])
+
+    def _last(self, rows: list[dict[int, float]], count: int) -> list[dict[int, float]]:
+        """The rows of an answer's tokens. Raises SpecvizError where there are fewer."""
+        if len(rows) < count:
+            raise self.engine.connection.complaint(
+                "{server} gives no log probabilities of a prompt's tokens: judge its samples by the model, named with "
+                "--target or on the page."
+            )
+        return rows[-count:]
 
     def _part(self, texts: Sequence[tuple[int, ...]], listed: Sequence[dict[int, float]]) -> Rows:
         drawn_ids = [id for ids in texts for id in ids]

@@ -24,7 +24,8 @@ def about_lines(about: About) -> Iterator[str]:
     yield harmless(", ".join(f"{name}: {'not known' if value is None else value}" for name, value in named.items()))
     if about.sampling:
         defaults = ", ".join(f"{name} {value}" for name, value in about.sampling.items() if name != "samplers")
-        yield harmless(f"samples by default with {defaults}")
+        if defaults:
+            yield harmless(f"samples by default with {defaults}")
 
 
 def rounds_lines(watch: Watch) -> Iterator[str]:

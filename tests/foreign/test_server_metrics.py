@@ -273,6 +273,9 @@ def test_totals_that_llama_cpp_rounds_to_six_digits_contradict_nothing():
     assert (one.passes, one.accepted) == (2_345_680, 1_800_123 + 1_253_934)
     (since,) = read_metrics(first + busy("2.34618e+06", "4.56889e+06", "3.05472e+06", 1_800_500, 1_254_210)).requests
     assert (since.passes, since.accepted) == (500, 377 + 276)
+    # So few passes that the last digit is a tenth of them.
+    (since,) = read_metrics(first + busy("2.34578e+06", "4.56909e+06", "3.05416e+06", 1_800_183, 1_253_984)).requests
+    assert (since.passes, since.drafted, since.accepted) == (None, 1200, 60 + 50)
     assert read_metrics(scrape(9, 27, 10, [], "llamacpp")).requests[0].accepted == 10
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from replayed import recorded
+from small_server import Reply, SmallServer, serving
 
 from specviz.__main__ import main
 from specviz.records.runs import Run
@@ -70,6 +71,10 @@ def test_a_refusal_is_a_sentence_and_a_status_of_its_own(capsys):
     assert "Nothing answers at http://127.0.0.1:9" in capsys.readouterr().err
     assert main(["server", "http://127.0.0.1:9", "--plain", "no address"]) == 2
     assert capsys.readouterr().err.startswith("specviz: --plain: ")
+    models = {"/v1/models": Reply.json({"data": [{"id": "a"}, {"id": "b"}]})}
+    with serving(SmallServer(models)) as server:
+        assert main(["server", server.url, "--model", "nope"]) == 2
+    assert capsys.readouterr().err.startswith("specviz: --model: ")
 
 
 def test_no_option_takes_a_key(capsys):

@@ -52,6 +52,14 @@ def refusal(server: SmallServer, key: str = "", model: str = "", url: str = "") 
             "server",
             "(status 400): context is full",
         ),
+        *(
+            ({"/v1/models": MODELS, "/v1/completions": Reply.json({"error": said}, 400)}, field, said)
+            for said, field in (
+                ("The model nope does not exist", "server_model"),
+                ("no model named nope", "server_model"),
+                ("the model is overloaded", "server"),
+            )
+        ),
         ({"/v1/models": MODELS, "/v1/completions": Reply.events([CHUNK])}, "server", "before it was complete"),
         ({"/v1/models": MODELS, "/v1/completions": Reply(['data: {"choi'])}, "server", "half of it"),
         (
@@ -165,6 +173,41 @@ def test_log_probabilities_of_any_shape_are_no_error():
     chunks = [{"choices": [{"text": "a", "token_ids": [1], "logprobs": [-0.5], "finish_reason": "length"}]}]
     with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": Reply.events(chunks)})) as server:
         assert Server(server.url).run("Once", max_new_tokens=1).token_ids == (1,)
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "abort", "stop", "length"])
+def test_an_answer_that_a_filter_or_an_abort_ends_is_complete(reason):
+    chunks = [{"choices": [{"text": "a", "token_ids": [1], "finish_reason": reason}]}]
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": Reply.events(chunks)})) as server:
+        assert Server(server.url).run("Once", max_new_tokens=1).token_ids == (1,)
+
+
+@pytest.mark.parametrize("owner", ["llamacpp", "vllm", "sglang", "library", ["x"]])
+@pytest.mark.parametrize("said", ['"ok"', "[1]", "7", "null", "[" * 100_000, '{"default_generation_settings": "x"}'])
+def test_what_a_server_says_of_itself_in_another_form_is_not_known(owner, said):
+    paths = "/props", "/slots", "/version", "/api/version", "/server_info", "/get_server_info"
+    models = Reply.json({"data": [{"id": "m", "owned_by": owner}]})
+    with serving(SmallServer({"/v1/models": models} | dict.fromkeys(paths, Reply([said])))) as server:
+        assert Server(server.url).about().context is None
+
+
+def test_settings_and_times_of_llama_cpp_in_another_form_are_not_known():
+    props = {"default_generation_settings": {"params": {"temperature": None, "top_k": 3, "top_p": "high"}}}
+    end = {"content": "x", "tokens": [5], "stop": True, "stop_type": "none", "timings": "n/a"}
+    replies = {"/v1/models": Reply.json({"data": [{"id": "m", "owned_by": "llamacpp"}]}), "/props": Reply.json(props)}
+    with serving(SmallServer(replies | {"/completion": Reply.json(end)})) as server:
+        asked = Server(server.url)
+        assert asked.about().sampling == {"top_k": 3.0, "samplers": None} and asked.answer(Ask("Once", 1)).ids == (5,)
+
+
+def test_a_stream_may_repeat_itself_beyond_the_longest_answer(monkeypatch):
+    """SGLang's events hold all of the answer so far."""
+    monkeypatch.setattr("specviz.servers.connection.MOST_BYTES", 4000)
+    text = "word " * 40
+    chunks = [{"choices": [{"text": text, "token_ids": [1]}]} for _ in range(30)]
+    chunks.append({"choices": [{"text": "", "finish_reason": "stop"}]})
+    with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": Reply.events(chunks)})) as server:
+        assert len(Server(server.url).run("Once", max_new_tokens=30).token_ids) == 30
 
 
 def test_an_answer_without_end_is_not_read_to_its_end():

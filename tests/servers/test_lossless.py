@@ -1,6 +1,8 @@
 """The verdict on a server's samples: right servers are consistent, wrong ones differ, filters are named, and nothing is
 claimed of what is not known."""
 
+import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ from replayed import recorded
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 from specviz.servers.answers import Answer, Ask, Piece
+from specviz.servers.connection import MOST_AT_ONCE
 from specviz.servers.engine import About
 from specviz.servers.lossless import test_samples as samples_tested
 from specviz.servers.references import Law, OwnReference, Sample, SecondServer, TargetReference
@@ -214,6 +217,34 @@ def test_vllm_s_own_log_probabilities_are_a_reference(replay):
     assert engine.tokenise("Once upon a time there was a little girl who lived in a")[:2] == (2165, 323)
     with pytest.raises(SpecvizError, match="temperature 1"):
         next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=0.5))))
+
+
+def test_a_vllm_that_keeps_its_log_probabilities_to_itself_is_a_sentence(replay):
+    engine = Server(replay("vllm_0_32_plain").url).engine
+    engine.log_probs_of = lambda ids: []
+    with pytest.raises(SpecvizError, match="gives no log probabilities"):
+        next(OwnReference(engine).rows((0,), [Sample((1,))], Law(SamplingParams(temperature=1.0))))
+
+
+def test_no_more_is_asked_at_once_than_there_are_connections():
+    server = ModelServer()
+    most, at_once, lock = 0, 0, threading.Lock()
+    draw = server.engine.answer
+
+    def answer(ask):
+        nonlocal most, at_once
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.02)
+        with lock:
+            at_once -= 1
+        return draw(ask)
+
+    server.engine.answer = answer
+    server.about = lambda: About("llama.cpp", "http://here", "b1", slots=2048)
+    judged_by(server)
+    assert 2 < most <= MOST_AT_ONCE
 
 
 def test_an_engine_without_log_probabilities_of_prompts_says_what_else_would_do(replay):
