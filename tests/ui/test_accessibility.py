@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from on_page import state, violations
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 
 def first_tab(page: Page) -> Iterator[str | None]:
@@ -78,3 +78,34 @@ def test_the_focus_goes_on_from_a_field_whose_list_scrolls(visit):
     assert page.locator("#drafter ul").evaluate(scrolls), "a shorter list would not have the focus"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.ariaLabel").startswith("number input for Draft tokens")
+    page.wait_for_timeout(300)
+    expect(page.locator("#drafter ul")).to_have_count(0)  # Gradio would open it again
+    page.locator("#drafter input").focus()
+    expect(page.locator("#drafter ul")).to_have_count(1)
+    page.keyboard.press("Shift+Tab")
+    page.wait_for_timeout(300)
+    expect(page.locator("#drafter ul")).to_have_count(0)
+    top = page.evaluate("scrollY")
+    page.locator("#drafter input").press("ArrowDown")
+    assert page.evaluate("scrollY") == top
+
+
+def test_the_focus_goes_to_the_button_that_takes_the_place_of_the_pressed_one(visit):
+    page = visit(viewport={"width": 1280, "height": 720})
+    page.locator("#go").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#go")).to_be_focused()
+
+
+def test_arrows_choose_among_the_choices_of_a_question(visit):
+    page = visit("#lossless", viewport={"width": 1280, "height": 720})
+    choices = page.locator(".sv-lab-rules input[type=radio]")
+    choices.first.focus()
+    for place in (1, 2, 3):
+        page.keyboard.press("ArrowDown")
+        expect(choices.nth(place)).to_be_focused()
+        expect(choices.nth(place)).to_be_checked()
+    page.keyboard.press("Tab")
+    assert not choices.evaluate_all("nodes => nodes.includes(document.activeElement)")

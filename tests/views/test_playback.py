@@ -261,6 +261,16 @@ def test_the_end_is_followed_until_heights_have_settled(alone):
     assert_at_the_end(page)
 
 
+def test_at_the_end_the_last_round_is_looked_at_however_a_reader_came_there(show):
+    page = show(a_run(RUNS["tree"]), "tree")
+    chosen = f"{VIEW}.chosen"
+    for first in ("Home", "ArrowRight"):  # nothing is looked at; then a token of the first round
+        press(page, "Home")
+        press(page, first)
+        page.locator('[part="to_end"]').click()
+        page.wait_for_function(f"last => {chosen}?.round === last", arg=len(RUNS["tree"]) - 1)
+
+
 # Presentation
 
 

@@ -130,11 +130,13 @@ export function goToStart(view) {
   moveTo(view, START);
 }
 
-/** @param {View} view */
+/** And to the last round's token, as whoever reads to the end comes to. @param {View} view */
 export function goToEnd(view) {
   if (view.playback.showing) noteSkipped(true);
   leaveShow(view);
   moveTo(view, null);
+  const spot = view.drawn && view.run.phase !== "running" && !view.pinned ? spotHere(view, lastPlace(view)) : null;
+  if (spot) choose(view, spot);
 }
 
 /** All of the run at once, for who speaks about it. @param {View} view */
