@@ -118,7 +118,8 @@ def assert_chips(page: Page, run: Run) -> None:
             assert chip["outcome"] == token.outcome
             assert token.outcome in chip["label"] and token.text.strip() in chip["text"]
             if token.u is not None:
-                said = re.search(r"q ([\d.e+-]+), p ([\d.e+-]+), coin ([\d.e+-]+) against ([\d.e+-]+)", chip["label"])
+                label = chip["label"].replace("−", "-")  # of a power of ten
+                said = re.search(r"q ([\d.e+-]+), p ([\d.e+-]+), coin ([\d.e+-]+) against ([\d.e+-]+)", label)
                 exact = (token.q, token.p, token.u, token.accept_prob)
                 assert [float(text) for text in said.groups()] == [near(value) for value in exact]
         last = shown[str(one.index), "next"]
