@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specviz.commands.output import progress, write
+from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.prompts import PRESETS, Preset, read_prompts, require_readable, text_of
@@ -105,9 +106,7 @@ def main(options: argparse.Namespace) -> int:
                 _speed(prompts, server, second, found)
             if "lossless" in parts:
                 _lossless(options, server, second, found)
-            counted = None
-            with contextlib.suppress(SpecvizError):  # everything has been said but what it counts by itself
-                counted = counted_between(before, server.engine.scrape())
+            counted = _counted(server, before)
             if counted and any((counted.passes, counted.drafted, counted.accepted)):  # else nothing was drafted
                 print()
                 _print(server_text.doctor_lines(counted, found.speed))
@@ -130,6 +129,15 @@ def _checked(options: argparse.Namespace, parts: Sequence[str]) -> Sequence[Pres
         except SpecvizError as error:
             raise (error.at("samples") if error.field == "answers" else error) from error
     return prompts
+
+
+def _counted(server: Server, before: str | None) -> ServedRequest | None:
+    """What the server counted since an earlier look. All else is said by now: a server that is gone is no error."""
+    try:
+        return counted_between(before, server.engine.scrape())
+    except SpecvizError as error:
+        progress(f"The server's own counters are not known: {error}")
+        return None
 
 
 def _server(url: str, model: str | None = None) -> Server:
@@ -158,7 +166,7 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
         if found.watch.answer.text:
             progress(f"{found.about.engine} does not say which tokens it makes: its rounds are not known.")
         else:
-            progress("The answer is empty: the model ends the text at once. Name another --prompt.")
+            progress("The answer is empty: the model ends the text at once. Try another --prompt.")
         return
     print(f"\n\n{terminal.legend(colour)}")
     _print(server_text.rounds_lines(found.watch))

@@ -29,7 +29,7 @@ MOST_TRIES, LEAST_TRY, DEEP_TRY = 3, 64, 4000
 #: From here on llama.cpp rounds totals, to six digits.
 SIX_DIGITS = 1_000_000
 
-#: By which share of it a count may be off.
+#: The share by which a count may be off and still be given.
 MOST_OFF = 0.05
 
 #: How deep texts within JSON within texts are looked into.

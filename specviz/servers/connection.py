@@ -182,7 +182,6 @@ class Connection:
             refused = self.complaint("{server} refuses this key.", "server_key")
             raise refused if self._key else self.complaint("{server} wants a key.", "server_key")
         said = _message(_whole(response), self._key)
-        # A request that a server finds wrong is most often one for a model of another name.
         if status in (400, 404) and _NO_MODEL.search(said):
             raise self.complaint("{server} refused the request: {said}.", "server_model", said=said)
         if status == 429:
@@ -232,8 +231,9 @@ def _lines(response: httpx.Response) -> Iterator[str]:
         *lines, waiting = (waiting + part).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
-        if len(waiting) > MOST_BYTES or size > MOST_STREAMED:
-            raise _too_long(MOST_BYTES if len(waiting) > MOST_BYTES else MOST_STREAMED)
+        for length, most in ((len(waiting), MOST_BYTES), (size, MOST_STREAMED)):
+            if length > most:
+                raise _too_long(most)
     if waiting.strip():
         yield waiting.decode("utf-8", "replace").strip()
 

@@ -159,8 +159,8 @@ ENDS: dict[str, End] = {
 
 
 def end_of(reason: Any) -> End | None:
-    """Why an answer ended, by its last event; None while it goes on. A filter or an abort is an end as well."""
-    return None if reason is None else ENDS.get(str(reason), "stop")
+    """Why an answer ended, by its last event; None while it goes on. A filter or an abort breaks it off."""
+    return None if reason is None else ENDS.get(str(reason), "broken")
 
 
 def prompt_of(ask: Ask) -> str | list[int]:

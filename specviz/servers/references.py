@@ -187,8 +187,8 @@ class OwnReference:
         """The rows of an answer's tokens. Raises SpecvizError where there are fewer."""
         if len(rows) < count:
             raise self.engine.connection.complaint(
-                "{server} gives no log probabilities of a prompt's tokens: judge its samples by the model, named with "
-                "--target or on the page."
+                "{server} gives no log probabilities of a prompt's tokens: let the model judge its samples, and name "
+                "it with --target or on the page."
             )
         return rows[-count:]
 

@@ -155,7 +155,7 @@ def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
 
 def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
     if not len(ids):
-        raise SpecvizError("{name} holds no text: of a folder, .txt and .py files are read.", "text", name=name)
+        raise SpecvizError("{name} holds no text: in a folder, only .txt and .py files are read.", "text", name=name)
     if held_out is None:
         held_out = max(BLOCK_SIZE, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK_SIZE or len(ids) - held_out < BLOCK_SIZE:
@@ -232,10 +232,9 @@ def batches_to_write(target: PreTrainedModel, tokens: int, file: pathlib.Path) -
 
 
 def _written(target: PreTrainedModel, file: pathlib.Path) -> Tensor:
-    # Half a file, from a disk that was full, is written anew.
-    with contextlib.suppress(SafetensorError), contextlib.ExitStack() as opened:
-        if file.exists():
-            written = opened.enter_context(safe_open(file, "pt"))
+    if file.exists():
+        # Half a file, from a disk that was full, is written anew.
+        with contextlib.suppress(SafetensorError), safe_open(file, "pt") as written:
             if (written.metadata() or {}).get("target") == fingerprint(target):
                 return written.get_tensor("blocks")
     return torch.empty(0, BLOCK_SIZE, dtype=torch.int32)

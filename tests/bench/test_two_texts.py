@@ -102,7 +102,7 @@ def test_of_a_fault_after_no_tie_nobody_is_said_to_have_chosen_among_equals():
     parted = Parting(5, "Once upon a", sides, 6.97, 0.06, 0.25, "bfloat16")
     lines = parting_lines(parted, ("A", "B"), words())
     assert not any("equals" in line for line in lines)
-    assert "A's token 3 places later lies 2.5 below the target’s best token." in lines
+    assert "A’s token 3 places later lies 2.5 below the target’s best token." in lines
     tied = replace(parted, margin=0.1, sides=(sides[0], replace(sides[1], gap=0.1)))
     assert any("A chose one of several equals there" in line for line in parting_lines(tied, ("A", "B"), words()))
 

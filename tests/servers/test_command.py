@@ -1,12 +1,15 @@
 """`python -m specviz server`: what it prints and writes is what the server said."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from replayed import recorded
 from small_server import Reply, SmallServer, serving
 
 from specviz.__main__ import main
+from specviz.commands import server
+from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 
 
@@ -72,9 +75,17 @@ def test_a_refusal_is_a_sentence_and_a_status_of_its_own(capsys):
     assert main(["server", "http://127.0.0.1:9", "--plain", "no address"]) == 2
     assert capsys.readouterr().err.startswith("specviz: --plain: ")
     models = {"/v1/models": Reply.json({"data": [{"id": "a"}, {"id": "b"}]})}
-    with serving(SmallServer(models)) as server:
-        assert main(["server", server.url, "--model", "nope"]) == 2
+    with serving(SmallServer(models)) as small:
+        assert main(["server", small.url, "--model", "nope"]) == 2
     assert capsys.readouterr().err.startswith("specviz: --model: ")
+
+
+def test_a_server_that_is_gone_in_the_end_is_no_error(capsys):
+    def gone():
+        raise SpecvizError("Nothing answers.", "server")
+
+    assert server._counted(SimpleNamespace(engine=SimpleNamespace(scrape=gone)), "") is None
+    assert "The server's own counters are not known: Nothing answers." in capsys.readouterr().err
 
 
 def test_no_option_takes_a_key(capsys):

@@ -179,7 +179,9 @@ def test_log_probabilities_of_any_shape_are_no_error():
 def test_an_answer_that_a_filter_or_an_abort_ends_is_complete(reason):
     chunks = [{"choices": [{"text": "a", "token_ids": [1], "finish_reason": reason}]}]
     with serving(SmallServer({"/v1/models": MODELS, "/v1/completions": Reply.events(chunks)})) as server:
-        assert Server(server.url).run("Once", max_new_tokens=1).token_ids == (1,)
+        run = Server(server.url).run("Once", max_new_tokens=1)
+    reasons = {"stop": "eos", "length": "length"}
+    assert run.token_ids == (1,) and run.stop_reason == reasons.get(reason, "stopped")
 
 
 @pytest.mark.parametrize("owner", ["llamacpp", "vllm", "sglang", "library", ["x"]])

@@ -135,7 +135,7 @@ async function showLong(tour, ask) {
   const unused = run.rounds.map((round) => round.drafted.filter((token) => token.outcome === "discarded").length);
   const worst = unused.indexOf(Math.max(...unused));
   const position = Math.max(0, run.rounds[worst].drafted.findIndex((token) => token.outcome === "rejected"));
-  // Where guesses are good, or many tokens cost a pass little, it is not too far.
+  // Where guesses are good, or many tokens cost a pass little, a long draft is not too long.
   const paid = (run.figures.speedup ?? 0) > (first.figures.speedup ?? Infinity) ? [tour.say("tour.long_paid")] : [];
   return { said: [tour.say("tour.long_said", values), ...paid].join(" "), choice: [worst, position], rings: () => [row(worst)] };
 }

@@ -130,7 +130,7 @@ export function goToStart(view) {
   moveTo(view, START);
 }
 
-/** And to the last round's token, as whoever reads to the end comes to. @param {View} view */
+/** Looks at the last round's token there, as whoever has read to the end does. @param {View} view */
 export function goToEnd(view) {
   if (view.playback.showing) noteSkipped(true);
   leaveShow(view);

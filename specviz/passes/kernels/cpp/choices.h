@@ -92,7 +92,7 @@ inline void warp(const float* logits, int64_t vocab, float temperature, float* p
   scale(probs, vocab, 1 / sum(probs, vocab));
 }
 
-// The same in float64.
+// Their sum, added up in float64.
 inline double sum_in_double(const float* values, int64_t count) {
   constexpr int64_t MANY = 16;  // sums, which do not wait for each other
   double sums[MANY] = {};

@@ -106,9 +106,9 @@ extern "C" {
 //
 // drafted, parents: [n]. draft_logits: [draft_rows][vocab], or probabilities; n rows are one for each token, whose own place
 // is looked at, since a NaN is always chosen. drawn_from: [n][vocab], the tokens' distributions; none for point masses.
-// coins: [n]. u: one, for the next token. made: the rows' probabilities [n + 1][vocab], those that this is drawn from [vocab],
-// and p, q, p once the elder siblings are rejected and the bound of each draft token's coin, [4][n]. told: the accepted tokens' places, with room for n, and each
-// row's likeliest [n + 1]; and the next token.
+// coins: [n]. u: one, for the next token. made: the rows' probabilities [n + 1][vocab], those that the next token is drawn from
+// [vocab], and p, q, p once the elder siblings are rejected and the bound of each draft token's coin, [4][n]. told: the accepted
+// tokens' places, with room for n, and each row's likeliest [n + 1]; and the next token.
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
     const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
