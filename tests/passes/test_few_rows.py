@@ -17,6 +17,7 @@ from refusal import refused
 from tiny import ARCHITECTURES, tiny_model, tiny_pair, unprepared, with_heads
 from torch import nn
 from torch.nn import functional
+from transformers import DynamicCache
 from transformers.pytorch_utils import Conv1D
 
 import specviz
@@ -422,6 +423,20 @@ def test_attention_is_right_and_knows_no_neighbours(few_rows, size, heads, share
         alone = attend(query[:, :, [token]], key, value, mask[:, :, [token]], size**-0.5)
         assert torch.equal(alone[:, 0], given[:, token])
     assert torch.equal(on_two_threads(lambda: attend(query, key, value, mask, size**-0.5)), given)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@torch.inference_mode()
+def test_a_twin_that_masks_by_itself_reads_what_its_model_reads(few_rows, batch):
+    """As where many requests are timed: transformers' own masks are of bools."""
+    model = tiny_model("llama")
+    twin, ids = few_rows.twin(model), torch.randint(100, (batch, 12), generator=torch.Generator().manual_seed(0))
+    made = []
+    for one in (model, twin):
+        cache = DynamicCache(config=model.config)
+        one(input_ids=ids[:, :7], cache=cache, use_cache=True)
+        made.append(one(input_ids=ids[:, 7:], cache=cache, use_cache=True).logits.float())
+    torch.testing.assert_close(*made, atol=1e-4, rtol=1e-4)
 
 
 def test_a_token_is_summed_alike_wherever_its_branch_lies(few_rows):

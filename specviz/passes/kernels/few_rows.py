@@ -211,10 +211,13 @@ def _attention(
     **options: object,
 ) -> tuple[Tensor, None]:
     """As transformers' own function over SDPA, which serves whatever the kernel does not know."""
-    one_mask = attention_mask is not None and attention_mask.shape[:2] == (1, 1)
-    if not one_mask or options.get("position_bias") is not None or value.shape[-1] != query.shape[-1]:
+    unusual = options.get("position_bias") is not None or value.shape[-1] != query.shape[-1] or len(query) > 1
+    if attention_mask is None or attention_mask.shape[:2] != (1, 1) or unusual:
         return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **options)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if attention_mask.dtype == torch.bool:  # transformers' own, where a twin reads without static buffers
+        hidden = torch.zeros(attention_mask.shape, dtype=torch.float32)
+        attention_mask = hidden.masked_fill(~attention_mask, torch.finfo(torch.float32).min)
     return attend(query, key, value, attention_mask, scale), None
 
 
