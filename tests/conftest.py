@@ -23,8 +23,14 @@ pytest_plugins = ["browser", "live_engines", "replayed"]
 
 #: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
 LONGEST = (
-    *("passes/test_static_passes", "passes/test_few_rows", "ui/test_page", "passes/test_compiled_layers"),
-    *("test_command_line", "test_published_model", "passes/test_compiler", "ui/tabs/test_own_model"),
+    *("passes/test_compiled_passes", "passes/test_few_rows", "ui/test_page", "passes/test_compiled_layers"),
+    *(
+        "test_command_line",
+        "passes/test_static_passes",
+        "test_published_model",
+        "passes/test_compiler",
+        "ui/tabs/test_own_model",
+    ),
     *("decoding/test_lossless", "promises/test_greedy_equality", "promises/test_exact_sampling", "ui/test_tour"),
     *("models/test_checkpoints", "ui/tabs/test_why_tab", "ui/test_accessibility", "decoding/test_device_rounds"),
     *("ui/test_background", "views/test_static_site", "ui/test_start", "ui/tabs/test_compare_tab"),

@@ -91,7 +91,7 @@ def _in_full(steps: Steps, truth: Sequence[int], gamma: int) -> Steps:
     for round_ in steps:
         assert isinstance(round_, PendingRound)
         followed = tuple(truth[place : place + len(round_.emitted)]) == round_.emitted
-        full = followed and len(round_.verdict.draft.parents) >= gamma
+        full = followed and len(round_.verdict.parents) >= gamma
         if full or not place:
             yield round_
         if not full:

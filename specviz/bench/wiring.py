@@ -29,7 +29,7 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.readers import new_cached_model
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
-from specviz.rules.draft import Uniforms, Verdict
+from specviz.rules.draft import Draft, Uniforms, Verdict
 from specviz.theory.statistics import Ratio, over_prompts
 
 #: Places of each text at which is drafted, and how many neighbouring ones count as one: they share most of a draft.
@@ -121,8 +121,13 @@ def listen(plain: Request, readings: Sequence[TriedReading], until: float) -> No
         target.rewind(len(committed))
         for draft, drafter in zip(drafts, drafters):
             # As if all were rejected: at each place the target has read what comes before it, and no more.
-            rejected = Verdict((), (new[place],), (), draft, None, 0)
-            drafter.observe_draft(len(committed), rejected, _features_of(drafter, target, layers))
+            features = _features_of(drafter, target, layers)
+            drafter.observe_draft(len(committed), _rejected(draft, new[place]), features)
+
+
+def _rejected(draft: Draft, token: int) -> Verdict:
+    """As much of a verdict on it as a drafter looks at; the token was drawn instead."""
+    return Verdict((), (token,), (), draft.parents, lambda: draft, None, 0)
 
 
 def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:

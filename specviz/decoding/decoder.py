@@ -15,7 +15,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.devices import Mark, Stopwatch
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels.chains import JudgedDraft
+from specviz.passes.kernels.judging import Judged, JudgedDraft
 from specviz.passes.readers import StaticModel, new_cached_model
 from specviz.passes.roles import TARGET
 from specviz.records.settings import SetCoin, read_coins
@@ -184,7 +184,8 @@ class Judge:
         tokens = (*[fetched["token"][index] for index in path], fetched["next"])
         wide = (rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from)
         held = _bytes_of(draft.probs, draft.logits, *wide)
-        return Verdict(path, tokens, tuple(fetched["choice"]), draft, lambda: (rows, decision, uniforms), held)
+        recall = lambda: (rows, decision, uniforms)  # noqa: E731
+        return Verdict(path, tokens, tuple(fetched["choice"]), draft.parents, lambda: draft, recall, held)
 
 
 class KernelJudge(Judge):
@@ -195,16 +196,27 @@ class KernelJudge(Judge):
         self.temperature = temperature
 
     def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
-        judged = JudgedDraft(draft, logits, uniforms, self.temperature, self.rule is BLOCK)
+        judged = JudgedDraft(draft, logits, uniforms, self.temperature, self.as_block)
+        recall = self.recall(lambda: draft, lambda: logits, uniforms, judged)
+        held = _bytes_of(draft.probs, draft.logits, logits, judged.numbers)
+        return Verdict(judged.path, judged.tokens, judged.choices, draft.parents, lambda: draft, recall, held)
 
-        def details() -> tuple[TargetRows, Decision, Uniforms]:
+    @property
+    def as_block(self) -> bool:
+        return self.rule is BLOCK
+
+    def recall(
+        self, draft: Callable[[], Draft], logits: Callable[[], Tensor], uniforms: Uniforms, judged: Judged
+    ) -> Callable[[], tuple[TargetRows, Decision, Uniforms]]:
+        """What a verdict came from, of a draft and logits [n + 1, vocab] that are looked at only then."""
+
+        def recalled() -> tuple[TargetRows, Decision, Uniforms]:
             if self.rule is MATCH:
-                rows = TargetRows.of(logits, self.warper)
-                return rows, MATCH.decide(draft, rows, uniforms), uniforms
-            return TargetRows(logits, judged.probs(), None, self.warper.changes_logits), judged.decision(), uniforms
+                rows = TargetRows.of(logits(), self.warper)
+                return rows, MATCH.decide(draft(), rows, uniforms), uniforms
+            return TargetRows(logits(), judged.probs(), None, self.warper.changes_logits), judged.decision(), uniforms
 
-        held = _bytes_of(draft.probs, draft.logits, logits) + judged.bytes
-        return Verdict(judged.path, judged.tokens, judged.choices, draft, details, held)
+        return recalled
 
 
 def judge_of(request: Request) -> Judge:

@@ -230,7 +230,7 @@ class DeviceRounds(HostRounds):
         draft = launched.round.draft
         if draft.grown is not None:
             draft = replace(draft, parents=tuple([judge - 1 for judge in host["judged_by"]]))
-        verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft, None, row.nbytes)
+        verdict = Verdict(path, tokens, tuple(host["likeliest"]), draft.parents, lambda: draft, None, row.nbytes)
         began, (drafted, verified, ended) = launched.marks[0], launched.marks[-3:]
         total = clock.between(began if self.last is None else self.last, ended)
         self.last = ended

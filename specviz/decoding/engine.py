@@ -11,6 +11,7 @@ from specviz.decoding.decoder import BuildDrafter, Judge, decoder_of
 from specviz.decoding.device_rounds import DeviceRounds
 from specviz.decoding.host_rounds import HostRounds
 from specviz.decoding.lengths import depth_policy, learn
+from specviz.decoding.one_call import OneCallDecoder
 from specviz.decoding.record import PendingRound, collect
 from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
@@ -80,7 +81,8 @@ def _recorded(request: Request, pending: Iterator[PendingRound]) -> Iterator[Rou
 @torch.inference_mode()
 def _decode(request: Request, build: BuildDrafter | None, details: bool = False) -> Generator[PendingRound, None, None]:
     """The loop: clock and text around the decoder's rounds."""
-    decoder, policy, text = decoder_of(request, build), depth_policy(request), Continuation(request)
+    decoder = OneCallDecoder.of(decoder_of(request, build), request.pair.vocab_size)
+    policy, text = depth_policy(request), Continuation(request)
     prefill, index = _seconds_of(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
     on_host = details or build is not None
     maker = HostRounds(request, decoder, policy) if on_host else DeviceRounds.of(request, decoder, policy)

@@ -63,7 +63,7 @@ def learn(policy: DepthPolicy, request: Request, verdict: Verdict, seconds: Seco
     # The first draft reads the whole prompt, where later ones read new tokens.
     if request.chooses_length and not seconds.prefill:
         times = seconds.draft, seconds.total - seconds.draft
-    policy.observe(draft_depth(verdict.draft.parents), len(verdict.path), times)
+    policy.observe(draft_depth(verdict.parents), len(verdict.path), times)
 
 
 def _expected_history(request: Request) -> History:

@@ -15,8 +15,9 @@ from specviz.models.pair import ModelPair, logit_width
 from specviz.models.vocabularies import Reader
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
+from specviz.passes.kernels.rounds import SelfReliant
 from specviz.passes.positions import position_limit
-from specviz.passes.readers import new_cached_model
+from specviz.passes.readers import StaticModel, new_cached_model
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import DRAFT
 from specviz.passes.static_passes import WIDEST
@@ -80,6 +81,11 @@ class DraftModel(Stepwise):
         if choice is not None and (unread := self.unread(committed)).shape[0] <= WIDEST:
             return self.as_draft(self.model.draft(unread, budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
+
+    def self_reliant(self) -> SelfReliant | None:
+        if type(self) is not DraftModel or not self.in_one_call or not isinstance(self.model, StaticModel):
+            return None
+        return SelfReliant(self.model, limit=self.limit)
 
     def room(self, committed: Sequence[int]) -> float:
         """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""

@@ -12,10 +12,13 @@ from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.draft_model import ParallelDraftModel
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
+from specviz.parts.head_passes import StaticHead
 from specviz.parts.reading import HostLevel, Rows, TrainedPart
 from specviz.parts.servers import Servers
 from specviz.passes.kernels.chains import spread
+from specviz.passes.kernels.rounds import SelfReliant
 from specviz.passes.made_drafts import Choice, RawDraft
+from specviz.passes.readers import StaticModel
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
@@ -81,6 +84,19 @@ class HeadDrafter(Stepwise):
         if choice is not None and self.reading.unread(committed) <= WIDEST and self._begin(committed):
             return self.as_draft(self.reading.draft(budget, choice, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
+
+    def self_reliant(self) -> SelfReliant | None:
+        reader, part = self.reading.reader, self.part
+        if type(self) is not Eagle or not self.in_one_call or not isinstance(reader, StaticModel):
+            return None
+        if not part.reads_text:
+            return None
+        static = reader.passes.static
+        fusion = static.fusion if isinstance(static, StaticHead) and part.fuses else None
+        if part.fuses and fusion is None:
+            return None
+        states = torch.cat(self.unread_features) if self.unread_features else None
+        return SelfReliant(reader, self.most_levels, is_head=True, fusion=fusion, states=states)
 
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         return self.reading.part.rows_by_level(self.reading, depth) if self._begin(committed) else None

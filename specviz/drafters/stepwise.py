@@ -19,6 +19,7 @@ from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.chains import spread
+from specviz.passes.kernels.rounds import SelfReliant
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import TARGET
 from specviz.records.settings import DraftParams
@@ -131,6 +132,11 @@ class Stepwise(Drafter):
             return None
         return Choice(self.width, self.chooser.temperature, isinstance(self.chooser, Paths))
 
+    def self_reliant(self) -> SelfReliant | None:
+        """What makes its drafts without it, once the prompt has been read; None if nothing does. A class derived from
+        one of which something does has to say so again: it may draft otherwise."""
+        return None
+
     def drafts_in_one_call(self, reader: CachedModel | RunReading) -> bool:
         """True if `reader` can make this drafter's drafts by itself."""
         return self.choice is not None and reader.draft_width(self.width) == self.vocab_size
@@ -185,7 +191,7 @@ class Stepwise(Drafter):
         """What was drafted, for a rule. too_low: the confidence that ended drafting early."""
         tokens, parents, logits, probs = drafted
         warper = self.chooser.warper
-        if warper is not None and not warper.changes_logits and self.width == 1:
+        if warper is not None and not warper.changes_logits and parents == chain(len(parents)):
             logits = None  # `probs` are their softmax
         draws = None if probs is None else uniforms[: len(parents)]
         return Draft(tokens, parents, probs, logits, draws, self._sources(parents), too_low)

@@ -19,8 +19,9 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.cuda_graphs import WIDTHS, GraphedPasses, Recorder, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import FastPasses, KeyValueBuffers
-from specviz.passes.kernels.chains import drafting_in_one_call
+from specviz.passes.kernels.chains import DraftsInOneCall
 from specviz.passes.kernels.few_rows import in_float32
+from specviz.passes.kernels.opened import OpenedProgram
 from specviz.passes.model_twins import default_exit, layer_count
 from specviz.passes.readers import StaticModel
 from specviz.passes.reading_checks import (
@@ -81,9 +82,10 @@ def compiled(
     check(passes, target)
     _refuse_slower(passes, static)
     passes.rows_are_alike = static.fewest == 1 and rows_are_alike(passes)
-    if drafts:
+    passes.opened = OpenedProgram.of(program)
+    if drafts and passes.opened is not None:
         fusion = static.fusion if isinstance(static, StaticHead) else None
-        passes.draft = drafting_in_one_call(static, program, fusion)
+        passes.draft = DraftsInOneCall(static, passes.opened, fusion).draft
     return passes
 
 

@@ -146,6 +146,11 @@ class TrainedPart:
         side by side."""
         return features
 
+    @property
+    def fuses(self) -> bool:
+        """False if it reads the hidden states as they are."""
+        return type(self).fuse is not TrainedPart.fuse
+
     def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         """By role, what makes its passes over static buffers, given its target's; empty if it has none."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from specviz.passes.made_drafts import DraftFunction
 from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import ROOM_STEP, StaticPass
 from specviz.records.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from specviz.passes.kernels.opened import OpenedProgram
 
 #: The smallest room. Each larger one is twice the size, so that a long text needs few of them.
 LEAST_ROOM = 256
@@ -128,6 +132,7 @@ class FastPasses:
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
+        self.opened: OpenedProgram | None = None  # `run`, if C++ can run it too
         self.draft: DraftFunction | None = None  # drafts in one call, where that is possible
         self.refusal: SpecvizError | None = None  # why it runs other passes than were prepared
         self.rounds_refusal: SpecvizError | None = None  # why whole rounds of these cannot be recorded
@@ -164,7 +169,7 @@ class FastPasses:
     def free(self) -> None:
         """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
         del self.static, self.run
-        self.draft = None
+        self.draft = self.opened = None
 
     def read(
         self,

@@ -151,7 +151,8 @@ class Verdict:
     path: tuple[int, ...]  # indices of the accepted draft tokens, in order
     tokens: tuple[int, ...]  # those tokens, then the recovered, bonus or plain one that ends the round
     choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
-    draft: Draft
+    parents: tuple[int, ...]  # [n] the draft's
+    drafted: Callable[[], Draft]  # the draft, perhaps made only when called
     # What it came from, on the device, and perhaps computed only when called. None where no round is waited for: all of
     # that, and the draft's tensors, are a later round's by now.
     recall: Callable[[], tuple[TargetRows, Decision, Uniforms]] | None
@@ -164,16 +165,20 @@ class Verdict:
         return self.recall()
 
     @property
+    def draft(self) -> Draft:
+        return self.drafted()
+
+    @property
     def next_token(self) -> int:
         return self.tokens[-1]
 
     @property
     def ending(self) -> Ending:
-        if not self.draft.parents:
+        if not self.parents:
             return "plain"
         # Rejected siblings of an accepted token leave no residual: only children of the last accepted token count.
         last = self.path[-1] if self.path else -1
-        return "recovered" if last in self.draft.parents else "bonus"
+        return "recovered" if last in self.parents else "bonus"
 
 
 Verify = Callable[[Draft, TargetRows, Uniforms], Decision]

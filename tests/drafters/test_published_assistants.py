@@ -34,7 +34,8 @@ import specviz
 from specviz.drafters.heads import Mtp
 from specviz.models import pass_checks
 from specviz.passes import programs
-from specviz.passes.kernels.chains import drafting_in_one_call
+from specviz.passes.kernels.chains import DraftsInOneCall
+from specviz.passes.kernels.opened import OpenedProgram
 from specviz.passes.roles import TARGET, Role
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -122,7 +123,7 @@ def test_an_assistants_program_drafts_chains_and_trees_in_one_call(gemma, tmp_pa
     pair = prepared(loaded(gemma["full"], gemma["all full"]), "kernels")
     passes, (assistant, file) = pair.passes.fast[Role("mtp")], (gemma["all full"], tmp_path / "program.pt2")
     programs.build(pickle.loads(pickle.dumps(passes.static)), file)
-    draft = drafting_in_one_call(passes.static, programs.Program(passes.static, file))
+    draft = DraftsInOneCall(passes.static, OpenedProgram.of(programs.Program(passes.static, file))).draft
     calls = []
     passes.draft = lambda *given: calls.append(given) or draft(*given)
     for branches in (None, 3):

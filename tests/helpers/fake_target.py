@@ -42,7 +42,7 @@ def draft_of(drafter: Drafter, committed: Sequence[int], budget: int) -> Draft:
 
 def verdict(path: Sequence[int], tokens: Sequence[int], choices: Sequence[int] = ()) -> Verdict:
     """As much of one as a drafter looks at."""
-    return Verdict(tuple(path), tuple(tokens), tuple(choices), draft=None, recall=None, held_bytes=0)
+    return Verdict(tuple(path), tuple(tokens), tuple(choices), parents=(), drafted=None, recall=None, held_bytes=0)
 
 
 def verdict_on(draft: Draft, committed: Sequence[int], target: Target) -> Verdict:

@@ -18,8 +18,8 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair_passes import feature_layers
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.chains import JudgedDraft
 from specviz.passes.kernels.few_rows import FewRows
+from specviz.passes.kernels.judging import JudgedDraft
 from specviz.passes.roles import DRAFT, TARGET
 from specviz.passes.static_passes import StaticPass
 from specviz.records.runs import Run

@@ -1,5 +1,5 @@
 """Builds our C++ once a machine, and loads it: `operations` of torch, and functions that make and judge drafts
-(`chains`)."""
+(`chains`), and whole rounds (`rounds`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import torch
 
 from specviz.records.errors import SpecvizError
 
-_COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp", "shims.cpp")
+_COMPILED = ("few_rows.cpp", "chains.cpp", "judging.cpp", "rounds.cpp", "shims.cpp")
 _HEADERS = (
     "attention.h",
     "choices.h",

@@ -10,11 +10,12 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-namespace {
+// Its name is no secret of one file: what one opens runs in another.
+namespace programs {
 
 struct Failed {};
 
-void check(AOTITorchError error) {
+inline void check(AOTITorchError error) {
   if (error) throw Failed();
 }
 
@@ -162,4 +163,6 @@ struct Rows {
   int64_t bytes() const { return width * aoti_torch_dtype_element_size(dtype); }
 };
 
-}  // namespace
+}  // namespace programs
+
+using namespace programs;

@@ -1,0 +1,90 @@
+"""A decoder on compiled kernels: one call of C++ makes the target's pass, judges the draft and keeps what is accepted.
+
+Where the drafter needs nobody else, the same call drafts. A pass pushes Python's code and data out of the caches, so
+even a little of it takes long before the next pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from specviz.decoding.decoder import Decoder, KernelJudge
+from specviz.drafters.stepwise import Stepwise
+from specviz.passes.kernels.rounds import MadeRound, RoundsInOneCall, SelfReliant
+from specviz.passes.readers import StaticModel
+from specviz.passes.static_passes import WIDEST
+from specviz.rules.draft import Draft, Uniforms, Verdict
+
+
+class OneCallDecoder(Decoder):
+    """Its rounds come out as those of a `Decoder` that has the same parts."""
+
+    target: StaticModel
+    judge: KernelJudge
+    calls: RoundsInOneCall
+    alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it; None: the drafter is asked
+
+    @classmethod
+    def of(cls, decoder: Decoder, vocab_size: int) -> Decoder:
+        """The same decoder as one of these, where C++ can run the target's passes, and judges by rows of this width."""
+        target, judge, coins = decoder.target, decoder.judge, decoder.coins
+        if not isinstance(target, StaticModel) or not isinstance(judge, KernelJudge) or target.passes.opened is None:
+            return decoder
+        if target.passes.static.vocab_size != vocab_size or coins.largest_draft >= WIDEST:
+            return decoder
+        return cls(target, decoder.drafter, coins, judge)
+
+    def prefill(self, committed: Sequence[int]) -> None:
+        super().prefill(committed)
+        drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
+        reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
+        self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None
+        self.calls = RoundsInOneCall(self.target, committed, coins, judge.temperature, judge.as_block, reliant)
+
+    def round(self, committed: Sequence[int], budget: int) -> Verdict:
+        """See `Decoder.round`."""
+        if self.alone is None:
+            return self._asking(committed, budget)
+        drafter, reliant = self.alone
+        return self._without_asking(drafter, reliant, committed, budget)
+
+    def _asking(self, committed: Sequence[int], budget: int) -> Verdict:
+        """A round with the draft that the drafter proposes."""
+        began, uniforms, drafter = time.perf_counter(), self.coins.flip(), self.drafter
+        draft = drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
+        drafted = time.perf_counter() if budget else began
+        made = self.calls.judged(draft, uniforms)
+        verdict = self._verdict(committed, made, uniforms, lambda: draft)
+        self._time(began, drafted, made)
+        observe = drafter.observe_draft if budget else drafter.observe_plain_step
+        observe(len(committed), verdict, made.states if self.target.feature_layers else None)
+        return verdict
+
+    def _without_asking(
+        self, drafter: Stepwise, reliant: SelfReliant, committed: Sequence[int], budget: int
+    ) -> Verdict:
+        began, uniforms = time.perf_counter(), self.coins.flip()
+        draft: Callable[[], Draft]
+        if levels := reliant.levels(len(committed), budget):
+            choice = drafter.choice
+            assert choice is not None, "it would be asked"
+            made = self.calls.drafted(levels, choice, uniforms)
+            draft = lambda: drafter.as_draft(made.draft, uniforms.draft)  # noqa: E731
+            self.target.stopwatch.spans.append((began, began + made.drafting))
+        else:
+            made, draft = self.calls.judged(self.nothing, uniforms), lambda: self.nothing
+        reliant.reader.length = made.read
+        self._time(began, began + made.drafting, made)
+        return self._verdict(committed, made, uniforms, draft)
+
+    def _verdict(
+        self, committed: Sequence[int], made: MadeRound, uniforms: Uniforms, draft: Callable[[], Draft]
+    ) -> Verdict:
+        self.target.length = len(committed) + len(made.path)
+        recall = self.judge.recall(draft, lambda: made.logits, uniforms, made)
+        return Verdict(made.path, made.tokens, made.choices, made.parents, draft, recall, made.bytes)
+
+    def _time(self, began: float, drafted: float, made: MadeRound) -> None:
+        self.marks = began, drafted, drafted + made.verifying
+        self.target.stopwatch.spans.append((drafted, drafted + made.verifying))

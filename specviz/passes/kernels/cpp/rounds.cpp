@@ -1,0 +1,263 @@
+// A run's rounds, each in one call: draft, target pass and verdict, and what is left of them for the next round.
+//
+// A pass streams its weights through the caches, so whatever Python does after it begins with code and data that are far
+// away. Here nothing comes between the passes.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "programs.h"
+
+extern "C" {
+
+struct Choice;
+struct Fusion;
+
+// Of chains.cpp, judging.cpp and few_rows.cpp, where they are explained.
+int64_t few_rows_draft(
+    const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
+    bool in_place, const Memory* features, const Fusion* fusion, int64_t levels, const Choice* choice, int64_t* tokens,
+    int64_t* parents, float* logits, float* probs, const double* uniforms, int64_t vocab);
+int64_t few_rows_judge(
+    const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
+    const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
+    const double* u, float* made, int64_t* told);
+void few_rows_move(
+    int64_t tensors, float* const* rows, const int64_t* heads, const int64_t* sizes, int64_t room, int64_t start,
+    int64_t count, const int64_t* origins);
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
+// What stays the same in all rounds of a run (`rounds.Setup`).
+struct Setup {
+  const Program *target, *drafter;  // none: drafts are given
+  const Fusion* fusion;             // of a head that drafts
+  int64_t skipped;                  // of the text's first tokens the drafter reads none: a head has no state for the first
+  int64_t vocab, coins, widest;     // coins: of each kind in a round. widest: the most tokens of a pass
+  float temperature;
+  bool as_block;
+  int64_t state_count;    // the target's hidden states that the drafter reads,
+  const int64_t* states;  // by their places among what a pass returns
+};
+
+// One round as it is asked for. A draft that is given has `count` tokens; see `few_rows_judge`.
+struct Order {
+  int64_t levels, branches;  // to be drafted
+  const Choice* choice;
+  const double* uniforms;  // to draw the draft, for each decision, for the next token
+  int64_t count;
+  const int64_t *tokens, *parents;
+  const float *found, *drawn_from;
+  int64_t found_rows;
+};
+
+// What Python reads of a round. Times in seconds. kept: the accepted tokens, and the next one. told: see `few_rows_judge`.
+struct Made {
+  void* round;
+  int64_t count, accepted, read, draft_rows, state_rows, state_width;
+  int32_t state_dtype;
+  double drafting, verifying;
+  const int64_t *tokens, *parents, *told, *kept;
+  const float *draft_logits, *draft_probs, *logits, *numbers;
+  const char* states;
+};
+
+// All that a round leaves for its record.
+struct Round {
+  std::vector<int64_t> tokens, parents, told, kept;
+  std::unique_ptr<float[]> draft_logits, draft_probs, numbers;
+  Tensors passed;           // what the target's pass returned
+  std::vector<char> states;  // of its tokens that stay: those that were unread, then the accepted ones
+  int64_t draft_rows = 0;
+};
+
+std::unique_ptr<float[]> room_for(int64_t count) { return std::unique_ptr<float[]>(new float[count]); }
+
+// Keys and values of one model, and how many of the text's tokens it has read.
+struct Reader {
+  std::vector<Memory> rows;
+  int64_t read = 0;
+
+  int64_t room() const { return rows[0].sizes[2]; }
+
+  // Keeps the draft tokens of a path of which it has read those before `end`, after `start` others.
+  void keep(int64_t start, const int64_t* path, int64_t accepted, int64_t end) {
+    std::vector<int64_t> origins, heads, sizes;
+    std::vector<float*> places;
+    bool moved = false;
+    for (int64_t i = 0; i < accepted && path[i] < end; i++) {
+      moved |= path[i] != i;
+      origins.push_back(start + path[i]);
+    }
+    read = start + origins.size();
+    if (!moved) return;
+    for (const Memory& each : rows) {
+      places.push_back(static_cast<float*>(each.data));
+      heads.push_back(each.sizes[1]);
+      sizes.push_back(each.sizes[3]);
+    }
+    few_rows_move(rows.size(), places.data(), heads.data(), sizes.data(), room(), start, origins.size(), origins.data());
+  }
+};
+
+// A text, and both models' place in it.
+struct Run {
+  Setup setup;
+  std::vector<int64_t> text;
+  Reader target, drafter;
+  std::vector<char> states;  // the target's, which the drafter has yet to read
+  int64_t state_width = 0;
+  int32_t state_dtype = 0;
+
+  // Drafts after the text; returns how many of the draft tokens the drafter has read.
+  int64_t draft(const Order& order, Round& round) {
+    const int64_t most = order.levels * order.branches, vocab = setup.vocab;
+    round.tokens.resize(most), round.parents.resize(most);
+    round.draft_logits = room_for(most * vocab);
+    if (setup.temperature) round.draft_probs = room_for(most * vocab);
+    int64_t unread = text.size() - setup.skipped - drafter.read, made = 0;
+    const int64_t row_bytes = setup.state_count && unread > 0 ? states.size() / unread : 0;
+    while (unread > 0) {
+      // Of what is too much for one pass, the first part is read with a draft that nobody wants.
+      const int64_t count = std::min(unread, setup.widest), levels = count < unread ? 1 : order.levels;
+      const Memory features = {&states[states.size() - unread * row_bytes], state_dtype, 2, {count, state_width}};
+      made = few_rows_draft(
+          setup.drafter, drafter.rows.size(), drafter.rows.data(), &text[text.size() - unread], count, drafter.read, false,
+          setup.state_count ? &features : nullptr, setup.fusion, levels, order.choice, round.tokens.data(),
+          round.parents.data(), round.draft_logits.get(), round.draft_probs.get(), order.uniforms, vocab);
+      if (made < 0) throw Failed();
+      drafter.read += count, unread -= count;
+    }
+    states.clear();
+    round.tokens.resize(made), round.parents.resize(made);
+    int64_t fed = 0;  // all but the last level
+    for (int64_t i = 0; i < made; i++)
+      if (round.parents[i] >= fed) fed = i;
+    std::vector<bool> continued(made + 1);
+    for (int64_t parent : round.parents) continued[parent + 1] = true;
+    round.draft_rows = std::count(continued.begin(), continued.end(), true);
+    return fed;
+  }
+
+  // The target's pass over what is unread and the draft; returns how much was unread.
+  int64_t pass(Round& round) {
+    const int64_t length = text.size(), unread = length - target.read;
+    const int64_t count = unread + round.tokens.size(), room = target.room();
+    std::vector<int64_t> read(text.end() - unread, text.end()), positions(count);
+    std::vector<uint8_t> visible(count * room);
+    read.insert(read.end(), round.tokens.begin(), round.tokens.end());
+    for (int64_t i = 0; i < count; i++) {
+      uint8_t* sees = &visible[i * room];
+      const int64_t parent = i < unread ? -1 : round.parents[i - unread];
+      positions[i] = i < unread ? target.read + i : parent < 0 ? length : positions[unread + parent] + 1;
+      std::fill_n(sees, i < unread ? target.read + i + 1 : length, 1);
+      if (i < unread) continue;
+      if (parent >= 0) std::copy_n(&visible[(unread + parent) * room + length], i - unread, sees + length);
+      sees[length + i - unread] = 1;
+    }
+    const Text held(target.rows.size(), target.rows.data());
+    Tensors passed = setup.target->pass(held, read.data(), count, target.read, positions, visible);
+    round.passed.swap(passed);
+    if (Rows(round.passed[0]).width != setup.vocab) throw Failed();
+    return unread;
+  }
+
+  // What the drafter reads of the target's states of the tokens that stay, side by side.
+  void take_states(Round& round, int64_t unread, int64_t accepted) {
+    int64_t width = 0;
+    for (int64_t i = 0; i < setup.state_count; i++) {
+      const Rows from(round.passed[setup.states[i]]);
+      width += from.width, state_dtype = from.dtype;
+    }
+    for (int64_t row = 0; row < unread + accepted; row++)
+      for (int64_t i = 0; i < setup.state_count; i++) {
+        const Rows from(round.passed[setup.states[i]]);
+        const char* place = from.data + (row < unread ? row : unread + round.told[row - unread]) * from.bytes();
+        round.states.insert(round.states.end(), place, place + from.bytes());
+      }
+    state_width = width;
+    if (setup.drafter) states.insert(states.end(), round.states.begin(), round.states.end());
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// A run after a text that the target has read but for its last token, and the drafter as far as it says. states: the target's
+// that the drafter has yet to read, [rows][width].
+Run* few_rows_begin(
+    const Setup* setup, int64_t length, const int64_t* text, int64_t drafter_read, const Memory* states) {
+  Run* run = new Run{*setup, {text, text + length}};
+  run->target.read = length - 1, run->drafter.read = drafter_read;
+  if (!states) return run;
+  const char* from = static_cast<const char*>(states->data);
+  run->state_dtype = states->dtype, run->state_width = states->sizes[1];
+  run->states.assign(from, from + states->sizes[0] * states->sizes[1] * aoti_torch_dtype_element_size(states->dtype));
+  return run;
+}
+
+void few_rows_end(Run* run) { delete run; }
+
+// Where keys and values lie from now on: of the target, or of the drafter.
+void few_rows_rooms(Run* run, bool of_drafter, int64_t count, const Memory* rows) {
+  (of_drafter ? run->drafter : run->target).rows.assign(rows, rows + count);
+}
+
+// One round. Returns 0; or -1 if a pass failed, -2 if the target's logits are not numbers, -3 if the drafter's are not.
+int64_t few_rows_round(Run* run, const Order* order, Made* made) {
+  const Setup& setup = run->setup;
+  auto round = std::make_unique<Round>();
+  const auto began = Clock::now();
+  try {
+    int64_t fed = 0;
+    if (order->levels)
+      fed = run->draft(*order, *round);
+    else
+      round->tokens.assign(order->tokens, order->tokens + order->count),
+          round->parents.assign(order->parents, order->parents + order->count);
+    const auto drafted = Clock::now();
+    const int64_t unread = run->pass(*round), count = round->tokens.size(), length = run->text.size();
+    const auto verified = Clock::now();
+    const float* logits = reinterpret_cast<const float*>(Rows(round->passed[0]).data) + (unread - 1) * setup.vocab;
+    const bool given = !order->levels;
+    const float* drawn_from = given ? order->drawn_from : round->draft_probs.get();
+    const float* found = given ? order->found : drawn_from ? drawn_from : round->draft_logits.get();
+    const int64_t found_rows = given ? order->found_rows : drawn_from ? count : round->draft_rows;
+    round->told.resize(2 * count + 2);
+    if (setup.temperature) round->numbers = room_for((count + 2) * setup.vocab + 4 * count);
+    const double* coins = order->uniforms;
+    const int64_t accepted = few_rows_judge(
+        logits, count, setup.vocab, setup.temperature, setup.as_block, round->tokens.data(), round->parents.data(), found,
+        found ? found_rows : 0, drawn_from, coins + setup.coins, coins + 2 * setup.coins, round->numbers.get(),
+        round->told.data());
+    if (accepted < 0) return accepted - 1;
+    for (int64_t i = 0; i < accepted; i++) round->kept.push_back(round->tokens[round->told[i]]);
+    round->kept.push_back(round->told[2 * count + 1]);
+    run->target.keep(length, round->told.data(), accepted, count);
+    if (order->levels && count && !setup.skipped)
+      run->drafter.keep(length, round->told.data(), accepted, fed);
+    if (setup.state_count) run->take_states(*round, unread, accepted);
+    run->text.insert(run->text.end(), round->kept.begin(), round->kept.end());
+    const int64_t rows = unread + accepted;
+    *made = {
+        round.get(), count, accepted, run->drafter.read, round->draft_rows, setup.state_count ? rows : 0, run->state_width, run->state_dtype,
+        seconds(began, drafted), seconds(drafted, verified), round->tokens.data(), round->parents.data(),
+        round->told.data(), round->kept.data(), round->draft_logits.get(), round->draft_probs.get(), logits,
+        round->numbers.get(), round->states.data()};
+  } catch (const Failed&) {
+    return -1;
+  }
+  round.release();
+  return 0;
+}
+
+void few_rows_forget(void* round) { delete static_cast<Round*>(round); }
+}

@@ -1,0 +1,247 @@
+"""A run's rounds, each in one call of C++ (rounds.cpp): the target's pass and the verdict, and drafts that need nobody
+else."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.chains import Fusion, GivenChoice
+from specviz.passes.kernels.judging import Judged, found_rows, numbers_made, refuse_other_than_numbers
+from specviz.passes.kernels.opened import memories
+from specviz.passes.made_drafts import Choice, RawDraft
+from specviz.passes.readers import StaticModel
+from specviz.passes.static_passes import WIDEST
+from specviz.rules.draft import Draft, Uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class SelfReliant:
+    """What drafts after a text by itself, once its drafter has read the prompt: a model, or a head."""
+
+    reader: StaticModel  # with passes that C++ can run
+    deepest: float = math.inf  # how deep it drafts
+    limit: float = math.inf  # how many positions it knows; the last token of a draft is never read
+    is_head: bool = False  # reads each token with the target's hidden state of the token before
+    fusion: Fusion | None = None  # of these states, where that is yet to be done
+    states: Tensor | None = None  # [n, width], those that it has yet to read
+
+    def levels(self, committed: int, budget: int) -> int:
+        """How many levels it drafts after so many tokens, at most `budget`."""
+        return max(0, int(min(budget, self.deepest, self.limit + 1 - committed)))
+
+
+class RoundsInOneCall:
+    """Rounds after one text.
+
+    committed: the prompt, which the target has read but for its last token. coins: how many of each kind a round has
+    (`Uniforms.of`). temperature, as_block: see `JudgedDraft`. drafting: what drafts by itself; None: drafts are given.
+    """
+
+    def __init__(
+        self,
+        target: StaticModel,
+        committed: Sequence[int],
+        coins: int,
+        temperature: float,
+        as_block: bool,
+        drafting: SelfReliant | None,
+    ):
+        static = target.passes.static
+        self.target, self.drafting, self.vocab = target, drafting, static.vocab_size
+        self.coins, self.temperature, self.length = coins, temperature, len(committed)
+        self._kv: dict[bool, Sequence[Tensor]] = {}  # by whether it is the drafter's: what C++ was told of
+        readers = [target] if drafting is None else [target, drafting.reader]
+        programs = [reader.passes.opened for reader in readers]
+        self._programs = [program for program in programs if program is not None]  # may be closed after this only
+        target_program, *drafters = [program.handle for program in self._programs]
+        places = [1 + static.feature_layers.index(layer) for layer in target.feature_layers]
+        states = None if drafting is None or drafting.states is None else drafting.states.contiguous()
+        setup = _Setup(
+            target_program,
+            drafters[0] if drafters else None,
+            ctypes.addressof(drafting.fusion.struct) if drafting and drafting.fusion else None,
+            bool(drafting and drafting.is_head),
+            self.vocab,
+            coins,
+            WIDEST,
+            temperature,
+            as_block,
+            len(places),
+            (ctypes.c_int64 * len(places))(*places),
+        )
+        self._setup, library = setup, kernel_library.library()
+        library.few_rows_begin.restype = ctypes.c_void_p
+        run = library.few_rows_begin(
+            ctypes.byref(setup),
+            ctypes.c_int64(len(committed)),
+            (ctypes.c_int64 * len(committed))(*committed),
+            ctypes.c_int64(drafting.reader.length if drafting else 0),
+            None if states is None else memories([states]),
+        )
+        self._run = ctypes.c_void_p(run)
+        weakref.finalize(self, library.few_rows_end, self._run)
+
+    def drafted(self, levels: int, choice: Choice, uniforms: Uniforms) -> MadeRound:
+        """A round that drafts `levels` ≥ 1 levels by itself."""
+        assert self.drafting is not None, "drafts are given"
+        self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
+        given = _choice(choice)
+        order = _Order(levels, choice.branches, ctypes.addressof(given), self._place_of(uniforms))
+        return self._made(order, levels * choice.branches)
+
+    def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
+        """A round with this draft, which may be empty."""
+        count = len(draft.parents)
+        rows, row_count = found_rows(draft)
+        place, parents = None if rows is None else rows.data_ptr(), (ctypes.c_int64 * count)(*draft.parents)
+        tokens, drawn_from = draft.tokens.data_ptr(), None if draft.probs is None else place
+        given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
+        order = _Order(0, 0, None, self._place_of(uniforms), *given)
+        return self._made(order, count)
+
+    def _place_of(self, uniforms: Uniforms) -> int:
+        """Where all coins of a round lie, in one row: the last is never missing."""
+        return uniforms.next.data_ptr() - 2 * self.coins * uniforms.next.itemsize
+
+    def _made(self, order: _Order, most: int) -> MadeRound:
+        self._reserve(self.target, self.length + most, of_drafter=False)
+        made = _Made()
+        status = kernel_library.library().few_rows_round(self._run, ctypes.byref(order), ctypes.byref(made))
+        if status == -1:
+            raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
+        refuse_other_than_numbers(min(0, status + 1))
+        self.length += made.accepted + 1
+        return MadeRound(made, self.vocab, bool(self.temperature))
+
+    def _reserve(self, reader: StaticModel, length: int, of_drafter: bool) -> None:
+        """Makes room for so many tokens, and says where."""
+        reader.buffers.reserve(length)
+        kv = reader.buffers.tensors
+        if self._kv.get(of_drafter) is not kv:
+            self._kv[of_drafter] = kv
+            in_use = reader.passes.static.kv_in_use(kv)
+            count = ctypes.c_int64(len(in_use))
+            kernel_library.library().few_rows_rooms(self._run, ctypes.c_bool(of_drafter), count, memories(in_use))
+
+
+class MadeRound(Judged):
+    """A round, and in memory of C++'s all that its record is made of."""
+
+    def __init__(self, made: _Made, vocab: int, drawn: bool):
+        n, accepted = made.count, made.accepted
+        super().__init__(n, vocab, tuple(made.told[:accepted]), tuple(made.kept[: accepted + 1]))
+        self.parents = tuple(made.parents[:n])
+        self.choices = tuple(made.told[n : 2 * n + 1])  # the likeliest token of each row
+        self.drafting, self.verifying = made.drafting, made.verifying  # in seconds
+        self.read = made.read  # how much of the text the drafter has read
+        self._made, self._drawn = made, drawn
+
+    def __del__(self) -> None:
+        kernel_library.library().few_rows_forget(ctypes.c_void_p(self._made.round))
+
+    @property
+    def bytes(self) -> int:
+        """Of what is as wide as the vocabulary."""
+        n, vocab = self._shape
+        drafted = self._made.draft_rows + (n if self._drawn and self._made.draft_rows else 0)
+        return 4 * ((n + 1 + drafted) * vocab + (numbers_made(n, vocab) if self._drawn else 0))
+
+    @property
+    def numbers(self) -> Tensor:
+        return self._tensor(self._made.numbers, numbers_made(*self._shape))
+
+    @property
+    def logits(self) -> Tensor:
+        """[n + 1, vocab] float32, the target's."""
+        n, vocab = self._shape
+        return self._tensor(self._made.logits, n + 1, vocab)
+
+    @property
+    def states(self) -> Tensor:
+        """[rows, width], the target's hidden states of the tokens that it has read and that stay."""
+        made = self._made
+        return self._tensor(made.states, made.state_rows, made.state_width, dtype=_dtype_of(made.state_dtype))
+
+    @property
+    def draft(self) -> RawDraft:
+        """Where it was not given."""
+        n, vocab = self._shape
+        tokens = self._tensor(self._made.tokens, n, dtype=torch.long)
+        probs = self._tensor(self._made.draft_probs, n, vocab) if self._drawn else None
+        return RawDraft(
+            tokens, self.parents, self._tensor(self._made.draft_logits, self._made.draft_rows, vocab), probs
+        )
+
+    def _tensor(self, place: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The memory at this place, which stays as long as the tensor does."""
+        count = functools.reduce(int.__mul__, shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(place)
+        memory.owner = self
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class _Setup(ctypes.Structure):
+    """What stays the same in all rounds of a run, for C++, as all structures here."""
+
+    _fields_ = (
+        ("target", ctypes.c_void_p),
+        ("drafter", ctypes.c_void_p),
+        ("fusion", ctypes.c_void_p),
+        ("skipped", ctypes.c_int64),
+        ("vocab", ctypes.c_int64),
+        ("coins", ctypes.c_int64),
+        ("widest", ctypes.c_int64),
+        ("temperature", ctypes.c_float),
+        ("as_block", ctypes.c_bool),
+        ("state_count", ctypes.c_int64),
+        ("states", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class _Order(ctypes.Structure):
+    _fields_ = (
+        ("levels", ctypes.c_int64),
+        ("branches", ctypes.c_int64),
+        ("choice", ctypes.c_void_p),
+        ("uniforms", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("found", ctypes.c_void_p),
+        ("drawn_from", ctypes.c_void_p),
+        ("found_rows", ctypes.c_int64),
+    )
+
+
+class _Made(ctypes.Structure):
+    _fields_ = (
+        ("round", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("count", "accepted", "read", "draft_rows", "state_rows", "state_width")],
+        ("state_dtype", ctypes.c_int32),
+        *[(name, ctypes.c_double) for name in ("drafting", "verifying")],
+        ("tokens", ctypes.c_void_p),
+        *[(name, ctypes.POINTER(ctypes.c_int64)) for name in ("parents", "told", "kept")],
+        *[(name, ctypes.c_void_p) for name in ("draft_logits", "draft_probs", "logits", "numbers", "states")],
+    )
+
+
+@functools.lru_cache
+def _choice(choice: Choice) -> GivenChoice:
+    return GivenChoice.of(choice)
+
+
+def _dtype_of(number: int) -> torch.dtype:
+    """Of hidden states, in one of the dtypes in which models compute."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    return next(dtype for dtype in dtypes if kernel_library.dtype_number(dtype) == number)
