@@ -49,6 +49,10 @@ class Decoder:
         self.target.feature_layers = self.drafter.feature_layers
         self.target.prefill(committed)
         self.drafter.prefill(committed, self.target.features)
+        self.begin(committed)
+
+    def begin(self, committed: Sequence[int]) -> None:
+        """Gets ready for the first round after a prompt that target and drafter have read."""
 
     def round(self, committed: Sequence[int], budget: int) -> Verdict:
         """One round, which drafts at most `budget` tokens deep."""

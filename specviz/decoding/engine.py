@@ -17,7 +17,7 @@ from specviz.decoding.request import Request, prepare
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import Stopwatch
-from specviz.passes.fast_passes import OneThread, between_rounds
+from specviz.passes.fast_passes import OneThread, passing_time
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run, Seconds
 from specviz.records.settings import RunSettings
@@ -72,8 +72,9 @@ def pending_rounds(
 
 
 def _recorded(request: Request, pending: Iterator[PendingRound]) -> Iterator[Round]:
+    one_thread = OneThread(request.passes)
     for round_ in pending:
-        with OneThread(request.passes):
+        with one_thread:
             record = round_.record()
         yield record
 
@@ -87,10 +88,12 @@ def _decode(request: Request, build: BuildDrafter | None, details: bool = False)
     on_host = details or build is not None
     maker = HostRounds(request, decoder, policy) if on_host else DeviceRounds.of(request, decoder, policy)
 
+    pass_time, one_thread = passing_time(request.passes), OneThread(request.passes)
+
     while text.stop_reason is None:
-        between_rounds(request.passes)
+        pass_time()
         # 1–4. Draft, verify, judge, keep.
-        with OneThread(request.passes):
+        with one_thread:
             round_ = maker.next(text)
         # 5. Yield.
         emitted, pieces = text.extend(round_.verdict.tokens)

@@ -26,6 +26,7 @@ from specviz.decoding.exact_distribution import (
     Start,
     exact_distribution,
 )
+from specviz.decoding.one_call import OneCallDecoder
 from specviz.decoding.request import Request
 from specviz.decoding.shipped_rules import (
     RoughDraws,
@@ -38,7 +39,7 @@ from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
-from specviz.passes.fast_passes import between_rounds
+from specviz.passes.fast_passes import passing_time
 from specviz.passes.readers import StatefulModel
 from specviz.passes.states import crop_rows, keeps_state
 from specviz.records import rules
@@ -222,11 +223,14 @@ class Sampler:
             target = self.start.target()
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
-        decoder = Decoder(target, drafter, self.coins, self.judge, self.request.grammar)
+            decoder = Decoder(target, drafter, self.coins, self.judge, self.request.grammar)
+            decoder = OneCallDecoder.of(decoder, self.request.pair.vocab_size)
+            decoder.begin(self.start.ids)
         self.runs += 1
+        pass_time = passing_time(self.request.passes)
         text, emitted = list(self.start.ids), 0
         while emitted < wanted:
-            between_rounds(self.request.passes)
+            pass_time()
             with torch.inference_mode():
                 # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
                 verdict = decoder.round(text, min(self.request.num_draft_tokens, length - emitted - 1))

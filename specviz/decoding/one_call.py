@@ -35,8 +35,7 @@ class OneCallDecoder(Decoder):
             return decoder
         return cls(target, decoder.drafter, coins, judge)
 
-    def prefill(self, committed: Sequence[int]) -> None:
-        super().prefill(committed)
+    def begin(self, committed: Sequence[int]) -> None:
         drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
         reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
         self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None

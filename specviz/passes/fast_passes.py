@@ -192,10 +192,16 @@ class FastPasses:
         return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
 
 
-def between_rounds(passes: Mapping[Role, FastPasses]) -> None:
-    """Gives each of a run's passes its time off the clock."""
-    for model_passes in passes.values():
-        model_passes.between_rounds()
+def passing_time(passes: Mapping[Role, FastPasses]) -> Callable[[], None]:
+    """What gives those of a run's passes that need some their time off the clock, once after each round."""
+    idle = FastPasses.between_rounds
+    in_need = [each.between_rounds for each in passes.values() if type(each).between_rounds is not idle]
+
+    def pass_time() -> None:
+        for prepare in in_need:
+            prepare()
+
+    return pass_time
 
 
 class OneThread:
@@ -203,7 +209,7 @@ class OneThread:
 
     Kernels have threads of their own (crew.h). One of torch's would look out for more work, after each operation, for
     milliseconds in which it keeps a core from them: SmolLM2's passes took 8.4 ms in rounds, and 5.3 ms by themselves.
-    Around a round, not a run: between two rounds others compute in this thread. A class, as `Span` is one.
+    Around a round, not a run: between two rounds others compute in this thread. It is made once for all of a run's.
     """
 
     def __init__(self, passes: Mapping[Role, FastPasses]):

@@ -61,7 +61,7 @@ class Beside(nn.Module):
 
     def __init__(self, few_rows: FewRows, bits: int | None):
         super().__init__()
-        kind = dataclasses.replace(few_rows, bits=bits)
+        kind = dataclasses.dataclasses.replace(few_rows, bits=bits)
         made = [kind.linear(drawn(40, 37, seed=seed)) for seed in range(5)]
         made[1] = few_rows.linear(drawn(9, 37, seed=7).bfloat16(), drawn(9, seed=8))
         self.layers, self.last, self.each = nn.ModuleList(made), kind.linear(drawn(3, 40)), kind.linear(drawn(5, 1))
@@ -366,7 +366,7 @@ def test_a_single_weight_off_its_grid_leaves_the_layer_as_it_is(few_rows, row):
 @pytest.mark.parametrize("outputs, inputs", SIZES)
 def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outputs, inputs, bits):
     weight, bias = drawn(outputs, inputs), drawn(outputs, seed=1)
-    few_bits = dataclasses.replace(few_rows, bits=bits)
+    few_bits = dataclasses.dataclasses.replace(few_rows, bits=bits)
     # Nearly all inputs of one sign, so that much is taken off the sums of the codes again, and groups of zeros.
     layer, x = few_bits.linear(weight, bias), drawn(20, inputs, seed=2) + 3
     x[3, :40] = 0
@@ -404,6 +404,22 @@ def test_kernels_for_lesser_processors_keep_their_promises_too(march, needs, tmp
 def test_rows_that_do_not_lie_one_after_the_other_are_read_too(few_rows):
     layer, x = few_rows.linear(drawn(16, 8)), drawn(4, 16)
     assert torch.equal(layer(x[:, ::2]), layer(x[:, ::2].contiguous()))
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_no_rows_are_no_outputs(few_rows, bits):
+    """An expert that no token needs reads none, and a layer of whole numbers may lie on a grid."""
+    for layer in (dataclasses.replace(few_rows, bits=bits).linear(drawn(64, 64)), few_rows.linear(drawn(64, 64).round())):
+        assert layer(drawn(0, 64)).shape == (0, 64)
+
+
+@pytest.mark.parametrize("flaw", [torch.nan, torch.inf])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_what_is_no_number_does_not_vanish_in_attention(few_rows, part, flaw):
+    parts = [drawn(1, 2, 4, 16, seed=seed) for seed in range(3)]
+    parts[part][0, :, 1, 3] = flaw
+    mask = torch.zeros(1, 1, 4, 4)
+    assert not attend(*parts, mask, 0.25).isfinite().all()
 
 
 @pytest.mark.parametrize("size", [12, 16, 64, 80, 128])

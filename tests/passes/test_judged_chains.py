@@ -18,8 +18,10 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair_passes import feature_layers
 from specviz.passes.fast_passes import FastPasses
 from specviz.passes.kernels import kernel_library
+from specviz.passes.kernels.chains import spread
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.kernels.judging import JudgedDraft
+from specviz.passes.made_drafts import Choice
 from specviz.passes.roles import DRAFT, TARGET
 from specviz.passes.static_passes import StaticPass
 from specviz.records.runs import Run
@@ -241,3 +243,14 @@ def test_what_one_call_does_not_know_is_judged_by_the_rule(changed):
     pair.passes.fast[TARGET] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready()))
     request = prepare(pair, RunSettings(tuple(PROMPT), **{"drafter": "draft_model"} | changed))
     assert not isinstance(judge_of(request), KernelJudge)
+
+
+def test_what_little_is_left_of_a_row_is_shared_out_and_nothing_else():
+    """Seven tokens take all but 1e-38 of it; the eighth has that, and those ruled out have nothing."""
+    rows, coins = torch.full((1, 64), -torch.inf), torch.full((8,), 0.5, dtype=torch.float64)
+    rows[0, :7], rows[0, 7] = 0, -86.9
+    made = spread(rows, Choice(8, 1.0), coins)
+    assert sorted(made.tokens.tolist()) == list(range(8))
+    assert made.probs.isfinite().all() and made.probs[-1, 7] == 1
+    draft = Draft(made.tokens, made.parents, made.probs, made.logits)
+    JudgedDraft(draft, torch.zeros(9, 64), Uniforms(coins, coins, coins[0]), 1.0)  # finds numbers

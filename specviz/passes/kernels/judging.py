@@ -66,7 +66,7 @@ class JudgedDraft(Judged):
     numbers: Tensor | None = None
 
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
-        n, vocab = len(draft.parents), logits.shape[1]
+        n, vocab, logits = len(draft.parents), logits.shape[1], logits.contiguous()
         verdict, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
         rows, row_count = found_rows(draft)
         place = None if rows is None else rows.data_ptr()

@@ -57,7 +57,7 @@ class RoundsInOneCall:
     ):
         static = target.passes.static
         self.target, self.drafting, self.vocab = target, drafting, static.vocab_size
-        self.coins, self.temperature, self.length = coins, temperature, len(committed)
+        self.coins, self.length = coins, len(committed)
         self._kv: dict[bool, Sequence[Tensor]] = {}  # by whether it is the drafter's: what C++ was told of
         readers = [target] if drafting is None else [target, drafting.reader]
         programs = [reader.passes.opened for reader in readers]
@@ -95,7 +95,8 @@ class RoundsInOneCall:
         assert self.drafting is not None, "drafts are given"
         self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
         given = _choice(choice)
-        order = _Order(levels, choice.branches, ctypes.addressof(given), self._place_of(uniforms))
+        chosen = choice.branches, ctypes.addressof(given), choice.temperature > 0
+        order = _Order(levels, *chosen, self._place_of(uniforms))
         return self._made(order, levels * choice.branches)
 
     def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
@@ -105,7 +106,7 @@ class RoundsInOneCall:
         place, parents = None if rows is None else rows.data_ptr(), (ctypes.c_int64 * count)(*draft.parents)
         tokens, drawn_from = draft.tokens.data_ptr(), None if draft.probs is None else place
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
-        order = _Order(0, 0, None, self._place_of(uniforms), *given)
+        order = _Order(0, 0, None, False, self._place_of(uniforms), *given)
         return self._made(order, count)
 
     def _place_of(self, uniforms: Uniforms) -> int:
@@ -120,7 +121,7 @@ class RoundsInOneCall:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
         refuse_other_than_numbers(min(0, status + 1))
         self.length += made.accepted + 1
-        return MadeRound(made, self.vocab, bool(self.temperature))
+        return MadeRound(made, self.vocab)
 
     def _reserve(self, reader: StaticModel, length: int, of_drafter: bool) -> None:
         """Makes room for so many tokens, and says where."""
@@ -136,14 +137,14 @@ class RoundsInOneCall:
 class MadeRound(Judged):
     """A round, and in memory of C++'s all that its record is made of."""
 
-    def __init__(self, made: _Made, vocab: int, drawn: bool):
+    def __init__(self, made: _Made, vocab: int):
         n, accepted = made.count, made.accepted
         super().__init__(n, vocab, tuple(made.told[:accepted]), tuple(made.kept[: accepted + 1]))
         self.parents = tuple(made.parents[:n])
         self.choices = tuple(made.told[n : 2 * n + 1])  # the likeliest token of each row
         self.drafting, self.verifying = made.drafting, made.verifying  # in seconds
         self.read = made.read  # how much of the text the drafter has read
-        self._made, self._drawn = made, drawn
+        self._made = made
 
     def __del__(self) -> None:
         kernel_library.library().few_rows_forget(ctypes.c_void_p(self._made.round))
@@ -152,8 +153,8 @@ class MadeRound(Judged):
     def bytes(self) -> int:
         """Of what is as wide as the vocabulary."""
         n, vocab = self._shape
-        drafted = self._made.draft_rows + (n if self._drawn and self._made.draft_rows else 0)
-        return 4 * ((n + 1 + drafted) * vocab + (numbers_made(n, vocab) if self._drawn else 0))
+        rows = n + 1 + self._made.draft_rows + (n if self._made.draft_probs else 0)
+        return 4 * (rows * vocab + (numbers_made(n, vocab) if self._made.numbers else 0))
 
     @property
     def numbers(self) -> Tensor:
@@ -176,7 +177,7 @@ class MadeRound(Judged):
         """Where it was not given."""
         n, vocab = self._shape
         tokens = self._tensor(self._made.tokens, n, dtype=torch.long)
-        probs = self._tensor(self._made.draft_probs, n, vocab) if self._drawn else None
+        probs = self._tensor(self._made.draft_probs, n, vocab) if self._made.draft_probs else None
         return RawDraft(
             tokens, self.parents, self._tensor(self._made.draft_logits, self._made.draft_rows, vocab), probs
         )
@@ -214,6 +215,7 @@ class _Order(ctypes.Structure):
         ("levels", ctypes.c_int64),
         ("branches", ctypes.c_int64),
         ("choice", ctypes.c_void_p),
+        ("drawn", ctypes.c_bool),
         ("uniforms", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("tokens", ctypes.c_void_p),

@@ -97,7 +97,8 @@ float weigh(float* scores, int64_t count) {
   float largest = LEAST, total = 0;
   for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
   for (int64_t i = 0; i < count; i += LANES) {
-    const Floats weights = exponential(load(scores + i) - largest);
+    const Floats below = load(scores + i) - largest;
+    const Floats weights = below == below ? exponential(below) : below;  // what is no number shows in the logits
     store(scores + i, weights);
     sum += weights;
   }

@@ -175,7 +175,7 @@ struct Growing {
       for (size_t place = 0; place < frontier.size(); place++) {
         if (shares[place] <= turn) continue;
         float *row = &left[place * vocab], *q = std::copy_n(row, vocab, probs + count * vocab) - vocab;
-        if (choice.branches > 1) scale(q, vocab, 1 / sum(q, vocab));
+        if (choice.branches > 1) normalise(q, vocab, sum(q, vocab));
         const int64_t token = draw(q, vocab, uniforms[count]);
         row[token] = 0;
         add(place, token, ACCEPTED * std::pow(1 - ACCEPTED, turn));

@@ -78,6 +78,12 @@ inline void scale(float* values, int64_t count, float factor) {
   for (int64_t i = 0; i < count; i++) values[i] *= factor;
 }
 
+// So that they sum to 1, and not `sum`. By division: 1 / sum is infinite where the sum is less than float32's normal
+// numbers.
+inline void normalise(float* values, int64_t count, float sum) {
+  for (int64_t i = 0; i < count; i++) values[i] /= sum;
+}
+
 // softmax(logits / temperature), to `probs`.
 inline void warp(const float* logits, int64_t vocab, float temperature, float* probs) {
   const float most = largest(logits, vocab) / temperature;

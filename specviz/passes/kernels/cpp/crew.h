@@ -42,6 +42,7 @@ class Crew {
 
   // Of the pieces since it was last asked, the share that helpers did.
   double help_since() {
+    const std::lock_guard<std::mutex> served(serving);
     const double share = all_pieces > 0 ? static_cast<double>(all_helped) / all_pieces : 0;
     all_pieces = all_helped = 0;
     return share;

@@ -74,7 +74,8 @@ struct RoundedRows {
   // In plain loops over whole numbers: what adds or compares floats one after the other is not made into vectors.
   void round(const float* group, int64_t at) {
     constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added to a number, it leaves the nearest whole one in the last bits
-    int32_t bits[GROUPED], shift, most = 0, sum = 0;
+    int32_t bits[GROUPED], shift, most = 0;
+    uint32_t sum = 0;  // of what is no number, it may overflow
     std::memcpy(bits, group, sizeof bits);
     for (int64_t k = 0; k < GROUPED; k++) most = std::max(most, bits[k] & 0x7fffffff);  // sizes of floats, in their order
     float largest;
@@ -178,7 +179,8 @@ void multiply_codes(const Codes<BITS>& layer, const RoundedRows<1>& rows, int64_
         const int32_t total = rows.sums[at + r * groups];
         const float step = rows.steps[at + r * groups];
         if constexpr (BITS == 8) {
-          const Floats whole = __builtin_convertvector(part[r][i] - RAISED * total, Floats);
+          const int32_t raised = static_cast<int32_t>(RAISED * static_cast<uint32_t>(total));
+          const Floats whole = __builtin_convertvector(part[r][i] - raised, Floats);
           sum[r][i] = add_product(sum[r][i], whole, broadcast(step));
         } else {
           const Floats scaled = __builtin_convertvector(whole_sums(part[r][i]), Floats) * step;

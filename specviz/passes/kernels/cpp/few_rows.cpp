@@ -241,6 +241,7 @@ void linear(const Kind* layers, int count, const float* x, float* const* outs, i
 // the second one's; where their dtypes differ, one thread applies it in the end.
 void compute(
     const Given* given, int32_t count, const float* x, int64_t rows, int64_t inputs, const Gate* gate = nullptr) {
+  if (!rows) return;
   int32_t next = 1;
   while (next < count && given[next].dtype == given->dtype) next++;
   if (gate && next < count) {

@@ -61,7 +61,7 @@ struct Drafted {
       } else if (!drafter) {
         left[tokens[i]] = 0;
       } else if (const float total = reject(i, 1, left, further.data()); total > 0) {
-        scale(further.data(), vocab, 1 / total);
+        normalise(further.data(), vocab, total);
         std::copy_n(further.data(), vocab, left);
         normal = true;
       }
@@ -69,7 +69,7 @@ struct Drafted {
     if (normal) return accepted;
     const float total = sum(left, vocab);
     if (total > 0)
-      scale(left, vocab, 1 / total);
+      normalise(left, vocab, total);
     else
       std::copy_n(row(node + 1), vocab, left);
     return accepted;
@@ -90,7 +90,7 @@ struct Drafted {
     }
     const float total = accepted < count ? reject(accepted, share, row(accepted), left) : 0;
     if (total > 0)
-      scale(left, vocab, 1 / total);
+      normalise(left, vocab, total);
     else
       std::copy_n(row(accepted), vocab, left);
     return accepted;

@@ -51,6 +51,7 @@ struct Setup {
 struct Order {
   int64_t levels, branches;  // to be drafted
   const Choice* choice;
+  bool drawn;  // by this choice
   const double* uniforms;  // to draw the draft, for each decision, for the next token
   int64_t count;
   const int64_t *tokens, *parents;
@@ -121,7 +122,7 @@ struct Run {
     const int64_t most = order.levels * order.branches, vocab = setup.vocab;
     round.tokens.resize(most), round.parents.resize(most);
     round.draft_logits = room_for(most * vocab);
-    if (setup.temperature) round.draft_probs = room_for(most * vocab);
+    if (order.drawn) round.draft_probs = room_for(most * vocab);
     int64_t unread = text.size() - setup.skipped - drafter.read, made = 0;
     const int64_t row_bytes = setup.state_count && unread > 0 ? states.size() / unread : 0;
     while (unread > 0) {
