@@ -409,7 +409,8 @@ def test_rows_that_do_not_lie_one_after_the_other_are_read_too(few_rows):
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_no_rows_are_no_outputs(few_rows, bits):
     """An expert that no token needs reads none, and a layer of whole numbers may lie on a grid."""
-    for layer in (dataclasses.replace(few_rows, bits=bits).linear(drawn(64, 64)), few_rows.linear(drawn(64, 64).round())):
+    coded = dataclasses.replace(few_rows, bits=bits)
+    for layer in (coded.linear(drawn(64, 64)), few_rows.linear(drawn(64, 64).round())):
         assert layer(drawn(0, 64)).shape == (0, 64)
 
 
