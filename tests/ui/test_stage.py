@@ -139,6 +139,33 @@ CRAMPED = f"""() => {{
 }}"""
 
 
+#: Where u of the draw stands: over the name of its piece or the token that was drawn. How many lines the legend takes.
+OVER_U = f"""() => {{
+  const shadow = {VIEW}.shadowRoot, box = (node) => node.getBoundingClientRect();
+  const piece = [...shadow.querySelectorAll('.overview .next')].at(-1), u = box(piece.querySelector('.mark'));
+  return [...piece.querySelectorAll('.stage, .w')].filter((node) => {{
+    const at = box(node);
+    return at.left < u.right && u.left < at.right && at.top < u.bottom && u.top < at.bottom;
+  }}).map((node) => node.textContent);
+}}"""
+LINES = f"new Set([...{VIEW}.shadowRoot.querySelectorAll('.steer .legend > *')].map((one) => one.offsetTop)).size"
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_the_legend_is_one_line_and_u_stands_clear_of_words_wherever_it_falls(visit, language):
+    page = visit(language, viewport=PROJECTOR)
+    for width, height in ((1280, 720), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert width < 520 or page.evaluate(LINES) == 1
+        for one in RECORDINGS[0].load().rounds:
+            page.locator("[part=scrub]").evaluate(
+                "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
+            )
+            page.wait_for_function(f"round => {VIEW}.place?.round === round", arg=one.index)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+            assert page.evaluate(OVER_U) == [], (width, one.index)
+
+
 @pytest.mark.parametrize("language", ["", "de"])
 def test_a_round_has_room_on_phones_in_half_a_window_and_on_tablets(visit, language):
     page = visit(language)
