@@ -28,7 +28,7 @@ from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairStore
 from specviz.ui.runner import Runner
-from specviz.ui.tabs.models import needs
+from specviz.ui.tabs.models import needed
 
 #: Windows of several sizes, experts, compressed keys, and running states.
 MORE = ("gemma4", "gpt_oss", "qwen3_moe", "deepseek_v3", "qwen3_next", "falcon_h1")
@@ -105,12 +105,13 @@ def test_the_page_says_what_is_needed_and_of_what_or_why_that_is_not_known(tmp_p
     runner = Runner(PairStore(deployment), deployment)
     form = {"target": target, "draft": "", "revision": "", "dtype": "float32"}
     for language in LANGUAGES:
-        line = needs(form, runner, words(language))
+        line = needed(form, runner, words(language))
         assert "float32" in line and f"{TOKENS} " in line and "MB" in line and "{" not in line
     with monkeypatch.context() as little:
         little.setattr(reckoning, "free_memory", lambda device: 0)
-        assert "more than is free" in needs(form, runner, words())
-    assert "no folder or file" in needs(form | {"target": "./nowhere"}, runner, words())
+        assert "more than is free" in needed(form, runner, words())
+    with refused("target", "no folder or file"):
+        needed(form | {"target": "./nowhere"}, runner, words())
 
 
 def test_a_gguf_file_on_the_hub_is_not_fetched_to_be_reckoned():

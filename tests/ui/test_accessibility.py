@@ -90,6 +90,44 @@ def test_the_focus_goes_on_from_a_field_whose_list_scrolls(visit):
     assert page.evaluate("scrollY") == top
 
 
+def test_the_focus_stays_in_a_field_whose_list_was_chosen_from(visit):
+    page = visit(viewport={"width": 1280, "height": 720})
+    page.locator("#go").focus()  # and does not go back to a button that was pressed before
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.press("Enter")
+    field = page.locator("#drafter input")
+    field.focus()
+    before = field.input_value()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(field).not_to_have_value(before)
+    expect(field).to_be_focused()
+    page.wait_for_timeout(300)
+    expect(field).to_be_focused()
+    expect(page.locator("#drafter ul")).to_have_count(0)
+    page.keyboard.press("ArrowDown")  # opens it again
+    expect(page.locator("#drafter ul")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(field).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.type") == "number"
+
+
+@pytest.mark.parametrize(
+    ("language", "names"),
+    [
+        ("", ["number input for Temperature (0 is greedy)", "range slider for Temperature (0 is greedy)"]),
+        ("de", ["Temperatur (0 ist greedy)"] * 2),
+    ],
+)
+def test_sliders_are_named_in_the_pages_language(visit, language, names):
+    page = visit(language)
+    fields = page.locator("input[aria-label*=Temperatur]:visible")
+    expect(fields).to_have_count(2)
+    assert fields.evaluate_all("nodes => nodes.map(node => node.ariaLabel)") == names
+
+
 def test_the_focus_goes_to_the_button_that_takes_the_place_of_the_pressed_one(visit):
     page = visit(viewport={"width": 1280, "height": 720})
     page.locator("#go").focus()

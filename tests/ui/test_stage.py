@@ -1,9 +1,11 @@
 """The Generate tab as its reader finds it: one stage in a projector's window, with motion, and nothing that jumps."""
 
+from dataclasses import replace
+
 import pytest
 from elements import VIEW, feed
 from handmade import a_round, a_run
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.prompts import PRESETS, SEED, TEMPERATURE
 from specviz.records.recordings import RECORDINGS
@@ -137,6 +139,33 @@ CRAMPED = f"""() => {{
 }}"""
 
 
+#: Where u of the draw stands: over the name of its piece or the token that was drawn. How many lines the legend takes.
+OVER_U = f"""() => {{
+  const shadow = {VIEW}.shadowRoot, box = (node) => node.getBoundingClientRect();
+  const piece = [...shadow.querySelectorAll('.overview .next')].at(-1), u = box(piece.querySelector('.mark'));
+  return [...piece.querySelectorAll('.stage, .w')].filter((node) => {{
+    const at = box(node);
+    return at.left < u.right && u.left < at.right && at.top < u.bottom && u.top < at.bottom;
+  }}).map((node) => node.textContent);
+}}"""
+LINES = f"new Set([...{VIEW}.shadowRoot.querySelectorAll('.steer .legend > *')].map((one) => one.offsetTop)).size"
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_the_legend_is_one_line_and_u_stands_clear_of_words_wherever_it_falls(visit, language):
+    page = visit(language, viewport=PROJECTOR)
+    for width, height in ((1280, 720), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert width < 520 or page.evaluate(LINES) == 1
+        for one in RECORDINGS[0].load().rounds:
+            page.locator("[part=scrub]").evaluate(
+                "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }", one.index + 1
+            )
+            page.wait_for_function(f"round => {VIEW}.place?.round === round", arg=one.index)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+            assert page.evaluate(OVER_U) == [], (width, one.index)
+
+
 @pytest.mark.parametrize("language", ["", "de"])
 def test_a_round_has_room_on_phones_in_half_a_window_and_on_tablets(visit, language):
     page = visit(language)
@@ -149,3 +178,33 @@ def test_a_round_has_room_on_phones_in_half_a_window_and_on_tablets(visit, langu
             page.set_viewport_size({"width": width, "height": 860})
             page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             assert page.evaluate(CRAMPED) == [], width
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_a_question_of_a_class_with_five_long_answers_is_in_a_projectors_window(visit, language):
+    page = visit(language, viewport=PROJECTOR)
+    one = a_round("r", texts=(" everything", " extraordinarily"))
+    long = tuple((99 + i, 0.4 - i / 10) for i in range(4))
+    top = (replace(one.top[0], residual=long), *one.top[1:])
+    texts = {id: f" extraordinarily{id}" for id, _ in long}
+    page.keyboard.press("p")
+    page.locator("[part=wall-open]").click()
+    expect(page.locator("[part=wall-link]")).to_contain_text("/join")
+    page.keyboard.press("Escape")
+    run = a_run((replace(one, top=top),))
+    feed(page, replace(run, vocabulary=run.vocabulary | texts), "token")
+    answers, bar = page.locator("[part=options] .go"), page.locator("[part=transport]")
+    while page.locator("[part=options] .token").count() < 4:
+        if answers.count():
+            answers.last.click()
+        page.keyboard.press("ArrowRight")
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+    for presented in (True, False):
+        page.locator("[part=presentation]").evaluate("(node, yes) => yes || node.close()", presented)
+        for counted in (False, True):
+            if counted:
+                expect(answers.first).to_have_attribute("data-votes", "0")
+            tops = {round(box["y"]) for box in map(Locator.bounding_box, answers.all())}
+            at = bar.bounding_box()
+            assert len(tops) == 1 and at["y"] + at["height"] <= PROJECTOR["height"] + 0.5, (presented, counted)
+    assert page.evaluate(OUTSIDE) == []

@@ -80,6 +80,38 @@ def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_wit
         expect(phone.locator("h1")).to_have_text("This class has ended.")
 
 
+def test_a_class_sees_its_guesses_beside_the_verdict_with_those_that_came_last(visit, new_page):
+    page = visit()
+    page.wait_for_function(f"() => {element('run')}.rounds.length")
+    run = page.locator("specviz-run")
+    run.locator("[part=present]").click()
+    run.locator("[part=wall-open]").click()
+    expect(run.locator("[part=wall-link]")).to_contain_text("/join")
+    phone = new_page(viewport={"width": 390, "height": 844})
+    phone.goto(run.locator("[part=wall-link]").get_attribute("href"))
+    page.keyboard.press("Escape")
+    question, answers = run.locator("[part=question]"), run.locator("[part=options] button")
+    for guess in ("rejected", "accepted"):  # of the recording's first two draft tokens: the first is accepted
+        while "accepted or rejected" not in question.inner_text():
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(50)
+        phone.get_by_role("button", name=guess).click()
+        expect(phone.get_by_role("button", name=guess)).to_have_attribute("aria-pressed", "true")
+        run.get_by_role("button", name="Show it").click()
+        expect(question).to_have_text("Shown without a guess.")
+        expect(run.locator(f"[part=options] [data-value={guess}]")).to_have_attribute("data-votes", "1")
+        truth = "accepted" if guess == "rejected" else "rejected"
+        expect(run.locator("[part=options] [aria-current]")).to_have_attribute("data-value", truth)
+        expect(answers).to_have_count(2)
+        for answer in answers.all():
+            expect(answer).to_be_disabled()
+        page.wait_for_timeout(1500)  # and stay when the page looks again
+        expect(run.locator(f"[part=options] [data-value={guess}]")).to_have_attribute("data-votes", "1")
+        expect(run.locator("[part=wall-open]")).to_have_text("Class: 1 of 1")
+    page.keyboard.press("ArrowRight")
+    expect(run.locator("[part=options] [aria-current]")).to_have_count(0)
+
+
 def test_a_teachers_page_says_that_its_class_has_ended_and_opens_another(visit):
     page = visit()
     page.wait_for_function(f"() => {element('run')}.rounds.length")

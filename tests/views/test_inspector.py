@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 from elements import VIEW, ask, chip, give, unfold
-from handmade import VOCABULARY, a_block, a_round, a_run, a_tree
+from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, rounds_of
 from playwright.sync_api import Page
 from tiny import tiny_pair, with_heads
 
@@ -336,6 +336,28 @@ def with_someone_to_press(page: Page, run: Run) -> None:
 
 
 CHOOSE = f"([round, index]) => {VIEW}.choose(round, index)"
+
+#: Whether a round's word is seen whole in the text's box.
+IN_SIGHT = f"""([round, word]) => {{
+  const shadow = {VIEW}.shadowRoot, box = shadow.querySelector('[part=text]').getBoundingClientRect();
+  const at = shadow.querySelector(`.t[data-round="${{round}}"][data-token="${{word}}"]`).getBoundingClientRect();
+  return at.top >= box.top && at.bottom <= box.bottom;
+}}"""
+
+
+def test_the_word_of_a_pinned_token_is_in_sight(show):
+    page = show(a_run(rounds_of(*["ard"] * 150)))
+    for round, index, word in ((75, 0, 0), (0, "next", 1), (149, 0, 0), (2, 2, 1), (149, "next", 1), (40, 1, 1)):
+        page.evaluate(CHOOSE, [round, index])
+        assert page.evaluate(IN_SIGHT, [round, word]), (round, index)
+    # By a click, and where the keys lead from there.
+    page.evaluate(f"() => {VIEW}.release()")
+    page.locator("[part=text]").evaluate("node => node.scrollTop = 0")
+    chip(page, 41, 0).click()
+    assert page.evaluate(IN_SIGHT, [41, 0])
+    page.locator("[part=text]").evaluate("node => node.scrollTop = 0")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(IN_SIGHT, [41, 1])
 
 
 def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):

@@ -68,7 +68,8 @@ def test_a_verdict_is_shown_once_it_was_guessed(show):
     page = show(RUNS["token"])
     predict(page)
     question, tally, coin = part(page, "question"), part(page, "tally"), page.locator(".overview .flipped .line")
-    expect(part(page, "invitation")).to_contain_text("Predict is on")
+    expect(part(page, "question")).to_contain_text("Predict is on")
+    expect(part(page, "invitation")).to_have_text("This is the prompt. Nothing has been drafted yet.")
     expect(tally).to_have_text("0 of 0 guessed right")
     assert press(page, *["ArrowRight"] * 5)["kind"] == "pass"
     expect(question).to_contain_text("accepted or rejected?")
@@ -173,7 +174,8 @@ def test_another_run_is_predicted_from_its_start_and_not_overtaken(show):
     page.wait_for_function(f"() => {VIEW}.rounds.length === 1 && {VIEW}.place.kind === 'start'")
     expect(part(page, "tally")).to_have_text("0 of 0 guessed right")
     expect(part(page, "place")).to_contain_text("before the only round")
-    expect(part(page, "invitation")).to_contain_text("Predict is on")
+    expect(part(page, "question")).to_contain_text("Predict is on")
+    expect(part(page, "invitation")).to_have_text("This is the prompt. Nothing has been drafted yet.")
     press(page, *["ArrowRight"] * 5, "a", "ArrowRight", "r", "ArrowRight", "1")
     expect(part(page, "tally")).to_have_text("3 of 3 guessed right")
     assert press(page, "ArrowRight", "ArrowRight")["kind"] == "next"

@@ -16,6 +16,7 @@ function onKey(event) {
   if (key.startsWith("Arrow") || key === "Tab") group(event); // once more: Gradio names them anew
   if (!(target instanceof HTMLInputElement) || target.role !== "combobox") return;
   if (ELSEWHERE.includes(key)) leave(event, target);
+  if (key === "Enter") stay(target);
   if (key === "ArrowDown" || key === "ArrowUp") event.preventDefault(); // which would scroll the page
 }
 
@@ -30,6 +31,24 @@ function leave(event, field) {
   if (list) list.tabIndex = -1;
   event.stopPropagation();
 }
+
+/**
+ * Stays in a field whose list was chosen from: Gradio gives the focus away, to nowhere. It does not hear of the return, or it
+ * would open the list again.
+ *
+ * @param {HTMLInputElement} field
+ */
+function stay(field) {
+  pressed = null; // no button is what the focus belongs to now
+  afterFrames(() => {
+    if (document.activeElement !== document.body || !isVisible(field)) return;
+    document.addEventListener("focus", (event) => event.stopImmediatePropagation(), { capture: true, once: true });
+    field.focus({ preventScroll: true });
+  });
+}
+
+/** Once what has happened is drawn. @param {() => void} then */
+const afterFrames = (then) => requestAnimationFrame(() => requestAnimationFrame(then));
 
 /** Goes to the button that has taken the place of the one that was pressed: “Stop” where “Generate” was, and back. */
 function follow() {
@@ -55,6 +74,6 @@ document.addEventListener("click", ({ target }) => {
   pressed = button?.parentElement && button === document.activeElement ? { button, row: button.parentElement } : null;
 }, true);
 // The focus is lost only once a page without the button is drawn.
-new MutationObserver(() => pressed && requestAnimationFrame(() => requestAnimationFrame(follow))).observe(document.documentElement, {
+new MutationObserver(() => pressed && afterFrames(follow)).observe(document.documentElement, {
   subtree: true, childList: true, attributes: true, attributeFilter: ["class", "style", "disabled"],
 });

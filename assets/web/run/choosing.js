@@ -7,6 +7,7 @@ import { place } from "./place.js";
 import { chipOfEmitted, emittedPosition, firstRejected } from "./record/records.js";
 import { drawPicture } from "./picture/picture.js";
 import { drawTransport } from "./playback/transport.js";
+import { showWord } from "./list/text.js";
 import { showInTree } from "./list/tree_box.js";
 import { isTree } from "./record/trees.js";
 
@@ -44,6 +45,7 @@ export function pin(view, spot, reveal = false) {
   view.pause();
   if (!view.presentation.open) view.picture.piece ??= "draft";
   choose(view, spot, { pin: true, reveal });
+  showWord(view, spot);
   drawTransport(view);
   const button = chipAt(view, spot.round, spot.index);
   const hidden = button ? view.ui.picture.getBoundingClientRect().bottom + 12 - button.getBoundingClientRect().top : 0;
@@ -149,4 +151,5 @@ export function onFocus(view, event) {
   if (!button.matches(":focus-visible")) return;
   // What is pinned goes along: two tokens looked at would be one too many.
   choose(view, place(button), { pin: view.pinned });
+  if (view.pinned) showWord(view, place(button));
 }

@@ -33,7 +33,7 @@ def text_of(name: str) -> str:
 #: Gradio's bar of routes would stand on the page until its style sheet is there, and move all of it: the page names its
 #: languages itself. And a frame gets its height, and keys are heard, before there is any component.
 HEAD = "<style>.nav-holder { display: none; }</style>" + "".join(
-    f'<script type="module" src="{ADDRESS}/gradio/{name}.js"></script>' for name in ("framed", "keyboard")
+    f'<script type="module" src="{ADDRESS}/gradio/{name}.js"></script>' for name in ("framed", "keyboard", "names")
 )
 
 

@@ -199,25 +199,29 @@ def _create_needs(desk: Desk, form: PairForm) -> None:
     names = [name for name in form.fields if name != "draft_vocabulary"]
     fields = [form.fields[name] for name in names]
 
-    def on_left(*texts: str) -> str:
+    def on_left(*texts: str) -> Any:
         values = dict(zip(names, texts))
-        return needs(values, desk.runner, desk.say) if values["target"].strip() else ""
+        if not values["target"].strip():
+            return ""
+        try:
+            text, kind = needed(values, desk.runner, desk.say), []
+        except SpecvizError as error:
+            text, kind = as_text(desk.say.error(error)), ["sv-refused"]  # unseen once it stands at a field (page.css)
+        return gr.update(value=text, elem_classes=["sv-note", *kind])
 
     left = [form.fields[name].blur for name in names]
     gr.on(left, on_left, fields, line, trigger_mode="always_last", **QUEUED)
 
 
-def needs(fields: dict[str, str], runner: Runner, say: Words) -> str:
-    """What the pair that the form's fields name needs, of which parts, and what is free; or why that is not known."""
+def needed(fields: dict[str, str], runner: Runner, say: Words) -> str:
+    """What the pair that the form's fields name needs, of which parts, and what is free. Raises SpecvizError where that
+    is not known."""
     from specviz.bench.memory_need import ROWS, memory_need
 
-    try:
-        pair, device = pair_named({"draft_vocabulary": ""} | fields), runner.deployment.device
-        with runner.line.joined("needs") as turn:  # it would disturb what is being timed
-            runner.line.reached(turn)
-            need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
-    except SpecvizError as error:
-        return as_text(say.error(error))
+    pair, device = pair_named({"draft_vocabulary": ""} | fields), runner.deployment.device
+    with runner.line.joined("needs") as turn:  # it would disturb what is being timed
+        runner.line.reached(turn)
+        need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
     parts = [
         *(f"{role_names([Role(name)], say)} {Bytes(size)}" for name, size in need.weights.items()),
         say("models.needs_caches", tokens=need.tokens, size=Bytes(need.caches)),

@@ -163,6 +163,7 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_a_gguf_file_is_loaded_asked
         beside = page.locator(f".column:has({place})").last.locator(".block.sv-problem")
         expect(beside).to_contain_text(sentence)
         expect(problems).to_have_count(1)
+        expect(page.get_by_text(sentence).filter(visible=True)).to_have_count(1)  # and is said once
         expect(page.locator("#load-target textarea, #load-target input")).to_have_value(target)
         expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     for name, value in more.items():

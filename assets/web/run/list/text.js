@@ -3,10 +3,11 @@
 import { make } from "../../shared/dom.js";
 import { follower } from "./follower.js";
 import { frontier } from "../place.js";
-import { chipOfEmitted, nextKind } from "../record/records.js";
+import { chipOfEmitted, emittedPosition, nextKind } from "../record/records.js";
 
 /** @typedef {import("../data.js").Run} Run */
 /** @typedef {import("../view.js").View} View */
+/** @typedef {import("../types.js").Spot} Spot */
 
 /** @param {View} view */
 export function textCard(view) {
@@ -80,4 +81,14 @@ export function scrollFor(box, node) {
   if (!at) return 0;
   if (at.bottom > area.bottom) return at.bottom - area.bottom + 2 * at.height;
   return at.top < area.top ? at.top - area.top - 2 * at.height : 0;
+}
+
+/** Brings a token's word into the text's box; of a token that left none, the one that stands in its place. @param {View} view @param {Spot} spot */
+export function showWord(view, { round, index }) {
+  const words = view.spans[round] ?? [];
+  const word = words[emittedPosition(view.run.at(round), index)] ?? words.at(-1);
+  const down = word ? scrollFor(view.ui.text, word) : 0;
+  if (!down) return;
+  view.ui.followText.hold(); // or the next thing that is laid out would take the text to its end
+  view.ui.text.scrollTop += down;
 }

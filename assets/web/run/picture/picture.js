@@ -92,8 +92,9 @@ function drawWhole(view) {
     if (focused) nodeOf(ui.whole, focused)?.focus({ preventScroll: true });
     return;
   }
-  const { open } = view.presentation;
-  const said = view.playback.predicting ? "playback.predict_how" : !open || !spot ? "rounds.invitation" : view.playback.at?.stage ? "playback.say_missing" : "playback.say_start";
+  const { presentation: { open }, playback: { at, predicting } } = view;
+  const tells = (open && spot) || (predicting && at); // how to predict is said in the bar
+  const said = !tells ? "rounds.invitation" : at?.stage ? "playback.say_missing" : "playback.say_start";
   ui.whole.replaceChildren(...(open ? overview(view, { round: 0, index: "next" }, null) : []), make("p", { class: "say", part: "invitation", text: view.say(said) }));
 }
 

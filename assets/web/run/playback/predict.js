@@ -77,13 +77,13 @@ export function predictionPanel(view, actions, forward) {
   const tally = make("span", { class: "tally", part: "tally" });
   const wall = wallParts(view, options);
   const box = make("div", { class: "prediction hidden", part: "prediction", role: "group", "aria-label": view.say("playback.predict") }, said, options, tally);
-  view.ui.prediction = { toggle, box, said, options, tally, wall, forward, asked: null };
+  view.ui.prediction = { toggle, box, said, options, tally, wall, forward, asked: null, open: false };
   return { toggle, box };
 }
 
 /** @param {View} view */
 export function drawPredictions(view) {
-  const { predicting, asking, guesses } = view.playback;
+  const { at, predicting, asking, guesses } = view.playback;
   const question = asking && questionAt(view, asking);
   const made = [...guesses.values()].filter((right) => right !== null);
   const said = question ? { text: question.text, right: null } : outcome(view);
@@ -95,11 +95,24 @@ export function drawPredictions(view) {
   setText(panel.said, said.text);
   panel.said.dataset.right = String(said.right);
   setText(panel.tally, view.say("playback.tally", { right: made.filter(Boolean).length, n: made.length }));
-  if (panel.asked === asking) return;
-  panel.asked = asking;
-  if (!asking && panel.options.contains(view.shadow.activeElement)) panel.forward.focus();
-  panel.options.replaceChildren(...(question ? answers(view, question) : []));
+  // A class sees its guesses beside the truth: they stay until its teacher goes on, to another place.
+  const asked = asking ?? (at !== null && at === panel.asked && panel.wall.gathers() ? at : null);
+  const open = asking !== null;
+  if (panel.asked === asked && panel.open === open) return;
+  Object.assign(panel, { asked, open });
+  if (!open && panel.options.contains(view.shadow.activeElement)) panel.forward.focus();
+  if (open || !asked) panel.options.replaceChildren(...(question ? answers(view, question) : []));
+  else settle(panel.options, questionAt(view, asked).truth);
   panel.wall.ask(question);
+}
+
+/** Nothing is left to choose, and the right answer is marked. @param {HTMLElement} options @param {string} truth */
+function settle(options, truth) {
+  options.querySelector(".show")?.remove();
+  for (const one of options.querySelectorAll("button")) {
+    one.disabled = true;
+    if (one.dataset.value === truth) one.setAttribute("aria-current", "true");
+  }
 }
 
 /** How the guess at the reader's place came out. @param {View} view */

@@ -1,5 +1,5 @@
 // Asking the class: each question of Predict goes to the phones that have joined, and the answers' buttons show how many
-// chose them before anything is revealed. The page's server keeps the count (specviz/ui/routes/wall.py).
+// chose them before anything is revealed, and beside what is revealed then. The page's server keeps the count (specviz/ui/routes/wall.py).
 
 import { make, setText } from "../../shared/dom.js";
 import { isOwnName } from "../../shared/spot.js";
@@ -18,7 +18,7 @@ async function call(method, path = "", body = undefined) {
 }
 
 /**
- * The button and its panel, and `ask`, which puts a question to the class; null: it is answered.
+ * The button and its panel; `ask`, which puts a question to the class, null: it is answered; and whether there is a class.
  *
  * @param {import("../view.js").View} view @param {HTMLElement} answers where a button for each option stands
  */
@@ -28,6 +28,9 @@ export function wallParts({ say, ui, playback }, answers) {
   /** @type {Question | null} */
   let asked = null;
   let number = 0;
+  /** @type {number[]} of the question that was asked last, by option */
+  let votes = [];
+  let sent = Promise.resolve(); // questions arrive in the order in which they were asked
   const mine = () => `/${room?.code}?key=${room?.key}`;
   const button = make("button", { type: "button", class: "go", part: "wall-open", text: say("wall.open") });
   const told = make("p", { part: "wall-told", role: "status" });
@@ -67,10 +70,20 @@ export function wallParts({ say, ui, playback }, answers) {
 
   /** @param {Question | null} question */
   function ask(question) {
+    const before = number;
+    const options = question?.options.map(({ text, token }) => (token === undefined ? text ?? "" : quoted(say, token))) ?? [];
+    if (question) votes = [];
     asked = question;
     number += 1;
-    const options = question?.options.map(({ text, token }) => (token === undefined ? text ?? "" : quoted(say, token))) ?? [];
-    if (room) call("POST", mine(), { number, text: question?.text ?? "", options }).catch(() => {});
+    const body = { number, text: question?.text ?? "", options };
+    if (!room) return;
+    const here = mine();
+    sent = sent.then(async () => {
+      // Whoever chose since the last look is counted too.
+      const last = question ? null : await call("GET", here).catch(() => null);
+      if (last?.number === before && number === body.number) count(last.votes);
+      await call("POST", here, body).catch(() => {});
+    });
   }
 
   /** @param {{ code: string, key: string } | null} at the class that is looked at, until it is another one */
@@ -84,21 +97,21 @@ export function wallParts({ say, ui, playback }, answers) {
       setText(told, say("wall.ended"));
       return;
     }
-    if (counts) setText(button, say("wall.count", { votes: counts.votes.reduce((/** @type {number} */ sum, /** @type {number} */ n) => sum + n, 0), seats: counts.seats }));
-    if (counts?.number === number) count(counts.votes);
+    if (asked && counts?.number === number) count(counts.votes);
+    if (counts) setText(button, say("wall.count", { votes: votes.reduce((sum, n) => sum + n, 0), seats: counts.seats }));
     setTimeout(() => look(at), EVERY);
   }
 
-  /** On each answer's button, how many chose it. @param {number[]} votes */
-  function count(votes) {
+  /** On each answer's button, how many chose it. @param {number[]} counted */
+  function count(counted) {
+    votes = counted;
     const most = Math.max(1, ...votes);
-    asked?.options.forEach((_, i) => {
-      const node = /** @type {HTMLElement | undefined} */ (answers.children[i]);
-      if (votes[i] === undefined) node?.removeAttribute("data-votes");
-      else node?.setAttribute("data-votes", String(votes[i]));
-      node?.style.setProperty("--votes", String((votes[i] ?? 0) / most));
+    [.../** @type {NodeListOf<HTMLElement>} */ (answers.querySelectorAll("[data-value]"))].forEach((node, i) => {
+      if (votes[i] === undefined) node.removeAttribute("data-votes");
+      else node.setAttribute("data-votes", String(votes[i]));
+      node.style.setProperty("--votes", String((votes[i] ?? 0) / most));
     });
   }
 
-  return { button, panel, ask };
+  return { button, panel, ask, gathers: () => room !== null };
 }
