@@ -4,6 +4,7 @@ reference           speculative decoding in forty lines, to read first
 request             a run's settings, checked against its pair and resolved
 engine              `speculate` and `run`; the loop over rounds, until the text ends; two rules on the same drafts
 decoder             one round: draft, verify, judge, keep; where coins are flipped, and who judges
+one_call            the same round in one call of C++, where the target's passes are compiled for a CPU
 host_rounds         rounds one after the other, each when the host has heard of the last one
 device_rounds       rounds that a GPU makes by itself, launched before the host knows the last one
 recorded_rounds     a round as functions of tensors, in the parts that are recorded
