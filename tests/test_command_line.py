@@ -232,6 +232,13 @@ def test_a_command_whose_output_is_closed_does_its_work(tmp_path):
     assert len(Run.load(path).token_ids) == 4
 
 
+def test_an_input_that_is_closed_is_empty():
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", sys.executable, "-m", "specviz", "metrics", "-"], cwd=ROOT, capture_output=True
+    )
+    assert (closed.returncode, closed.stderr.decode()[:36]) == (2, "specviz: metrics: The file is empty:")
+
+
 def test_before_anything_was_measured_ctrl_c_ends_it_without_a_word():
     order = [sys.executable, "-X", "importtime", "-m", "specviz", "check"]
     for wanted in (b"pydantic", b"torch"):  # while modules are imported, then within the command
@@ -340,6 +347,8 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("server localhost:9 --temperature 0", "--temperature: Samples are drawn at a temperature above 0"),
         ("server localhost:9 --prompts no/such/file", "--prompts: The file of prompts cannot be read"),
         (f"grade {'a' * 300}", "The file cannot be read: File name too long"),
+        ("gain README.md", "README.md is not a table of answers"),
+        (f"metrics {os.devnull}", "metrics: The file is empty"),
         (f"gain {'a' * 300}", "The file cannot be read: File name too long"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import Literal, TextIO
 
 from specviz.records.errors import SpecvizError
 
@@ -20,7 +20,8 @@ def carried_out(work: Callable[[], int | None]) -> int:
     """Does a command's work and returns its exit status: 2 after a sentence about an error that the user can mend, 130
     after Ctrl-C, and 141 where nobody reads on, as after `head`."""
     # Python has none for a stream that is closed from the start, as by ``>&-``.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    sys.stdin = sys.stdin or _nowhere("r")
+    sys.stdout, sys.stderr = sys.stdout or _nowhere("w"), sys.stderr or _nowhere("w")
     streams = (sys.stdout, sys.stderr)
     for stream in streams:
         take_anything(stream)
@@ -53,8 +54,8 @@ def discard_output(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
 
 
 def _in_its_place(error: UnicodeError) -> tuple[str, int]:

@@ -58,7 +58,7 @@ def address_of(text: str, listed: Collection[str] | None = None) -> Address:
 
 
 def _url(text: str) -> httpx.URL:
-    text = text.strip()
+    text = text.strip() if isinstance(text, str) else ""
     if not text:
         raise SpecvizError("Enter the address of a server, such as http://localhost:8080.", "server")
     try:
