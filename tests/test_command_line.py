@@ -343,6 +343,8 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         (f"run text --json {'a' * 300}", "cannot be written (File name too long"),
         ("server http://a..b", "server: 'http://a..b' is not an address"),
         ("server localhost:9 --max-new-tokens -1", "--max-new-tokens: Ask for at least one new token"),
+        ("server localhost:9 --target no/such/folder", "--target: There is no folder or file no/such/folder"),
+        ("server localhost:99999", "server: 'localhost:99999' is not an address: a port is at most 65535"),
         ("server localhost:9 --samples 0", "--samples: Enter whole numbers from 1 to"),
         ("server localhost:9 --temperature 0", "--temperature: Samples are drawn at a temperature above 0"),
         ("server localhost:9 --prompts no/such/file", "--prompts: The file of prompts cannot be read"),
