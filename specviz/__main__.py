@@ -31,7 +31,7 @@ from specviz.commands import (
     static,
 )
 from specviz.records.errors import SpecvizError
-from specviz.views import terminal
+from specviz.records.streams import carried_out
 
 #: In the order of --help; a module's name is the command's.
 COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, grade, gain, serve, static, compile)
@@ -47,24 +47,17 @@ OTHERWISE = {"server_model": "--model"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error the user can fix is reported in one sentence, with exit status 2."""
-    streams = (sys.stdout, sys.stderr)
-    for stream in streams:
-        terminal.take_anything(stream)
+    return carried_out(lambda: _carry_out(arguments))
+
+
+def _carry_out(arguments: Sequence[str] | None) -> int:
     options = parser().parse_args(arguments)
     try:
         output.check_files(options)
-        status = options.command.main(options)
-        sys.stdout.flush()
-        return status
+        return options.command.main(options)
     except SpecvizError as error:
         print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        for stream in streams:
-            terminal.discard_output(stream)
-        return 141
 
 
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:

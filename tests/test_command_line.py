@@ -23,6 +23,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.links import settings_of_run
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.records.streams import take_anything
 from specviz.rules import RULES, rule_named
 from specviz.views import terminal
 from specviz.views.run_messages import token_sources
@@ -119,7 +120,7 @@ def test_run_prints_the_text_and_writes_its_trace(tmp_path):
 def test_any_text_can_be_written_in_any_encoding(encoding):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    terminal.take_anything(stream)
+    take_anything(stream)
     stream.write(f"α = 0.8 → {terminal.legend(False)} · 你好 \N{PILE OF POO}")
     stream.flush()
     shown = raw.getvalue().decode(encoding)
@@ -190,6 +191,52 @@ def test_who_stops_a_check_keeps_what_it_found(tmp_path, stop, status):
     assert stopped(process, stop) == status
     report = json.loads(path.read_text(encoding="utf-8"))
     assert report["interrupted"] and report["findings"]
+
+
+@pytest.mark.parametrize("stop, status", [("close", 141), ("interrupt", 130)])
+def test_who_stops_a_training_is_told_how_to_go_on(tmp_path, stop, status):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a king who had three daughters. " * 2000)
+    order = ["medusa", "--text", text, "--out", tmp_path / "part", "--continuations", "0", "--device", "cpu"]
+    order = [sys.executable, "-m", "specviz.training", *map(str, order)]
+    process = subprocess.Popen(order, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline().startswith(b"medusa: ")
+    if stop == "close":
+        process.stdout.close()
+    else:
+        process.send_signal(signal.SIGINT)
+    told = process.stderr.read().decode()
+    assert "Traceback" not in told and "The same command goes on" in told
+    assert process.wait(60) == status
+
+
+@pytest.mark.parametrize("order", ["specviz metrics {}", "tools.bench_table {}"])
+def test_a_command_that_nobody_reads_ends_without_a_traceback(tmp_path, order):
+    report = pathlib.Path(ROOT, "docs", "figures", "bench-zen5.json")
+    if "metrics" in order:
+        report = tmp_path / "metrics.json"
+        report.write_text(json.dumps({"meta_info": {"spec_verify_ct": 43, "completion_tokens": 54}}))
+    order = [sys.executable, "-m", *order.format(report).split()]
+    process = subprocess.Popen(order, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(60) == 141
+
+
+def test_a_command_whose_output_is_closed_does_its_work(tmp_path):
+    path = tmp_path / "trace.json"
+    order = ["run", "Once", "--max-new-tokens", "4", "--passes", "plain", "--json", str(path)]
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "specviz", *order], cwd=ROOT, capture_output=True
+    )
+    assert closed.returncode == 0 and b"Traceback" not in closed.stderr
+    assert len(Run.load(path).token_ids) == 4
+
+
+def test_an_input_that_is_closed_is_empty():
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", sys.executable, "-m", "specviz", "metrics", "-"], cwd=ROOT, capture_output=True
+    )
+    assert (closed.returncode, closed.stderr.decode()[:36]) == (2, "specviz: metrics: The file is empty:")
 
 
 def test_before_anything_was_measured_ctrl_c_ends_it_without_a_word():
@@ -296,10 +343,14 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         (f"run text --json {'a' * 300}", "cannot be written (File name too long"),
         ("server http://a..b", "server: 'http://a..b' is not an address"),
         ("server localhost:9 --max-new-tokens -1", "--max-new-tokens: Ask for at least one new token"),
+        ("server localhost:9 --target no/such/folder", "--target: There is no folder or file no/such/folder"),
+        ("server localhost:99999", "server: 'localhost:99999' is not an address: a port is at most 65535"),
         ("server localhost:9 --samples 0", "--samples: Enter whole numbers from 1 to"),
         ("server localhost:9 --temperature 0", "--temperature: Samples are drawn at a temperature above 0"),
         ("server localhost:9 --prompts no/such/file", "--prompts: The file of prompts cannot be read"),
         (f"grade {'a' * 300}", "The file cannot be read: File name too long"),
+        ("gain README.md", "README.md is not a table of answers"),
+        (f"metrics {os.devnull}", "metrics: The file is empty"),
         (f"gain {'a' * 300}", "The file cannot be read: File name too long"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],

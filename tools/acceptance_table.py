@@ -4,8 +4,10 @@
 
 import json
 import pathlib
+import sys
 from typing import Any
 
+from specviz.records.streams import carried_out
 from tools import asked
 
 
@@ -28,4 +30,4 @@ def _cell(figures: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     (folder,) = asked(__doc__, folder="of those files")
-    print(table(folder), end="")
+    sys.exit(carried_out(lambda: print(table(folder), end="")))

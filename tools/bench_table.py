@@ -1,10 +1,12 @@
 """Prints one Markdown table for documentation, of a report: ``python -m tools.bench_table bench.json > bench.md``."""
 
 import json
+import sys
 from collections.abc import Sequence
 
 from specviz.bench.report import STORY_GROUP, Values
 from specviz.records.settings import PLAIN
+from specviz.records.streams import carried_out
 from tools import asked
 
 
@@ -66,4 +68,4 @@ def _caption(report: Values, group: str) -> str:
 
 if __name__ == "__main__":
     (report,) = asked(__doc__, report="written by python -m specviz bench --json")
-    print(table(json.loads(report.read_text(encoding="utf-8"))), end="")
+    sys.exit(carried_out(lambda: print(table(json.loads(report.read_text(encoding="utf-8"))), end="")))

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from specviz.models.placement import device_named
 from specviz.records.assets import EMBEDDED
+from specviz.records.streams import carried_out
 from tools.bench_table import table
 
 
@@ -141,4 +142,4 @@ def measure(command: Sequence[str], result: pathlib.Path, seconds: float) -> Non
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(carried_out(main))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 import torch
 
 import specviz
 from specviz.commands import pairs
 from specviz.passes.devices import synchronise
+from specviz.records.streams import carried_out
 
 #: Runs before the profiled one: in them passes are met and recorded.
 WARM = 2
@@ -44,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(carried_out(main))

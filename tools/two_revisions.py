@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specviz.records.streams import carried_out
 from specviz.theory.statistics import TurnPair, ratio_of
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -42,6 +43,11 @@ class Row:
     speed: float
     low: float | None
     high: float | None
+
+    @property
+    def line(self) -> str:
+        ends = "" if self.low is None or self.high is None else f" ({self.low:.3f}–{self.high:.3f})"
+        return f"{self.drafter:16} {self.before_ms:.3f} ms a round, then {self.after_ms:.3f}: {self.speed:.3f}×{ends}"
 
 
 class Revision:
@@ -105,6 +111,8 @@ def main() -> None:
     }
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for row in rows:
+        print(row.line)
 
 
 def _beside_each_other(before: Revision, after: Revision, drafter: str, options: argparse.Namespace) -> TurnPair:
@@ -125,8 +133,6 @@ def _row(drafter: str, pairs: Sequence[TurnPair]) -> Row:
     assert ratio is not None, "there are pairs"
     before_ms = 1000 * sum(pair.base_seconds for pair in pairs) / sum(pair.base_tokens for pair in pairs)
     after_ms = 1000 * sum(pair.seconds for pair in pairs) / sum(pair.tokens for pair in pairs)
-    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f}–{ratio.high:.3f})"
-    print(f"{drafter:16} {before_ms:.3f} ms a round, then {after_ms:.3f}: {ratio.value:.3f}×{ends}", flush=True)
     return Row(drafter, round(before_ms, 4), round(after_ms, 4), ratio.value, ratio.low, ratio.high)
 
 
@@ -187,4 +193,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--decode"]:
         decode(sys.argv[2] if len(sys.argv) > 2 else None)
     else:
-        main()
+        sys.exit(carried_out(main))

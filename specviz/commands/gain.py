@@ -64,6 +64,8 @@ def _people(paths: Sequence[pathlib.Path], field: str) -> list[dict[str, tuple[i
         rows = csv.DictReader(lines, delimiter=";" if ";" in "".join(lines[:1]) else ",")
         other = SpecvizError("{file} is not a table of answers that the page saved.", field, file=file)
         try:
+            if rows.fieldnames and not {"person", "item", "before", "after"} <= {*rows.fieldnames}:
+                raise other
             answers = [row for row in rows if row.get("item") != "item"]
         except csv.Error as error:
             raise other from error

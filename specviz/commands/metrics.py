@@ -25,6 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     text = read(options.metrics, "metrics")
+    if not text.strip():
+        raise SpecvizError("The file is empty: it needs what a server reported.", "metrics")
     if options.cost is not None and not 0 <= options.cost < float("inf"):
         raise SpecvizError(
             "c is a ratio of times: it must be a number from 0 up, not {value}.", "cost", value=options.cost

@@ -13,6 +13,7 @@ from specviz.commands.output import write
 from specviz.drafters import DRAFTERS
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
+from specviz.records.streams import discard_output
 from specviz.records.words import words
 from specviz.views import terminal
 from specviz.views.remarks import remarks
@@ -83,7 +84,7 @@ def main(options: argparse.Namespace) -> int:
         print(" ^C", file=sys.stderr)
     except BrokenPipeError:
         # Nobody reads on, as after `head`; what was asked for in files is written all the same.
-        terminal.discard_output(sys.stdout)
+        discard_output(sys.stdout)
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)

@@ -128,6 +128,10 @@ def _checked(options: argparse.Namespace, parts: Sequence[str]) -> Sequence[Pres
             require_testable(ANSWERS if options.samples is None else options.samples, options.temperature)
         except SpecvizError as error:
             raise (error.at("samples") if error.field == "answers" else error) from error
+        if options.target is not None:
+            from specviz.models.sources import find_model
+
+            find_model(options.target, "target", None, None)  # it is loaded only after minutes of measuring
     return prompts
 
 

@@ -43,6 +43,7 @@ class Signs:
     drafted: float | None = None  # and proposed; None where that is not known of all passes
     #: (requests at once, measured speed over the same server without drafts), the least load first.
     speedups: Sequence[tuple[float, float]] = ()
+    loads: int = 0  # at how many loads it was measured, also where chance leaves open what it is, or it stays the same
     cost: float | None = None  # c, if it is known
     load: tuple[float, float, float] | None = None  # requests at once as the server counts them: least, mean, most
     fall: Fall | None = None  # of the rate along the answers
@@ -70,7 +71,7 @@ def examine(signs: Signs) -> list[ServerFinding]:
     tail = None if broken else _tail(signs)
     findings = list(filter(None, [broken, tail, _falling(signs.fall), _definitions(signs), *_speed(signs)]))
     tokens = signs.tokens_per_pass
-    if not broken and tokens is not None and not signs.speedups:
+    if not broken and tokens is not None and not signs.loads:
         figures = {"tokens": tokens}
         if signs.load is not None:
             figures |= dict(zip(("least", "load", "most"), signs.load))
@@ -139,17 +140,19 @@ def _speed(signs: Signs) -> list[ServerFinding]:
     if not signs.speedups:
         return findings
     (load, speedup), (full, least) = signs.speedups[0], signs.speedups[-1]
+    # Who has measured several loads is not told to.
+    batch = "batch" if signs.loads < 2 else "crowd"
     if speedup < GAIN and tokens is not None:
         figures = {"tokens": tokens, "speedup": speedup, "round": tokens / speedup, "load": load}
-        causes: tuple[str, ...] = ("draft_cost", "rows", "batch") if load <= 1 else ("batch", "rows", "draft_cost")
+        causes: tuple[str, ...] = ("draft_cost", "rows", batch) if load <= 1 else (batch, "rows", "draft_cost")
         if signs.cost is not None and signs.drafted:
             drafting = signs.cost * signs.drafted / signs.passes
             figures |= {"draft": drafting, "rest": tokens / speedup - drafting}
-            causes = ("draft_cost",) if 2 * drafting > tokens / speedup else ("rows", "batch")
+            causes = ("draft_cost",) if 2 * drafting > tokens / speedup else ("rows", batch)
             findings.append(ServerFinding("no_gain_parts", figures, causes))
         else:
             findings.append(ServerFinding("no_gain", figures, causes))
     if full > load and least < speedup / GAIN:
         figures = {"load": load, "speedup": speedup, "full": full, "least": least, "times": speedup / least}
-        findings.append(ServerFinding("load_off" if least < 1 else "load", figures, ("batch",)))
+        findings.append(ServerFinding("load_off" if least < 1 else "load", figures, (batch,)))
     return findings

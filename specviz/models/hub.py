@@ -35,6 +35,8 @@ def without_page(named: str | os.PathLike[str], field: str) -> str | os.PathLike
     Raises SpecvizError (this `field`) for a name that only other programs understand, and for a path that cannot
     be opened: too long, or in a folder that is closed to this user.
     """
+    if not isinstance(named, (str, os.PathLike)):
+        raise SpecvizError("{value} names no model: give a folder, a file or a Hub id.", field, value=quoted(named))
     name = os.fspath(named).strip()
     _refuse_unseen(name, field)
     if (wanted := _WITH_QUANTISATION.match(name)) and not pathlib.Path(name).exists():

@@ -315,7 +315,7 @@ def check_schema(schema: Any, expected: str) -> None:
 def read_json(path: str | pathlib.Path) -> Any:
     """The values in a file of a run. Raises SpecvizError (field ``trace``) with the reason if it cannot be read."""
     try:
-        return from_json(pathlib.Path(path).read_bytes())
+        return from_json(pathlib.Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))  # as some editors write
     except OSError as error:
         raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
     except ValueError as error:

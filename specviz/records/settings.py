@@ -7,6 +7,7 @@ controls are made from `SETTINGS`. A drafter's class names the fields of `DraftP
 
 from __future__ import annotations
 
+import numbers
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,10 +107,15 @@ def setting(default: Any, about: str, kind: type | None = None, **limits: Any) -
 
 
 def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
-    """Checks every field that has a row. Raises SpecvizError."""
+    """Checks every field that has a row, and makes other libraries' numbers Python's: a loop over an array gives
+    NumPy's, which no file takes. Raises SpecvizError."""
     for row in fields(settings):
         if "setting" in row.metadata and row.name not in ignored:
-            row.metadata["setting"].check(row.name, getattr(settings, row.name))
+            value = getattr(settings, row.name)
+            if isinstance(value, numbers.Real) and type(value).__module__ != "builtins":
+                value = int(value) if isinstance(value, numbers.Integral) else float(value)
+                object.__setattr__(settings, row.name, value)
+            row.metadata["setting"].check(row.name, value)
 
 
 _RULES_IN_HELP = ", ".join(name if facts.lossless else f"{name} (lossy)" for name, facts in RULES.items())
@@ -244,7 +250,12 @@ class RunSettings:
     )
 
     def __post_init__(self) -> None:
-        _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())
+        for name, kind in _PARTS.items():
+            if not isinstance(given := getattr(self, name), kind):
+                named = {"name": name, "kind": kind.__name__, "value": quoted(given)}
+                raise SpecvizError("{name} must be specviz.{kind}(…), not {value}.", name, **named)
+        # Coins have a form of their own: see `read_coins`.
+        _check(self, ignored=("coins", *(("drafter", "num_draft_tokens") if self.drafter is None else ())))
         if read_coins(self.coins) and self.sampling.greedy:
             raise SpecvizError("At temperature 0 no coin is flipped, so you cannot set one by hand.", "coins")
         texts = isinstance(self.stop, Sequence) and not isinstance(self.stop, (str, bytes))
@@ -319,16 +330,14 @@ class SetCoin:
 
 def read_coins(text: str) -> tuple[SetCoin, ...]:
     """The coins that `text` sets. Raises SpecvizError (field ``coins``) for a text in another form."""
-    if not isinstance(text, str):
-        raise SpecvizError("{name} must be a name, not {value}.", "coins", name="coins", value=quoted(text))
-    words = text.split()
+    words = text.split() if isinstance(text, str) else [text]
     if len(words) > _MOST_COINS:
         raise SpecvizError("You can set at most {most} coins by hand.", "coins", most=_MOST_COINS)
     return tuple(map(_read_coin, words))
 
 
 def _read_coin(word: str) -> SetCoin:
-    match = _COIN.fullmatch(word)
+    match = _COIN.fullmatch(word) if isinstance(word, str) else None
     # A coin is a float32, and the nearest one to 0.99999999 is 1.
     if match is None or not float(match[3]) < _BELOW_ONE:
         raise SpecvizError(

@@ -18,6 +18,9 @@ _ENDS = (
     *("/chat/completions", "/completions", "/completion", "/generate", "/metrics", "/health", "/props"),
 )
 
+#: Of a higher one the system takes the rest by 65,536, where somebody else may listen.
+HIGHEST_PORT = 65_535
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -58,11 +61,13 @@ def address_of(text: str, listed: Collection[str] | None = None) -> Address:
 
 
 def _url(text: str) -> httpx.URL:
-    text = text.strip()
+    text = text.strip() if isinstance(text, str) else ""
     if not text:
         raise SpecvizError("Enter the address of a server, such as http://localhost:8080.", "server")
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
+        if (url.port or 0) > HIGHEST_PORT:
+            raise ValueError(f"a port is at most {HIGHEST_PORT}")
         url.host.encode("idna")  # as it is looked up: no part of a name may be empty, or longer than 63 characters
     except (httpx.InvalidURL, ValueError) as error:
         raise SpecvizError(

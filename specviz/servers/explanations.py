@@ -54,7 +54,8 @@ def explanations(drawn: Drawn, samplers: dict[str, float] | None) -> Iterator[tu
     """
     if samplers and set(samplers) <= {*GRID, "repeat_penalty"}:
         yield samplers, drawn.law(**samplers)
-    found = drawn.truncation().found()
+    truncation = drawn.truncation()
+    found = truncation.found()
     for settings in [*({name: value} for name, value in found.items()), *([found] if len(found) > 1 else [])]:
         yield settings, drawn.law(**settings)
     few = replace(drawn, samples=drawn.samples[:FITTED])
@@ -64,6 +65,8 @@ def explanations(drawn: Drawn, samplers: dict[str, float] | None) -> Iterator[tu
 
     nearest = min(PENALTIES, key=off)
     yield {"repeat_penalty": nearest}, drawn.law(repeat_penalty=nearest)
+    if truncation.edges["top_k"] == 1:
+        return  # all are the likeliest of their place: the lower a temperature, the better it fits
     temperature = drawn.temperature
     for _ in range(NEWTON_STEPS):
         temperature = min(10.0, temperature / few.evidence(few.law(temperature=temperature)).sharper)

@@ -82,6 +82,11 @@ class Speed:
     over: bool = False
 
     @property
+    def compared(self) -> int:
+        """At how many loads there is a speedup, known or not."""
+        return sum(pace.speedup is not None for pace in self.by_load)
+
+    @property
     def gains(self) -> list[tuple[int, float]]:
         """The speedups by load as far as they are known; of the further ones only those that differ from the first by
         more than chance."""

@@ -84,6 +84,9 @@ def assert_lossless(
 
     Raises SpecvizError for samples or probabilities that cannot be meant.
     """
+    for name, share in (("bias", bias), ("false_alarms", false_alarms)):
+        if not 0 < share < 1:
+            raise SpecvizError("{name} must be above 0 and below 1, not {value}.", name, name=name, value=share)
     wanted = math.ceil((_reach(false_alarms, COUNTS) / (2 * bias)) ** 2) if draws is None else draws
     tokens = _as_tokens(sample(wanted))
     counts: list[Count] = []

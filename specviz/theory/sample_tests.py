@@ -83,7 +83,7 @@ class SampleEvidence:
         self.tokens += len(drawn)
         # Finite in place of −∞, since that times a probability of 0 is to be 0.
         log_probs = numpy.maximum(rows.log_probs, LEAST_LOG)
-        probs = numpy.exp(log_probs)
+        probs = numpy.exp(rows.log_probs)
         entropy = -numpy.einsum("tk,tk->t", probs, log_probs)
         square = numpy.einsum("tk,tk,tk->t", probs, log_probs, log_probs)
         cube = -numpy.einsum("tk,tk,tk,tk->t", probs, log_probs, log_probs, log_probs)
@@ -123,9 +123,11 @@ class SampleEvidence:
     def surprisal(self) -> TestResult:
         """The sum of −log p − entropy over the root of the summed variances, with its skewness taken off (Cornish and
         Fisher 1938): close to a standard normal."""
-        deviation = math.sqrt(self._variance) or 1.0
+        variance = self._variance or 1.0
+        deviation = math.sqrt(variance)
         z = self._excess / deviation
-        skewness = self._third / deviation**3
+        # In this order: of rows that are almost certain, the cube of the deviation is too small for a number.
+        skewness = self._third / variance / deviation
         # Far out the correction is not monotone any more; there it decides nothing.
         normal = z - skewness * (z * z - 1) / 6 if abs(z * skewness) < 1 else z
         return TestResult("surprisal", z, two_sided(normal), {"nats": self._excess / max(1, self.tokens)})

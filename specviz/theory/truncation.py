@@ -79,7 +79,8 @@ class TruncationEvidence:
             ]
             if kept:
                 usual[name] = kept[0]
-        ordered = sorted(usual.items(), key=lambda item: -self.expected[item])
+        # Rounded, so that of filters that leave out the same the first one is named.
+        ordered = sorted(usual.items(), key=lambda item: -round(self.expected[item], 6))
         return {name: self._tighter(name, setting) for name, setting in ordered}
 
     def _tighter(self, name: str, setting: float) -> float:

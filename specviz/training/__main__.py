@@ -6,9 +6,15 @@ import argparse
 import json
 import math
 import pathlib
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+
+#: The handler of Ctrl-C while a recipe runs; during the imports it ends the process silently.
+INTERRUPTION = signal.getsignal(signal.SIGINT)
+if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
@@ -24,6 +30,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.passes.devices import is_spread
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
+from specviz.records.streams import carried_out
 from specviz.training.data import (
     BLOCK_SIZE,
     Corpus,
@@ -73,18 +80,19 @@ _PARTS: dict[str, type[PartRecipe]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one recipe; a mistake the user can fix prints one sentence and returns exit status 2."""
+    return carried_out(lambda: _carry_out(arguments))
+
+
+def _carry_out(arguments: Sequence[str] | None) -> None:
     options = _parser().parse_args(arguments)
+    _fill_in(options)
+    _check(options)
     try:
-        _fill_in(options)
-        _check(options)
         _run(options)
-    except SpecvizError as error:
-        print(f"specviz: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nStopped. The same command resumes from the last checkpoint.", file=sys.stderr)
-        return 130
-    return 0
+    except (KeyboardInterrupt, BrokenPipeError):
+        if options.measure is None:
+            print("\nStopped. The same command goes on after the last checkpoint, if there is one.", file=sys.stderr)
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -324,4 +332,5 @@ def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, devi
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, INTERRUPTION)
     sys.exit(main())

@@ -52,6 +52,7 @@ def signs_of(
     drafts_counted = all(request.drafted is not None and not request.format.nominal for request in requests)
     loads = [request.running for request in requests if request.running]
     load = (min(loads), fmean(loads), max(loads)) if loads else None
+    gains = _speedups(speedups, load[1] if load else 1.0) or _measured(requests, plain)
     return Signs(
         passes=passes,
         counted=all(request.passes is not None for request in requests),
@@ -60,7 +61,8 @@ def signs_of(
         lengths_known=all(request.lengths_known for request in requests),
         accepted=accepted if passes else None,
         drafted=drafted if drafts_counted else None,
-        speedups=_speedups(speedups, load[1] if load else 1.0) or _measured(requests, plain),
+        speedups=gains,
+        loads=len(gains),
         cost=cost,
         load=load,
         fall=find_fall([request.steps for request in requests]),

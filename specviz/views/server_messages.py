@@ -262,6 +262,7 @@ def _signs_of(speed: Speed) -> Signs:
         accepted=one.accepted if one.passes else None,
         drafted=one.drafted,
         speedups=speed.gains,
+        loads=speed.compared,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from specviz.foreign.requests import ServedRequest
 from specviz.records.tables import aligned
@@ -83,8 +84,10 @@ def lossless_lines(known: Lossless) -> Iterator[str]:
 
 def doctor_lines(counted: ServedRequest, speed: Speed | None) -> Iterator[str]:
     """What the doctor says of all that was counted and measured."""
-    speedups = " ".join(f"{load}:{gain:.3f}" for load, gain in (speed.gains if speed else ()))
-    for finding in findings(signs_of([counted], speedups), words()):
+    signs = signs_of([counted])
+    if speed is not None:
+        signs = replace(signs, speedups=speed.gains, loads=speed.compared)
+    for finding in findings(signs, words()):
         yield f"- {finding['text']}"
         yield from (f"    {cause['cause']} {cause['settles']}" for cause in finding["causes"])
 

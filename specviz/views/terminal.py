@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -30,31 +28,6 @@ LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS
 
 #: Joiners belong to words and emoji in many scripts, and turn nothing around.
 _JOINERS = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-
-#: Replacements for our own signs in an encoding that lacks them, such as Windows' code pages and ASCII.
-_SIGNS = {"✓": "ok", "✗": "NO", "★": "*", "↻": "~", "○": "o", "→": "->", "–": "-", "—": "-", "−": "-", "·": "|"}
-_SIGNS |= {"×": "x", "…": "...", "γ": "gamma", "α": "alpha", "τ": "tau", "σ": "sigma", "≤": "<=", "≥": ">="}
-
-
-def _in_its_place(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(_SIGNS.get(character, "?") for character in lacking), error.end
-
-
-codecs.register_error("specviz", _in_its_place)
-
-
-def take_anything(stream: TextIO) -> None:
-    """Makes a stream replace characters that its encoding lacks, rather than fail."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="specviz")
-
-
-def discard_output(stream: TextIO) -> None:
-    """Discards all further output of a stream that is no longer read: Python flushes it when it ends."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -1,6 +1,7 @@
 """What is wrong with a server: each diagnosis by the figures of a public thread; silence where they say too little."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from refusal import refused
@@ -141,7 +142,7 @@ def test_no_gain_is_told_by_what_a_round_costs():
 )
 def test_what_falls_with_load_is_told_apart_from_acceptance(speedups, kind, times):
     found = next(one for one in diagnosed(counted(1000, HEALTHY), speedups) if one.kind.startswith("load"))
-    assert (found.kind, found.causes) == (kind, ("batch",)) and found.figures["times"] == pytest.approx(times)
+    assert (found.kind, found.causes) == (kind, ("crowd",)) and found.figures["times"] == pytest.approx(times)
 
 
 def benchmark(load: int, speed: float, drafting: bool) -> str:
@@ -196,6 +197,16 @@ def test_a_scrape_without_drafts_and_a_speedup_in_another_form_are_refused():
     for wrong in ("fast", "1:", "0", "-1", "1:0"):
         with refused("speedup", r"1:1\.9 32:0\.8"):
             diagnosed(FIVE, wrong)
+
+
+def test_who_has_measured_a_speedup_is_not_told_to_measure_it():
+    """Nor where chance leaves open what it is: then there is a load, and no speedup to go by."""
+    (unpriced,) = diagnosed(FIVE)
+    assert unpriced.causes == ("measure",)
+    unclear = replace(signs_of(read_metrics(FIVE).requests), loads=1)
+    assert examine(unclear) == []
+    (one,), (more,) = diagnosed(FIVE, "0.8"), diagnosed(FIVE, "1:0.8 4:0.81")
+    assert "batch" in one.causes and "batch" not in more.causes and "crowd" in more.causes
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -12,6 +12,7 @@ from tiny import ONE_BY_ONE, edit_config, save_model, tiny_model
 from transformers import CONFIG_MAPPING, BertConfig, T5Config, ViTConfig
 from transformers.models.llama.modeling_llama import LlamaModel
 
+import specviz
 from specviz.models import hub
 from specviz.models.hub import without_page
 from specviz.models.loading import load_pair
@@ -276,3 +277,9 @@ def test_where_no_file_can_have_such_a_name_the_address_of_a_page_is_one_all_the
 
     monkeypatch.setattr(hub.os, "stat", stat)
     assert without_page("https://huggingface.co/org/model", "target") == "org/model"
+
+
+@pytest.mark.parametrize("named", [5, b"/no/such/folder"])
+def test_what_is_no_name_is_refused_as_one(named):
+    with pytest.raises(specviz.SpecvizError, match="names no model: give a folder, a file or a Hub id"):
+        specviz.load_pair(named)

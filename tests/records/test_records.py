@@ -95,3 +95,10 @@ def test_a_damaged_or_foreign_file_is_refused_with_a_sentence(damage, tmp_path):
 def test_what_is_no_dictionary_of_a_run_is_refused(data):
     with refused("trace", "not a specviz trace"):
         Run.from_dict(data)
+
+
+def test_a_trace_that_an_editor_marked_as_utf_8_is_read(tmp_path):
+    run, path = a_run(rounds_of("aa")), tmp_path / "trace.json"
+    run.save(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Run.load(path) == run

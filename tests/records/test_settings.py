@@ -2,6 +2,7 @@
 
 import json
 
+import numpy
 import pytest
 from refusal import refused
 
@@ -105,3 +106,18 @@ def test_messages_are_filled_into_the_template_and_a_prompt_that_does_not_fit_na
 
     with refused("prompts", r"^Line 2 of the prompts: The prompt is too long\.$"):
         on_each(found, RunSettings(""), len, refusing)
+
+
+def test_numbers_of_an_array_are_taken_and_kept_as_python_s():
+    sampling = SamplingParams(temperature=numpy.float32(0.5), top_k=numpy.int64(5))
+    settings = RunSettings("a", num_draft_tokens=numpy.arange(4)[3], seed=numpy.int32(2), sampling=sampling)
+    kept = [settings.num_draft_tokens, settings.seed, sampling.temperature, sampling.top_k]
+    assert kept == [3, 2, 0.5, 5] and [type(value) for value in kept] == [int, int, float, int]
+    with refused("seed"):
+        RunSettings("a", seed=numpy.float32(0.5))
+
+
+@pytest.mark.parametrize(("name", "value"), [("sampling", {"temperature": 0.5}), ("drafting", {"branches": 3})])
+def test_settings_within_settings_are_of_their_kind(name, value):
+    with refused(name, f"{name} must be specviz\\."):
+        RunSettings("a", **{name: value})

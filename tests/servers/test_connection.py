@@ -294,3 +294,9 @@ def test_a_kept_connection_that_the_server_ends_just_then_is_no_error():
         threading.Thread(target=serve, daemon=True).start()
         connection = Connection(address_of(f"127.0.0.1:{listening.getsockname()[1]}"))
         assert [connection.json("/v1/models") for _ in range(2)] == [{"data": []}] * 2
+
+
+@pytest.mark.parametrize("address", [8080, None])
+def test_what_is_no_text_is_no_address(address):
+    with pytest.raises(SpecvizError, match="Enter the address of a server"):
+        Server(address)

@@ -160,6 +160,25 @@ def test_a_penalty_on_repetition_and_another_temperature_are_told_from_a_wrong_r
     assert warmer.verdict == "differs" and abs(float(temperature) - 0.7) < 0.05
 
 
+class OneToken(ModelServer):
+    """Writes the same token whatever it is asked."""
+
+    def answer(self, ask):
+        self.asked.append(ask)
+        return Answer(ask, [Piece(0.0, "", (5,) * ask.max_new_tokens, end="length")])
+
+
+@pytest.mark.parametrize(("p", "verdict", "filters"), [(0.9, "truncated", {"top_k": 1}), (0.97, "differs", {})])
+def test_of_a_server_that_always_writes_the_likeliest_token_no_temperature_is_known(p, verdict, filters, monkeypatch):
+    """The lower a temperature, the better it fits: there is no best one."""
+    sure = numpy.full((SIZE, SIZE), (1 - p) / (SIZE - 1))
+    sure[:, 5] = p
+    monkeypatch.setitem(globals(), "LOGITS", numpy.log(sure))
+    *_, known = samples_tested(OneToken(), TargetReference(ModelPair()), answers=60, length=16)
+    assert (known.verdict, known.filters) == (verdict, filters)
+    assert "fit temperature" not in str(known.most_off)
+
+
 def test_a_bias_that_a_sample_hardly_shows_is_not_explained_away():
     """Of settings that are fitted some make any sample a little likelier: here, at the fifth, a temperature of 0.96."""
     for seed in range(0, 5000, 1000):

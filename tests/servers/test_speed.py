@@ -3,7 +3,7 @@
 import json
 import types
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from counting_server import Llama
@@ -11,6 +11,7 @@ from small_server import serving
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
+from specviz.records.words import words
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.counters import counted_between
 from specviz.servers.engines import LlamaCpp
@@ -19,6 +20,8 @@ from specviz.servers.server import Server
 from specviz.servers.speed import measure_speed
 from specviz.servers.turns import Turn, Way, _complete
 from specviz.theory.statistics import Ratio
+from specviz.views.server_messages import speed_message
+from specviz.views.server_text import doctor_lines
 
 PROMPTS = [Preset("1", "Once", "prose"), Preset("2", "def", "code")]
 
@@ -175,6 +178,20 @@ def test_of_speedups_that_chance_explains_nothing_is_made():
     assert gains(pace(1, 1.33, 1.06, 1.66), pace(4, 1.10, 0.94, 1.28)) == [(1, 1.33)]
     assert gains(pace(1, 1.9, 1.8, 2.0), pace(4, 1.1, 1.05, 1.15)) == [(1, 1.9), (4, 1.1)]
     assert gains() == [] == gains(pace(1, 1.9, 0.5, 9.0))
+
+
+def test_a_speedup_that_was_measured_is_not_asked_for_however_wide_its_interval():
+    with llama(pause=0.001) as (_, server):
+        before = server.engine.scrape()
+        about, speed = server.about(), measured(server, loads=(1,), budget=10)
+        counted = counted_between(before, server.engine.scrape())
+    (pace,) = speed.by_load
+    wide = replace(speed, by_load=(replace(pace, speedup=Ratio(1.5, 0.5, 4.5)),))
+    none = replace(speed, by_load=(replace(pace, speedup=None),))
+    for known, asked_for in ((wide, False), (none, True)):
+        page = speed_message(about, known, words(), "finished")
+        for text in ("\n".join(doctor_lines(counted, known)), page):
+            assert ("with and without drafts" in text) is asked_for
 
 
 def test_passes_are_not_guessed_where_others_use_the_server_too():

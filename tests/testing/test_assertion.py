@@ -174,3 +174,10 @@ def example():
 @pytest.mark.parametrize("name", ["test_the_loop_is_lossless", "test_this_test_finds_a_common_mistake"])
 def test_the_example_does_what_it_says(example, name):
     example[name]()
+
+
+@pytest.mark.parametrize("settings", [{"bias": 0}, {"bias": -0.02}, {"false_alarms": 1_000_000}, {"false_alarms": 0.0}])
+def test_a_share_that_is_none_is_refused(settings):
+    """A test that never fails, or that every engine fails, would prove nothing."""
+    with refused(*settings):
+        assert_lossless(lambda draws: numpy.zeros(draws, int), [0.5, 0.5], **settings)

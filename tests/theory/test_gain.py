@@ -158,6 +158,7 @@ def test_the_tables_of_two_groups_are_compared_however_they_were_put_together(tm
         ("", "Nobody in these files"),
         (table({"a": ALONE}), "Nobody in these files"),
         ("a,b\n1,2\n", "not a table"),
+        ('{"schema": "specviz.run/1"}', "not a table"),
         (table({"a": [("2", "1")] * 5}), "not a table"),
         (table({"": LEARNED}), "not a table"),
     ],

@@ -14,6 +14,7 @@ import torch
 
 from specviz.bench.machine import name_of
 from specviz.records.settings import PLAIN
+from specviz.records.streams import carried_out
 from tools.engines.measuring import LENGTH, PROMPTS, measure
 from tools.engines.recording import record
 from tools.engines.servers import GAMMA, write_missing
@@ -60,4 +61,4 @@ def measured(engines: Sequence[str], converter: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(carried_out(main))
