@@ -82,7 +82,7 @@ def _recorded(request: Request, pending: Iterator[PendingRound]) -> Iterator[Rou
 @torch.inference_mode()
 def _decode(request: Request, build: BuildDrafter | None, details: bool = False) -> Generator[PendingRound, None, None]:
     """The loop: clock and text around the decoder's rounds."""
-    decoder = OneCallDecoder.of(decoder_of(request, build), request.pair.vocab_size)
+    decoder = OneCallDecoder.of(decoder_of(request, build), request)
     policy, text = depth_policy(request), Continuation(request)
     prefill, index = _seconds_of(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
     on_host = details or build is not None

@@ -224,7 +224,7 @@ class Sampler:
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
             decoder = Decoder(target, drafter, self.coins, self.judge, self.request.grammar)
-            decoder = OneCallDecoder.of(decoder, self.request.pair.vocab_size)
+            decoder = OneCallDecoder.of(decoder, self.request)
             decoder.begin(self.start.ids)
         self.runs += 1
         pass_time = passing_time(self.request.passes)

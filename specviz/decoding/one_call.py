@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from specviz.decoding.decoder import Decoder, KernelJudge
+from specviz.decoding.request import Request
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.kernels.rounds import MadeRound, RoundsInOneCall, SelfReliant
 from specviz.passes.readers import StaticModel
 from specviz.passes.static_passes import WIDEST
 from specviz.rules.draft import Draft, Uniforms, Verdict
+
+#: For how many new tokens room is made before the first round, as to make some takes a tenth of one.
+ROOM_AHEAD = 192
 
 
 class OneCallDecoder(Decoder):
@@ -24,21 +28,26 @@ class OneCallDecoder(Decoder):
     judge: KernelJudge
     calls: RoundsInOneCall
     alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it; None: the drafter is asked
+    new_tokens: int  # how much longer the text may become
 
     @classmethod
-    def of(cls, decoder: Decoder, vocab_size: int) -> Decoder:
-        """The same decoder as one of these, where C++ can run the target's passes, and judges by rows of this width."""
+    def of(cls, decoder: Decoder, request: Request) -> Decoder:
+        """The request's decoder as one of these, where C++ can run the target's passes, and judges."""
         target, judge, coins = decoder.target, decoder.judge, decoder.coins
         if not isinstance(target, StaticModel) or not isinstance(judge, KernelJudge) or target.passes.opened is None:
             return decoder
-        if target.passes.static.vocab_size != vocab_size or coins.largest_draft >= WIDEST:
+        if target.passes.static.vocab_size != request.pair.vocab_size or coins.largest_draft >= WIDEST:
             return decoder
-        return cls(target, decoder.drafter, coins, judge)
+        made = cls(target, decoder.drafter, coins, judge)
+        made.new_tokens = request.settings.max_new_tokens
+        return made
 
     def begin(self, committed: Sequence[int]) -> None:
         drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
         reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
         self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None
+        for reader in (self.target, *([] if reliant is None else [reliant.reader])):
+            reader.buffers.reserve(len(committed) + min(self.new_tokens, ROOM_AHEAD) + coins)
         self.calls = RoundsInOneCall(self.target, committed, coins, judge.temperature, judge.as_block, reliant)
 
     def round(self, committed: Sequence[int], budget: int) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class Request:
         """True if γ is chosen anew in each round."""
         return self.settings.drafter is not None and self.settings.num_draft_tokens == AUTO
 
-    @property
+    @cached_property
     def depths(self) -> tuple[int, ...]:
         """How deep a round may draft, from 0 on if γ is chosen in each: only γ, or 0 in plain decoding.
 

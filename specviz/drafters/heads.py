@@ -87,7 +87,7 @@ class HeadDrafter(Stepwise):
 
     def self_reliant(self) -> SelfReliant | None:
         reader, part = self.reading.reader, self.part
-        if type(self) is not Eagle or not self.in_one_call or not isinstance(reader, StaticModel):
+        if type(self) not in (Eagle, Mtp) or not self.in_one_call or not isinstance(reader, StaticModel):
             return None
         if not part.reads_text:
             return None

@@ -22,6 +22,7 @@ from specviz.parts.part_files import PartFiles
 from specviz.parts.published import feature_layers, filled, mask_token, same_target, smaller_vocabulary
 from specviz.parts.reading import Reading, Rows, SomeLevel, TrainedPart, shifted, variant
 from specviz.parts.servers import Servers
+from specviz.passes.kernels.chains import FusedBy
 from specviz.records.words import Sentence
 
 #: How many tokens a P-EAGLE head drafts where its files do not say: what its recipes train by default.
@@ -99,10 +100,11 @@ class Eagle3Head(PublishedHead):
         return (_JoiningQwen if isinstance(self.config, Qwen3Config) else _JoiningLlama)(self.config, index)
 
     @property
-    def fused_by(self) -> tuple[list[Any], Any] | None:
+    def fused_by(self) -> FusedBy | None:
+        fc: Any = self.fc  # on the kernels, one of their layers
         if self.input_norm is None:
-            return list(self.fc_norm or ()), self.fc
-        return None if self.fc_norm else ([self.input_norm], self.fc)
+            return FusedBy(list(self.fc_norm or ()), fc)
+        return None if self.fc_norm else FusedBy([self.input_norm], fc)
 
     def fuse(self, features: Tensor) -> Tensor:
         if self.input_norm is not None:

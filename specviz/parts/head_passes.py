@@ -22,7 +22,7 @@ from specviz.parts.published import PublishedPart
 from specviz.parts.reading import RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels.chains import READ_DTYPES, Fusion
+from specviz.passes.kernels.chains import READ_DTYPES, FusedBy, Fusion
 from specviz.passes.kernels.few_rows import FewRows, in_float32
 from specviz.passes.model_twins import with_grouped_attention
 from specviz.passes.readers import new_cached_model
@@ -71,8 +71,8 @@ class Head(PublishedPart, PreTrainedModel):
         return torch.stack(self.rotary_emb(torch.empty(0, dtype=dtype, device=position_ids.device), position_ids))
 
     @property
-    def fused_by(self) -> tuple[list[Any], Any] | None:
-        """The norms and the linear layer that are all of `fuse` (see `Fusion`); None if it is not made of them."""
+    def fused_by(self) -> FusedBy | None:
+        """All that `fuse` does, on our own kernels; None if it does anything else."""
         return None
 
     def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
@@ -306,8 +306,7 @@ class StaticHead(StaticPass):
         """`fuse` in one call, if the head is on our own kernels, and can."""
         if self.few_rows is None or self.dtype not in READ_DTYPES or (parts := self.model.head.fused_by) is None:
             return None
-        norms, layer = parts
-        return Fusion(norms, layer, self.dtype)
+        return Fusion(parts, self.dtype)
 
     def fuse(self, features: Tensor) -> Tensor:
         """As `PublishedHead.fuse`, by our own kernels if the head is on them."""

@@ -26,6 +26,7 @@ from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import home_of
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.chains import FusedBy
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass
 from specviz.records.words import Sentence
@@ -67,6 +68,10 @@ class MtpFile(PublishedHead):
     @property
     def norm(self) -> nn.Module:
         return self.layers[0].final_layernorm
+
+    @property
+    def fused_by(self) -> FusedBy | None:
+        return FusedBy(divisors=self.last_scale) if self.before_last_norm else None
 
     def fuse(self, features: Tensor) -> Tensor:
         """The state before the target's last norm, but for its length, which the module's own norm takes away too."""

@@ -24,7 +24,7 @@ from published_heads import (
 )
 from refusal import refused
 from safetensors.torch import load_file, save_file
-from tiny import greedy_run, save_pair, tiny_pair
+from tiny import greedy_run, save_pair, tiny_pair, with_heads
 
 import specviz
 from specviz.drafters.registry import drafter_class
@@ -111,6 +111,18 @@ def test_hidden_states_are_fused_in_one_call_as_the_head_fuses_them(layout, dtyp
     assert fused[3].isnan().all() and not fused[:3].isnan().any()
     for row, alone in zip(fused[[0, 1, 4]], states[[0, 1, 4]]):
         assert torch.equal(row, static.fuse(alone[None])[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_the_state_before_the_last_norm_is_found_in_one_call_as_mtp_finds_it(dtype):
+    pair = with_heads(tiny_pair("llama"))
+    target, part = (copy.deepcopy(model).to(dtype) for model in (pair.target, pair.parts["mtp"]))
+    part.last_scale = torch.rand(len(part.last_scale), generator=torch.Generator().manual_seed(2)) + 0.5
+    pair = dataclasses.replace(pair, target=target, parts={"mtp": part})
+    static = MAKERS["kernels"](pair)[Role("mtp")].static
+    states = torch.randn(5, len(part.last_scale), generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert static.fusion is not None and torch.equal(static.fuse(states), part.fuse(states.float()).to(dtype))
 
 
 #: Every kind of head but those that have no such pass, greedily and drawn, in chains and in trees.

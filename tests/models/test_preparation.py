@@ -44,7 +44,7 @@ def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
     monkeypatch.setattr(compiler, "compile_all", compile_all)
     monkeypatch.setattr(programs, "Program", lambda static, path: static)
-    monkeypatch.setattr(pass_checks, "drafting_in_one_call", lambda static, program, fusion: None)
+    monkeypatch.setattr(pass_checks.OpenedProgram, "of", lambda program: None)
     monkeypatch.setattr(pass_checks, "_refuse_slower", lambda passes, slower: None)
     return halts
 

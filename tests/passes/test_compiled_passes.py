@@ -279,7 +279,7 @@ def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature
     )
     for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
         unread = torch.tensor(text)
-        states = torch.randn(len(text), static.fusion.layer.inputs, generator=generator).to(static.dtype)
+        states = torch.randn(len(text), static.fusion.inputs, generator=generator).to(static.dtype)
         chosen, _, logits, probs = at_once.draft(unread, 8, Choice(1, temperature), uniforms, states)
         features = static.fuse(states)
         read = len(text) + step_by_step.length
@@ -321,8 +321,8 @@ def made(drafting, monkeypatch) -> Callable[..., tuple[list[Round], Decoder]]:
     of, decoders = OneCallDecoder.of, []
 
     def run(in_calls: bool, drafter: str | None, **order) -> tuple[list[Round], Decoder]:
-        def noted(decoder, vocab_size):
-            decoders.append(of(decoder, vocab_size) if in_calls else decoder)
+        def noted(decoder, request):
+            decoders.append(of(decoder, request) if in_calls else decoder)
             return decoders[-1]
 
         monkeypatch.setattr(OneCallDecoder, "of", noted)

@@ -59,30 +59,39 @@ class DraftsInOneCall:
 READ_DTYPES = (torch.float32, torch.bfloat16)
 
 
+class FusedBy(NamedTuple):
+    """What fuses a head's further input."""
+
+    norms: Sequence[LlamaRMSNorm] = ()  # one for all of the states, one for each, or none; in float32
+    layer: FewRowsLinear | None = None  # without one, and without norms, states are divided
+    divisors: Tensor = torch.empty(0)  # [width] float32
+
+
 class Fusion:
     """Fuses the target's hidden states into what a head reads with each token: norms of equal parts of them, then a
-    linear layer.
+    linear layer; or divides them.
 
-    norms: one for all of the states, one for each, or none; in float32. dtype: of what comes and goes, one of
-    `READ_DTYPES`.
+    dtype: of what comes and goes, one of `READ_DTYPES`.
     """
 
-    def __init__(self, norms: Sequence[LlamaRMSNorm], layer: FewRowsLinear, dtype: torch.dtype):
-        self.layer, self.dtype = layer, dtype
-        self.weights = torch.cat([norm.weight for norm in norms]) if norms else torch.empty(0, dtype=torch.float32)
+    def __init__(self, fused_by: FusedBy, dtype: torch.dtype):
+        self.fused_by, self.dtype = fused_by, dtype  # which hold the memory that the struct names
+        norms, layer, divisors = fused_by
+        self.weights = torch.cat([norm.weight for norm in norms]) if norms else divisors.contiguous()
+        self.inputs = len(divisors) if layer is None else layer.inputs
         self.struct = _Fusion(
             len(norms),
             self.weights.data_ptr(),
             norms[0].variance_epsilon if norms else 0.0,
-            layer.inputs,
-            _given(layer),
+            self.inputs,
+            GivenLayer(outputs=self.inputs) if layer is None else _given(layer),
             kernel_library.dtype_number(dtype),
         )
 
     def __call__(self, states: Tensor) -> Tensor:
         """[n, layers · d] -> [n, width]."""
         states = states.contiguous()
-        fused = torch.empty(len(states), self.layer.outputs, dtype=self.dtype)
+        fused = torch.empty(len(states), self.struct.layer.outputs, dtype=self.dtype)
         kernel_library.library().few_rows_fuse(ctypes.byref(self.struct), memories([states]), _pointer(fused))
         return fused
 

@@ -57,7 +57,9 @@ class RoundsInOneCall:
     ):
         static = target.passes.static
         self.target, self.drafting, self.vocab = target, drafting, static.vocab_size
-        self.coins, self.length = coins, len(committed)
+        self.length = len(committed)
+        self._coins_before = 2 * coins * torch.double.itemsize  # all of a round lie in a row; the last is never missing
+        self._empty, self._orders = _Order(), dict[Choice, _Order]()
         self._kv: dict[bool, Sequence[Tensor]] = {}  # by whether it is the drafter's: what C++ was told of
         readers = [target] if drafting is None else [target, drafting.reader]
         programs = [reader.passes.opened for reader in readers]
@@ -79,6 +81,7 @@ class RoundsInOneCall:
             (ctypes.c_int64 * len(places))(*places),
         )
         self._setup, library = setup, kernel_library.library()
+        self._make = library.few_rows_round
         library.few_rows_begin.restype = ctypes.c_void_p
         run = library.few_rows_begin(
             ctypes.byref(setup),
@@ -94,29 +97,29 @@ class RoundsInOneCall:
         """A round that drafts `levels` ≥ 1 levels by itself."""
         assert self.drafting is not None, "drafts are given"
         self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
-        given = _choice(choice)
-        chosen = choice.branches, ctypes.addressof(given), choice.temperature > 0
-        order = _Order(levels, *chosen, self._place_of(uniforms))
-        return self._made(order, levels * choice.branches)
+        if choice not in self._orders:
+            given = GivenChoice.of(choice)
+            self._orders[choice] = _Order(0, choice.branches, ctypes.pointer(given), choice.temperature > 0)
+        order = self._orders[choice]
+        order.levels = levels
+        return self._made(order, uniforms, levels * choice.branches)
 
     def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
         """A round with this draft, which may be empty."""
         count = len(draft.parents)
+        if not count:
+            return self._made(self._empty, uniforms, 0)
         rows, row_count = found_rows(draft)
         place, parents = None if rows is None else rows.data_ptr(), (ctypes.c_int64 * count)(*draft.parents)
         tokens, drawn_from = draft.tokens.data_ptr(), None if draft.probs is None else place
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
-        order = _Order(0, 0, None, False, self._place_of(uniforms), *given)
-        return self._made(order, count)
+        return self._made(_Order(0, 0, None, False, None, *given), uniforms, count)
 
-    def _place_of(self, uniforms: Uniforms) -> int:
-        """Where all coins of a round lie, in one row: the last is never missing."""
-        return uniforms.next.data_ptr() - 2 * self.coins * uniforms.next.itemsize
-
-    def _made(self, order: _Order, most: int) -> MadeRound:
+    def _made(self, order: _Order, uniforms: Uniforms, most: int) -> MadeRound:
+        """most: how many tokens are drafted at most."""
         self._reserve(self.target, self.length + most, of_drafter=False)
-        made = _Made()
-        status = kernel_library.library().few_rows_round(self._run, ctypes.byref(order), ctypes.byref(made))
+        order.uniforms, made = uniforms.next.data_ptr() - self._coins_before, _Made()
+        status = self._make(self._run, ctypes.byref(order), ctypes.byref(made))
         if status == -1:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
         refuse_other_than_numbers(min(0, status + 1))
@@ -139,9 +142,9 @@ class MadeRound(Judged):
 
     def __init__(self, made: _Made, vocab: int):
         n, accepted = made.count, made.accepted
-        super().__init__(n, vocab, tuple(made.told[:accepted]), tuple(made.kept[: accepted + 1]))
-        self.parents = tuple(made.parents[:n])
-        self.choices = tuple(made.told[n : 2 * n + 1])  # the likeliest token of each row
+        told = tuple(made.told[: 3 * n + accepted + 2])
+        super().__init__(n, vocab, told[:accepted], told[3 * n + 1 :])
+        self.choices, self.parents = told[n : 2 * n + 1], told[2 * n + 1 : 3 * n + 1]  # of each row the likeliest token
         self.drafting, self.verifying = made.drafting, made.verifying  # in seconds
         self.read = made.read  # how much of the text the drafter has read
         self._made = made
@@ -214,7 +217,7 @@ class _Order(ctypes.Structure):
     _fields_ = (
         ("levels", ctypes.c_int64),
         ("branches", ctypes.c_int64),
-        ("choice", ctypes.c_void_p),
+        ("choice", ctypes.POINTER(GivenChoice)),
         ("drawn", ctypes.c_bool),
         ("uniforms", ctypes.c_void_p),
         ("count", ctypes.c_int64),
@@ -233,14 +236,9 @@ class _Made(ctypes.Structure):
         ("state_dtype", ctypes.c_int32),
         *[(name, ctypes.c_double) for name in ("drafting", "verifying")],
         ("tokens", ctypes.c_void_p),
-        *[(name, ctypes.POINTER(ctypes.c_int64)) for name in ("parents", "told", "kept")],
+        ("told", ctypes.POINTER(ctypes.c_int64)),
         *[(name, ctypes.c_void_p) for name in ("draft_logits", "draft_probs", "logits", "numbers", "states")],
     )
-
-
-@functools.lru_cache
-def _choice(choice: Choice) -> GivenChoice:
-    return GivenChoice.of(choice)
 
 
 def _dtype_of(number: int) -> torch.dtype:

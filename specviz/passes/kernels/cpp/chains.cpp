@@ -62,10 +62,10 @@ struct Gain {
 // How a head fuses the target's hidden states into what it reads with each token (`chains.Fusion`).
 struct Fusion {
   int64_t norms;         // of equal parts of the states
-  const float* weights;  // of all norms, one after the other
+  const float* weights;  // of all norms, one after the other; without a layer, what the states are divided by
   float epsilon;
   int64_t inputs;
-  Given layer;
+  Given layer;    // without one, it has no weights, and as many outputs as there are inputs
   int32_t dtype;  // of what is made, float32 or bfloat16
 
   // To `out` [rows][outputs]. states: [rows][inputs].
@@ -73,6 +73,8 @@ struct Fusion {
     const int64_t rows = states.sizes[0], part = norms ? inputs / norms : 0;
     std::vector<float> read(rows * inputs), made(rows * layer.outputs), squares(part);
     for (size_t i = 0; i < read.size(); i++) read[i] = widened(states, i);
+    if (!layer.weights)
+      for (int64_t i = 0; i < rows * inputs; i++) made[i] = read[i] / weights[i % inputs];
     for (int64_t i = 0; i < rows * norms; i++) {
       float* values = &read[i * part];
       for (int64_t k = 0; k < part; k++) squares[k] = values[k] * values[k];
@@ -81,7 +83,7 @@ struct Fusion {
     }
     Given to = layer;
     to.out = made.data();
-    few_rows_linear(&to, 1, read.data(), rows, inputs);
+    if (layer.weights) few_rows_linear(&to, 1, read.data(), rows, inputs);
     if (dtype == aoti_torch_dtype_float32())
       std::copy(made.begin(), made.end(), static_cast<float*>(out));
     else

@@ -59,20 +59,21 @@ struct Order {
   int64_t found_rows;
 };
 
-// What Python reads of a round. Times in seconds. kept: the accepted tokens, and the next one. told: see `few_rows_judge`.
+// What Python reads of a round. Times in seconds. told: the places of the accepted tokens, with room for all, each row's
+// likeliest token, the parents, the accepted tokens and the next one.
 struct Made {
   void* round;
   int64_t count, accepted, read, draft_rows, state_rows, state_width;
   int32_t state_dtype;
   double drafting, verifying;
-  const int64_t *tokens, *parents, *told, *kept;
+  const int64_t *tokens, *told;
   const float *draft_logits, *draft_probs, *logits, *numbers;
   const char* states;
 };
 
 // All that a round leaves for its record.
 struct Round {
-  std::vector<int64_t> tokens, parents, told, kept;
+  std::vector<int64_t> tokens, parents, told;
   std::unique_ptr<float[]> draft_logits, draft_probs, numbers;
   Tensors passed;           // what the target's pass returned
   std::vector<char> states;  // of its tokens that stay: those that were unread, then the accepted ones
@@ -170,6 +171,27 @@ struct Run {
     return unread;
   }
 
+  // The verdict; returns how many draft tokens are accepted, or what few_rows_judge returns where logits are not numbers.
+  int64_t judge(const Order& order, Round& round, const float* logits) {
+    const int64_t count = round.tokens.size();
+    const float* drawn_from = order.levels ? round.draft_probs.get() : order.drawn_from;
+    const float* found = !order.levels ? order.found : drawn_from ? drawn_from : round.draft_logits.get();
+    const int64_t found_rows = !order.levels ? order.found_rows : drawn_from ? count : round.draft_rows;
+    const double* coins = order.uniforms + setup.coins;
+    round.told.resize(2 * count + 2);
+    if (setup.temperature) round.numbers = room_for((count + 2) * setup.vocab + 4 * count);
+    const int64_t accepted = few_rows_judge(
+        logits, count, setup.vocab, setup.temperature, setup.as_block, round.tokens.data(), round.parents.data(), found,
+        found_rows, drawn_from, coins, coins + setup.coins, round.numbers.get(), round.told.data());
+    if (accepted < 0) return accepted;
+    const int64_t next = round.told.back();
+    round.told.pop_back();
+    round.told.insert(round.told.end(), round.parents.begin(), round.parents.end());
+    for (int64_t i = 0; i < accepted; i++) round.told.push_back(round.tokens[round.told[i]]);
+    round.told.push_back(next);
+    return accepted;
+  }
+
   // What the drafter reads of the target's states of the tokens that stay, side by side.
   void take_states(Round& round, int64_t unread, int64_t accepted) {
     int64_t width = 0;
@@ -219,40 +241,39 @@ int64_t few_rows_round(Run* run, const Order* order, Made* made) {
   const auto began = Clock::now();
   try {
     int64_t fed = 0;
-    if (order->levels)
+    if (order->levels) {
       fed = run->draft(*order, *round);
-    else
-      round->tokens.assign(order->tokens, order->tokens + order->count),
-          round->parents.assign(order->parents, order->parents + order->count);
+    } else {
+      round->tokens.assign(order->tokens, order->tokens + order->count);
+      round->parents.assign(order->parents, order->parents + order->count);
+    }
     const auto drafted = Clock::now();
     const int64_t unread = run->pass(*round), count = round->tokens.size(), length = run->text.size();
     const auto verified = Clock::now();
     const float* logits = reinterpret_cast<const float*>(Rows(round->passed[0]).data) + (unread - 1) * setup.vocab;
-    const bool given = !order->levels;
-    const float* drawn_from = given ? order->drawn_from : round->draft_probs.get();
-    const float* found = given ? order->found : drawn_from ? drawn_from : round->draft_logits.get();
-    const int64_t found_rows = given ? order->found_rows : drawn_from ? count : round->draft_rows;
-    round->told.resize(2 * count + 2);
-    if (setup.temperature) round->numbers = room_for((count + 2) * setup.vocab + 4 * count);
-    const double* coins = order->uniforms;
-    const int64_t accepted = few_rows_judge(
-        logits, count, setup.vocab, setup.temperature, setup.as_block, round->tokens.data(), round->parents.data(), found,
-        found ? found_rows : 0, drawn_from, coins + setup.coins, coins + 2 * setup.coins, round->numbers.get(),
-        round->told.data());
+    const int64_t accepted = run->judge(*order, *round, logits), *path = round->told.data();
     if (accepted < 0) return accepted - 1;
-    for (int64_t i = 0; i < accepted; i++) round->kept.push_back(round->tokens[round->told[i]]);
-    round->kept.push_back(round->told[2 * count + 1]);
-    run->target.keep(length, round->told.data(), accepted, count);
-    if (order->levels && count && !setup.skipped)
-      run->drafter.keep(length, round->told.data(), accepted, fed);
+    run->target.keep(length, path, accepted, count);
+    if (order->levels && count && !setup.skipped) run->drafter.keep(length, path, accepted, fed);
     if (setup.state_count) run->take_states(*round, unread, accepted);
-    run->text.insert(run->text.end(), round->kept.begin(), round->kept.end());
-    const int64_t rows = unread + accepted;
-    *made = {
-        round.get(), count, accepted, run->drafter.read, round->draft_rows, setup.state_count ? rows : 0, run->state_width, run->state_dtype,
-        seconds(began, drafted), seconds(drafted, verified), round->tokens.data(), round->parents.data(),
-        round->told.data(), round->kept.data(), round->draft_logits.get(), round->draft_probs.get(), logits,
-        round->numbers.get(), round->states.data()};
+    run->text.insert(run->text.end(), round->told.end() - accepted - 1, round->told.end());
+    *made = {round.get(),
+             count,
+             accepted,
+             run->drafter.read,
+             round->draft_rows,
+             setup.state_count ? unread + accepted : 0,
+             run->state_width,
+             run->state_dtype,
+             seconds(began, drafted),
+             seconds(drafted, verified),
+             round->tokens.data(),
+             path,
+             round->draft_logits.get(),
+             round->draft_probs.get(),
+             logits,
+             round->numbers.get(),
+             round->states.data()};
   } catch (const Failed&) {
     return -1;
   }
