@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specviz.records.streams import carried_out
 from specviz.theory.statistics import TurnPair, ratio_of
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -193,4 +192,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--decode"]:
         decode(sys.argv[2] if len(sys.argv) > 2 else None)
     else:
+        from specviz.records.streams import carried_out  # not above: the other revision may not have it
+
         sys.exit(carried_out(main))
