@@ -66,7 +66,7 @@ class OneCallDecoder(Decoder):
         verdict = self._verdict(committed, made, uniforms, lambda: draft)
         self._time(began, drafted, made)
         observe = drafter.observe_draft if budget else drafter.observe_plain_step
-        observe(len(committed), verdict, made.states if self.target.feature_layers else None)
+        observe(len(committed), verdict, made.states)
         return verdict
 
     def _without_asking(

@@ -66,6 +66,8 @@ class RoundsInOneCall:
         self._programs = [program for program in programs if program is not None]  # may be closed after this only
         target_program, *drafters = [program.handle for program in self._programs]
         places = [1 + static.feature_layers.index(layer) for layer in target.feature_layers]
+        hidden = target.model.config.get_text_config().hidden_size
+        self._state_width = 0 if drafting else len(places) * hidden  # of states that are handed over
         states = None if drafting is None or drafting.states is None else drafting.states.contiguous()
         setup = _Setup(
             target_program,
@@ -107,16 +109,21 @@ class RoundsInOneCall:
     def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
         """A round with this draft, which may be empty."""
         count = len(draft.parents)
-        if not count:
+        if not count and not self._state_width:
             return self._made(self._empty, uniforms, 0)
         rows, row_count = found_rows(draft)
         place, parents = None if rows is None else rows.data_ptr(), (ctypes.c_int64 * count)(*draft.parents)
         tokens, drawn_from = draft.tokens.data_ptr(), None if draft.probs is None else place
+        states: Tensor | None = None
+        if self._state_width:
+            read = self.length - self.target.length + count
+            states = torch.empty(read, self._state_width, dtype=self.target.passes.static.dtype)
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
-        return self._made(_Order(0, 0, None, False, None, *given), uniforms, count)
+        order = _Order(0, 0, None, False, None, *given, None if states is None else states.data_ptr())
+        return self._made(order, uniforms, count, states)
 
-    def _made(self, order: _Order, uniforms: Uniforms, most: int) -> MadeRound:
-        """most: how many tokens are drafted at most."""
+    def _made(self, order: _Order, uniforms: Uniforms, most: int, states: Tensor | None = None) -> MadeRound:
+        """most: how many tokens are drafted at most. states: where the target's go."""
         self._reserve(self.target, self.length + most, of_drafter=False)
         order.uniforms, made = uniforms.next.data_ptr() - self._coins_before, _Made()
         status = self._make(self._run, ctypes.byref(order), ctypes.byref(made))
@@ -124,7 +131,7 @@ class RoundsInOneCall:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
         refuse_other_than_numbers(min(0, status + 1))
         self.length += made.accepted + 1
-        return MadeRound(made, self.vocab)
+        return MadeRound(made, self.vocab, None if states is None else states[: len(states) - most + made.accepted])
 
     def _reserve(self, reader: StaticModel, length: int, of_drafter: bool) -> None:
         """Makes room for so many tokens, and says where."""
@@ -140,7 +147,7 @@ class RoundsInOneCall:
 class MadeRound(Judged):
     """A round, and in memory of C++'s all that its record is made of."""
 
-    def __init__(self, made: _Made, vocab: int):
+    def __init__(self, made: _Made, vocab: int, states: Tensor | None):
         n, accepted = made.count, made.accepted
         told = tuple(made.told[: 3 * n + accepted + 2])
         super().__init__(n, vocab, told[:accepted], told[3 * n + 1 :])
@@ -148,6 +155,7 @@ class MadeRound(Judged):
         self.drafting, self.verifying = made.drafting, made.verifying  # in seconds
         self.read = made.read  # how much of the text the drafter has read
         self._made = made
+        self.states = states  # [rows, width], the target's of the tokens that it has read and that stay
 
     def __del__(self) -> None:
         kernel_library.library().few_rows_forget(ctypes.c_void_p(self._made.round))
@@ -168,12 +176,6 @@ class MadeRound(Judged):
         """[n + 1, vocab] float32, the target's."""
         n, vocab = self._shape
         return self._tensor(self._made.logits, n + 1, vocab)
-
-    @property
-    def states(self) -> Tensor:
-        """[rows, width], the target's hidden states of the tokens that it has read and that stay."""
-        made = self._made
-        return self._tensor(made.states, made.state_rows, made.state_width, dtype=_dtype_of(made.state_dtype))
 
     @property
     def draft(self) -> RawDraft:
@@ -226,22 +228,16 @@ class _Order(ctypes.Structure):
         ("found", ctypes.c_void_p),
         ("drawn_from", ctypes.c_void_p),
         ("found_rows", ctypes.c_int64),
+        ("states", ctypes.c_void_p),
     )
 
 
 class _Made(ctypes.Structure):
     _fields_ = (
         ("round", ctypes.c_void_p),
-        *[(name, ctypes.c_int64) for name in ("count", "accepted", "read", "draft_rows", "state_rows", "state_width")],
-        ("state_dtype", ctypes.c_int32),
+        *[(name, ctypes.c_int64) for name in ("count", "accepted", "read", "draft_rows")],
         *[(name, ctypes.c_double) for name in ("drafting", "verifying")],
         ("tokens", ctypes.c_void_p),
         ("told", ctypes.POINTER(ctypes.c_int64)),
-        *[(name, ctypes.c_void_p) for name in ("draft_logits", "draft_probs", "logits", "numbers", "states")],
+        *[(name, ctypes.c_void_p) for name in ("draft_logits", "draft_probs", "logits", "numbers")],
     )
-
-
-def _dtype_of(number: int) -> torch.dtype:
-    """Of hidden states, in one of the dtypes in which models compute."""
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return next(dtype for dtype in dtypes if kernel_library.dtype_number(dtype) == number)

@@ -57,26 +57,24 @@ struct Order {
   const int64_t *tokens, *parents;
   const float *found, *drawn_from;
   int64_t found_rows;
+  char* states;  // where the target's states go that the drafter reads, if somebody else hands them over
 };
 
 // What Python reads of a round. Times in seconds. told: the places of the accepted tokens, with room for all, each row's
 // likeliest token, the parents, the accepted tokens and the next one.
 struct Made {
   void* round;
-  int64_t count, accepted, read, draft_rows, state_rows, state_width;
-  int32_t state_dtype;
+  int64_t count, accepted, read, draft_rows;
   double drafting, verifying;
   const int64_t *tokens, *told;
   const float *draft_logits, *draft_probs, *logits, *numbers;
-  const char* states;
 };
 
 // All that a round leaves for its record.
 struct Round {
   std::vector<int64_t> tokens, parents, told;
   std::unique_ptr<float[]> draft_logits, draft_probs, numbers;
-  Tensors passed;           // what the target's pass returned
-  std::vector<char> states;  // of its tokens that stay: those that were unread, then the accepted ones
+  Tensors passed;  // what the target's pass returned
   int64_t draft_rows = 0;
 };
 
@@ -192,21 +190,21 @@ struct Run {
     return accepted;
   }
 
-  // What the drafter reads of the target's states of the tokens that stay, side by side.
-  void take_states(Round& round, int64_t unread, int64_t accepted) {
-    int64_t width = 0;
-    for (int64_t i = 0; i < setup.state_count; i++) {
-      const Rows from(round.passed[setup.states[i]]);
-      width += from.width, state_dtype = from.dtype;
+  // What the drafter reads of the target's states of the tokens that stay, side by side: to `to`, or to be read by a drafter
+  // that needs nobody else.
+  void take_states(const Round& round, int64_t unread, int64_t accepted, char* to) {
+    std::vector<Rows> found;
+    for (int64_t i = 0; i < setup.state_count; i++) found.emplace_back(round.passed[setup.states[i]]);
+    int64_t bytes = 0;
+    state_width = 0, state_dtype = found[0].dtype;
+    for (const Rows& from : found) state_width += from.width, bytes += from.bytes();
+    if (!to) {
+      states.resize(states.size() + (unread + accepted) * bytes);
+      to = &states[states.size() - (unread + accepted) * bytes];
     }
-    for (int64_t row = 0; row < unread + accepted; row++)
-      for (int64_t i = 0; i < setup.state_count; i++) {
-        const Rows from(round.passed[setup.states[i]]);
-        const char* place = from.data + (row < unread ? row : unread + round.told[row - unread]) * from.bytes();
-        round.states.insert(round.states.end(), place, place + from.bytes());
-      }
-    state_width = width;
-    if (setup.drafter) states.insert(states.end(), round.states.begin(), round.states.end());
+    for (int64_t i = 0; i < unread + accepted; i++)
+      for (const Rows& from : found)
+        to = std::copy_n(from.data + (i < unread ? i : unread + round.told[i - unread]) * from.bytes(), from.bytes(), to);
   }
 };
 
@@ -255,16 +253,13 @@ int64_t few_rows_round(Run* run, const Order* order, Made* made) {
     if (accepted < 0) return accepted - 1;
     run->target.keep(length, path, accepted, count);
     if (order->levels && count && !setup.skipped) run->drafter.keep(length, path, accepted, fed);
-    if (setup.state_count) run->take_states(*round, unread, accepted);
+    if (setup.state_count) run->take_states(*round, unread, accepted, order->states);
     run->text.insert(run->text.end(), round->told.end() - accepted - 1, round->told.end());
     *made = {round.get(),
              count,
              accepted,
              run->drafter.read,
              round->draft_rows,
-             setup.state_count ? unread + accepted : 0,
-             run->state_width,
-             run->state_dtype,
              seconds(began, drafted),
              seconds(drafted, verified),
              round->tokens.data(),
@@ -272,8 +267,7 @@ int64_t few_rows_round(Run* run, const Order* order, Made* made) {
              round->draft_logits.get(),
              round->draft_probs.get(),
              logits,
-             round->numbers.get(),
-             round->states.data()};
+             round->numbers.get()};
   } catch (const Failed&) {
     return -1;
   }
