@@ -136,6 +136,7 @@ def load() -> int:
             library.few_rows_panel.restype = ctypes.c_int64
             library.few_rows_help.restype = ctypes.c_double
             library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
+            library.few_rows_forget.argtypes = [ctypes.c_void_p]
             _loaded.append(library)
     return _loaded[0].few_rows_panel()
 

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,8 +157,9 @@ class MadeRound(Judged):
         self._made = made
         self.states = states  # [rows, width], the target's of the tokens that it has read and that stay
 
-    def __del__(self) -> None:
-        kernel_library.library().few_rows_forget(ctypes.c_void_p(self._made.round))
+    def __del__(self, library: Callable[[], ctypes.CDLL] = kernel_library.library) -> None:
+        # At the interpreter's end the module's own names may be gone.
+        library().few_rows_forget(self._made.round)
 
     @property
     def bytes(self) -> int:

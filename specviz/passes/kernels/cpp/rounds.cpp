@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
 
-// What stays the same in all rounds of a run (`rounds.Setup`).
+// What stays the same in all rounds of a run (`_Setup` in rounds.py).
 struct Setup {
   const Program *target, *drafter;  // none: drafts are given
   const Fusion* fusion;             // of a head that drafts
@@ -51,8 +51,8 @@ struct Setup {
 struct Order {
   int64_t levels, branches;  // to be drafted
   const Choice* choice;
-  bool drawn;  // by this choice
-  const double* uniforms;  // to draw the draft, for each decision, for the next token
+  bool drawn;                // by this choice
+  const double* uniforms;    // to draw the draft, for each decision, for the next token
   int64_t count;
   const int64_t *tokens, *parents;
   const float *found, *drawn_from;
@@ -127,7 +127,7 @@ struct Run {
     while (unread > 0) {
       // Of what is too much for one pass, the first part is read with a draft that nobody wants.
       const int64_t count = std::min(unread, setup.widest), levels = count < unread ? 1 : order.levels;
-      const Memory features = {&states[states.size() - unread * row_bytes], state_dtype, 2, {count, state_width}};
+      const Memory features = {states.data() + states.size() - unread * row_bytes, state_dtype, 2, {count, state_width}};
       made = few_rows_draft(
           setup.drafter, drafter.rows.size(), drafter.rows.data(), &text[text.size() - unread], count, drafter.read, false,
           setup.state_count ? &features : nullptr, setup.fusion, levels, order.choice, round.tokens.data(),
@@ -200,7 +200,7 @@ struct Run {
     for (const Rows& from : found) state_width += from.width, bytes += from.bytes();
     if (!to) {
       states.resize(states.size() + (unread + accepted) * bytes);
-      to = &states[states.size() - (unread + accepted) * bytes];
+      to = states.data() + states.size() - (unread + accepted) * bytes;
     }
     for (int64_t i = 0; i < unread + accepted; i++)
       for (const Rows& from : found)
