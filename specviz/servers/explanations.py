@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specviz.records.settings import SamplingParams
+from specviz.records.words import Sentence
 from specviz.servers.references import Law, Reference, Sample
 from specviz.theory.sample_tests import SampleEvidence
 from specviz.theory.truncation import GRID, TruncationEvidence
 
 #: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
 PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
+
+#: How often each answer comes on average where they are not drawn apart.
+REPEATS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,16 @@ def explanations(drawn: Drawn, samplers: dict[str, float] | None) -> Iterator[tu
     for _ in range(NEWTON_STEPS):
         temperature = min(10.0, temperature / few.evidence(few.law(temperature=temperature)).sharper)
     yield {"temperature": temperature}, drawn.law(temperature=temperature)
+
+
+def repeated(samples: Sequence[Sample]) -> Sentence | None:
+    """What to say where the same few answers come again and again; None where they do not."""
+    different = len(set(samples))
+    if different * REPEATS > len(samples):
+        return None
+    return Sentence(
+        "Different answers among {answers}: only {different}. Each was asked for with a seed of its own, which this "
+        "server does not seem to follow.",
+        answers=len(samples),
+        different=different,
+    )

@@ -19,7 +19,7 @@ from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.connection import MOST_AT_ONCE
 from specviz.servers.engine import About, Asked, Engine
-from specviz.servers.explanations import Drawn, explanations
+from specviz.servers.explanations import Drawn, explanations, repeated
 from specviz.servers.references import Law, Reference, Sample, SecondServer, why_unjudged
 from specviz.theory.sample_tests import MOST_COUNTED, TestResult, together, two_samples
 from specviz.theory.statistics import SIGNIFICANT
@@ -251,6 +251,8 @@ def _judged(known: Lossless, reference: Reference, samples: Sequence[Sample]) ->
             return replace(_said(replace(known, verdict="differs")), most_off=fitting)
         return _said(replace(known, verdict="truncated", filters=settings))
     known = _said(replace(known, verdict="differs"))
+    if (said := repeated(samples)) is not None:
+        return replace(known, most_off=said)
     counts = next(test for test in tests if test.name == "counts")
     return replace(known, most_off=_most_off(counts, reference)) if counts.p_value < SIGNIFICANT else known
 

@@ -61,7 +61,7 @@ class Beside(nn.Module):
 
     def __init__(self, few_rows: FewRows, bits: int | None):
         super().__init__()
-        kind = dataclasses.dataclasses.replace(few_rows, bits=bits)
+        kind = dataclasses.replace(few_rows, bits=bits)
         made = [kind.linear(drawn(40, 37, seed=seed)) for seed in range(5)]
         made[1] = few_rows.linear(drawn(9, 37, seed=7).bfloat16(), drawn(9, seed=8))
         self.layers, self.last, self.each = nn.ModuleList(made), kind.linear(drawn(3, 40)), kind.linear(drawn(5, 1))
@@ -366,7 +366,7 @@ def test_a_single_weight_off_its_grid_leaves_the_layer_as_it_is(few_rows, row):
 @pytest.mark.parametrize("outputs, inputs", SIZES)
 def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outputs, inputs, bits):
     weight, bias = drawn(outputs, inputs), drawn(outputs, seed=1)
-    few_bits = dataclasses.dataclasses.replace(few_rows, bits=bits)
+    few_bits = dataclasses.replace(few_rows, bits=bits)
     # Nearly all inputs of one sign, so that much is taken off the sums of the codes again, and groups of zeros.
     layer, x = few_bits.linear(weight, bias), drawn(20, inputs, seed=2) + 3
     x[3, :40] = 0

@@ -3,7 +3,7 @@ claimed of what is not known."""
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy
@@ -177,6 +177,19 @@ def test_of_a_server_that_always_writes_the_likeliest_token_no_temperature_is_kn
     *_, known = samples_tested(OneToken(), TargetReference(ModelPair()), answers=60, length=16)
     assert (known.verdict, known.filters) == (verdict, filters)
     assert "fit temperature" not in str(known.most_off)
+
+
+class OneSeed(ModelServer):
+    """Draws every answer with the same seed."""
+
+    def answer(self, ask):
+        return super().answer(replace(ask, seed=7))
+
+
+def test_of_a_server_that_repeats_its_answers_it_is_said_that_it_follows_no_seed():
+    known = judged_by(OneSeed())
+    assert known.verdict == "differs"
+    assert str(known.most_off).startswith("Different answers among 400: only 1.")
 
 
 def test_a_bias_that_a_sample_hardly_shows_is_not_explained_away():
