@@ -165,13 +165,21 @@ class ModelPair:
         """Why the trained part of this name cannot draft here, and what to do about it."""
         if name in self.flaws:
             return self.flaws[name].at("drafter")
+        folder = _from_here(self.target.name_or_path) or "FOLDER"
+        facts = {"target": self.target_name, "part": name, "folder": folder}
+        if folder != "FOLDER" and not pathlib.Path(folder).is_dir():  # a file, or on the Hub: nothing can lie inside it
+            return SpecvizError(
+                "{target} has no trained {part} part: train one with "
+                "python -m specviz.training {part} --target {folder} --text FILE --out FOLDER "
+                "and name that folder as a draft, or choose another drafter.",
+                "drafter",
+                **facts,
+            )
         return SpecvizError(
             "{target} has no trained {part} part: train one with "
             "python -m specviz.training {part} --target {folder} --text FILE, or choose another drafter.",
             "drafter",
-            target=self.target_name,
-            part=name,
-            folder=_from_here(self.target.name_or_path) or "FOLDER",
+            **facts,
         )
 
     def free(self) -> None:
