@@ -2,8 +2,8 @@
 
 An oracle knows the target's answer and speaks in the draft model's place, which makes all of its passes. So the seconds
 are real at any acceptance rate and say nothing about any draft model. Users cannot draft with it: it is not one of
-`DRAFTERS` and runs only where a caller hands it to the engine. It has to be asked for each draft, which on compiled
-kernels takes a few per cent of a round that a draft model's rounds do without.
+`DRAFTERS` and runs only where a caller hands it to the engine. It has to be asked for each draft, so its rounds
+lack what a draft model's gain on compiled kernels by being made in one call.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -188,8 +188,8 @@ class Judge:
         tokens = (*[fetched["token"][index] for index in path], fetched["next"])
         wide = (rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from)
         held = _bytes_of(draft.probs, draft.logits, *wide)
-        recall = lambda: (rows, decision, uniforms)  # noqa: E731
-        return Verdict(path, tokens, tuple(fetched["choice"]), draft.parents, lambda: draft, recall, held)
+        choices, details = tuple(fetched["choice"]), (rows, decision, uniforms)
+        return Verdict(path, tokens, choices, draft.parents, lambda: draft, lambda: details, held)
 
 
 class KernelJudge(Judge):

@@ -57,7 +57,8 @@ class Draws:
 
     def __init__(self, warper: Warper):
         self.warper = warper
-        self.temperature = warper.temperature_alone
+        # A class derived from these draws otherwise: what knows only the temperature must not draw in its place.
+        self.temperature = warper.temperature_alone if type(self) in (Draws, Paths) else None
 
     def choose(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """The token [1] drawn from a row of logits [1, vocab], and the distribution it was drawn from."""

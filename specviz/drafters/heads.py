@@ -87,16 +87,14 @@ class HeadDrafter(Stepwise):
 
     def self_reliant(self) -> SelfReliant | None:
         reader, part = self.reading.reader, self.part
-        if type(self) not in (Eagle, Mtp) or not self.in_one_call or not isinstance(reader, StaticModel):
+        if type(self) not in (Eagle, Mtp) or not self.in_one_call or not part.reads_text:
             return None
-        if not part.reads_text:
+        if not isinstance(reader, StaticModel) or not isinstance(static := reader.passes.static, StaticHead):
             return None
-        static = reader.passes.static
-        fusion = static.fusion if isinstance(static, StaticHead) and part.fuses else None
-        if part.fuses and fusion is None:
+        if part.fuses and static.fusion is None:
             return None
         states = torch.cat(self.unread_features) if self.unread_features else None
-        return SelfReliant(reader, self.most_levels, is_head=True, fusion=fusion, states=states)
+        return SelfReliant(reader, self.most_levels, is_head=True, fusion=static.fusion, states=states)
 
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         return self.reading.part.rows_by_level(self.reading, depth) if self._begin(committed) else None

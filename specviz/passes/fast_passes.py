@@ -193,7 +193,8 @@ class FastPasses:
 
 
 def passing_time(passes: Mapping[Role, FastPasses]) -> Callable[[], None]:
-    """What gives those of a run's passes that need some their time off the clock, once after each round."""
+    """A function to call after each round of a run: passes that are prepared between rounds get time for it, off the
+    clock."""
     idle = FastPasses.between_rounds
     in_need = [each.between_rounds for each in passes.values() if type(each).between_rounds is not idle]
 

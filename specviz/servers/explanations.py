@@ -15,7 +15,7 @@ from specviz.theory.truncation import GRID, TruncationEvidence
 #: Penalties on repetition that are tried, and answers that such settings are fitted to; all answers then judge them.
 PENALTIES, FITTED, NEWTON_STEPS = (1.05, 1.1, 1.15, 1.2, 1.3), 200, 3
 
-#: How often each answer comes on average where they are not drawn apart.
+#: So many answers for each different one say that they were not drawn independently.
 REPEATS = 10
 
 
@@ -83,8 +83,8 @@ def repeated(samples: Sequence[Sample]) -> Sentence | None:
     if different * REPEATS > len(samples):
         return None
     return Sentence(
-        "Different answers among {answers}: only {different}. Each was asked for with a seed of its own, which this "
-        "server does not seem to follow.",
+        "Different answers: {different} of {answers}. Each request had its own seed, but the server does "
+        "not seem to use it.",
         answers=len(samples),
         different=different,
     )

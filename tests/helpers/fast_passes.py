@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+import specviz
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import prepare
 from specviz.models.pair import ModelPair
@@ -19,7 +20,13 @@ from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
-from specviz.records.settings import RunSettings
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+
+#: Nearly a block of buffers.
+PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 6
+GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=0.9)
+#: Enough for the buffers to grow once.
+NEW_TOKENS = 20
 
 
 def replayed(function, examples):
@@ -86,3 +93,13 @@ def assert_same_decisions(one: Round, other: Round) -> None:
 
 def with_passes(pair: ModelPair, passes: dict[Role, FastPasses]) -> ModelPair:
     return dataclasses.replace(pair, passes=PairPasses(passes))
+
+
+def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
+    """A run after `PROMPT`, by the passes that the pair has."""
+    drafting = DraftParams(branches=branches)
+    run = specviz.run(
+        pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
+    )
+    assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
+    return list(run.token_ids)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fast_passes import kernel_passes, with_passes
+from fast_passes import GREEDY, NEW_TOKENS, PROMPT, SAMPLED, kernel_passes, tokens, with_passes
 from matrix import drafting_with, pairwise
 from refusal import refused
 from tiny import InTurn, assert_same_rows, generated, tiny_model, tiny_pair, with_heads
@@ -16,6 +16,7 @@ import specviz
 from specviz.bench.forced import measure_forced
 from specviz.decoding import engine
 from specviz.decoding.decoder import Decoder
+from specviz.decoding.lossless import LAB_RULES, Sampler
 from specviz.decoding.one_call import OneCallDecoder
 from specviz.decoding.request import prepare
 from specviz.drafters import stepwise
@@ -40,20 +41,6 @@ from specviz.rules.sampling import Warper, draw
 from specviz.theory.draft_length import FixedDepth
 
 CPU = torch.device("cpu")
-#: Nearly a block of buffers.
-PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 6
-GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=0.9)
-#: Enough for the buffers to grow once.
-NEW_TOKENS = 20
-
-
-def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
-    drafting = DraftParams(branches=branches)
-    run = specviz.run(
-        pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
-    )
-    assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
-    return list(run.token_ids)
 
 
 # Compiled for real, once for all tests below: this is what takes time.
@@ -358,6 +345,17 @@ def test_rounds_in_one_call_are_those_that_python_makes(made, drafter, temperatu
     for cached in (in_calls.target, *([in_calls.alone[1].reader] if drafter == "draft_model" else [])):
         assert cached.length < len(text)
         assert_same_rows(cached, text)
+
+
+@pytest.mark.parametrize("rule", ["mislabelled", "two_precisions"])
+@pytest.mark.parametrize("drafter", [*ALONE, "medusa"])
+def test_a_wrong_way_to_draw_is_the_labs_on_compiled_passes_too(drafting, drafter, rule, monkeypatch):
+    draws, drawn = LAB_RULES[rule].draws, []
+    choose = draws.choose
+    monkeypatch.setattr(draws, "choose", lambda self, row, u: drawn.append(row) or choose(self, row, u))
+    settings = RunSettings(PROMPT, drafter, 3, HOT, NEW_TOKENS, drafting=DraftParams(branches=1))
+    Sampler(prepare(drafting, settings), LAB_RULES[rule]).sample()
+    assert drawn
 
 
 @pytest.mark.parametrize("drafter", ALONE)

@@ -7,10 +7,9 @@ import pickle
 
 import pytest
 import torch
-from fast_passes import MAKERS, graphed_passes, with_passes
+from fast_passes import GREEDY, MAKERS, NEW_TOKENS, PROMPT, SAMPLED, graphed_passes, tokens, with_passes
 from tiny import assert_same_rows, generated, tiny_model, tiny_pair, unprepared, with_heads
 
-import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
@@ -21,25 +20,10 @@ from specviz.passes.devices import Stopwatch
 from specviz.passes.kernels import kernel_library
 from specviz.passes.kernels.few_rows import FewRows
 from specviz.passes.readers import new_cached_model
-from specviz.passes.roles import TARGET
 from specviz.passes.static_passes import ROOM_STEP, StaticPass, few_numbers
-from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.records.settings import RunSettings
 
 CPU = torch.device("cpu")
-#: Nearly a block of buffers.
-PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 6
-GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=0.9)
-#: Enough for the buffers to grow once.
-NEW_TOKENS = 20
-
-
-def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
-    drafting = DraftParams(branches=branches)
-    run = specviz.run(
-        pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
-    )
-    assert run.pair.passes == (pair.passes.fast[TARGET].kind if pair.passes.fast else "plain")
-    return list(run.token_ids)
 
 
 #: How passes are made for each drafter. On the kernels a target in few bits has its inputs rounded too.

@@ -189,7 +189,7 @@ class OneSeed(ModelServer):
 def test_of_a_server_that_repeats_its_answers_it_is_said_that_it_follows_no_seed():
     known = judged_by(OneSeed())
     assert known.verdict == "differs"
-    assert str(known.most_off).startswith("Different answers among 400: only 1.")
+    assert str(known.most_off).startswith("Different answers: 1 of 400.")
 
 
 def test_a_bias_that_a_sample_hardly_shows_is_not_explained_away():

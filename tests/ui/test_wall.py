@@ -44,7 +44,8 @@ def test_only_the_key_asks_counts_and_ends_and_what_is_no_question_is_refused(wa
     assert client.get(teacher).status_code == client.post(room).status_code == 404 and client.get(room).json() is None
 
 
-def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_with_the_page(visit, new_page):
+def opened_class(visit):
+    """A page that asks a class, its run, and the address by which phones join."""
     page = visit()
     page.wait_for_function(f"() => {element('run')}.rounds.length")
     run = page.locator("specviz-run")
@@ -54,6 +55,11 @@ def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_wit
     expect(link).to_contain_text("/join")
     address = link.get_attribute("href")
     page.keyboard.press("Escape")
+    return page, run, address
+
+
+def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_with_the_page(visit, new_page):
+    page, run, address = opened_class(visit)
     phones = [new_page(viewport={"width": 390, "height": 844}) for _ in range(2)]
     for phone in phones:
         phone.goto(address)
@@ -81,15 +87,9 @@ def test_guesses_from_phones_stand_on_the_answers_before_the_verdict_and_end_wit
 
 
 def test_a_class_sees_its_guesses_beside_the_verdict_with_those_that_came_last(visit, new_page):
-    page = visit()
-    page.wait_for_function(f"() => {element('run')}.rounds.length")
-    run = page.locator("specviz-run")
-    run.locator("[part=present]").click()
-    run.locator("[part=wall-open]").click()
-    expect(run.locator("[part=wall-link]")).to_contain_text("/join")
+    page, run, address = opened_class(visit)
     phone = new_page(viewport={"width": 390, "height": 844})
-    phone.goto(run.locator("[part=wall-link]").get_attribute("href"))
-    page.keyboard.press("Escape")
+    phone.goto(address)
     question, answers = run.locator("[part=question]"), run.locator("[part=options] button")
     for guess in ("rejected", "accepted"):  # of the recording's first two draft tokens: the first is accepted
         while "accepted or rejected" not in question.inner_text():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -15,7 +16,7 @@ from specviz.rules.draft import Decision, Draft, Uniforms
 from specviz.rules.sampling import require_numbers
 
 
-class Judged:
+class Judged(ABC):
     """A verdict on a draft of n tokens: a chain, or siblings as `verify_siblings` judges them."""
 
     def __init__(self, drafted: int, vocab: int, path: tuple[int, ...], tokens: tuple[int, ...]):
@@ -24,9 +25,9 @@ class Judged:
         self.tokens = tokens  # those, and the next token
 
     @property
+    @abstractmethod
     def numbers(self) -> Tensor:
-        """What `few_rows_judge` made at a temperature above 0."""
-        raise NotImplementedError
+        """What `few_rows_judge` made, for a temperature above 0."""
 
     def probs(self) -> Tensor:
         """[n + 1, vocab] float32, softmax(logits / temperature), for a temperature above 0."""
@@ -63,8 +64,6 @@ class JudgedDraft(Judged):
     The kernels must be loaded. Raises SpecvizError (field ``dtype``) where logits are not numbers (`require_numbers`).
     """
 
-    numbers: Tensor | None = None
-
     def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab, logits = len(draft.parents), logits.shape[1], logits.contiguous()
         verdict, parents = (ctypes.c_int64 * (2 * n + 2))(), (ctypes.c_int64 * n)(*draft.parents)
@@ -73,16 +72,21 @@ class JudgedDraft(Judged):
         drafted = draft.tokens.data_ptr(), parents, place, row_count
         judged = logits.data_ptr(), n, vocab, temperature, as_block, *drafted
         if temperature:
-            self.numbers = torch.empty(numbers_made(n, vocab), dtype=torch.float32)
+            self._numbers = torch.empty(numbers_made(n, vocab), dtype=torch.float32)
             drawn_from = None if draft.probs is None else place
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
-            accepted = _judge()(*judged, drawn_from, *coins, self.numbers.data_ptr(), verdict)
+            accepted = _judge()(*judged, drawn_from, *coins, self._numbers.data_ptr(), verdict)
         else:
+            self._numbers = torch.empty(0)
             accepted = _judge()(*judged, None, None, None, None, verdict)
         refuse_other_than_numbers(accepted)
         path, tokens = tuple(verdict[:accepted]), draft.tokens.tolist()
         super().__init__(n, vocab, path, (*[tokens[place] for place in path], verdict[2 * n + 1]))
         self.choices = tuple(verdict[n : 2 * n + 1])  # the likeliest token of each row
+
+    @property
+    def numbers(self) -> Tensor:
+        return self._numbers
 
 
 def found_rows(draft: Draft) -> tuple[Tensor | None, int]:
