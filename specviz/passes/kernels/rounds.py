@@ -101,7 +101,7 @@ class RoundsInOneCall:
         self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
         if choice not in self._orders:
             given = GivenChoice.of(choice)
-            self._orders[choice] = _Order(0, choice.branches, ctypes.pointer(given), choice.temperature > 0)
+            self._orders[choice] = _Order(0, ctypes.pointer(given))
         order = self._orders[choice]
         order.levels = levels
         return self._made(order, uniforms, levels * choice.branches)
@@ -119,7 +119,7 @@ class RoundsInOneCall:
             read = self.length - self.target.length + count
             states = torch.empty(read, self._state_width, dtype=self.target.passes.static.dtype)
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
-        order = _Order(0, 0, None, False, None, *given, None if states is None else states.data_ptr())
+        order = _Order(0, None, None, *given, None if states is None else states.data_ptr())
         return self._made(order, uniforms, count, states)
 
     def _made(self, order: _Order, uniforms: Uniforms, most: int, states: Tensor | None = None) -> MadeRound:
@@ -219,9 +219,7 @@ class _Setup(ctypes.Structure):
 class _Order(ctypes.Structure):
     _fields_ = (
         ("levels", ctypes.c_int64),
-        ("branches", ctypes.c_int64),
         ("choice", ctypes.POINTER(GivenChoice)),
-        ("drawn", ctypes.c_bool),
         ("uniforms", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("tokens", ctypes.c_void_p),

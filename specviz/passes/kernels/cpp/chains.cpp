@@ -17,13 +17,6 @@
 
 namespace {
 
-// How a drafter turns rows of logits into tokens, as specviz/drafters/choosers.py explains it.
-struct Choice {
-  int64_t branches;   // tokens of each level
-  float temperature;  // 0: the likeliest tokens
-  bool as_paths;      // drawn without regard to each other, and each path goes on by itself
-};
-
 // A value in float32 or bfloat16.
 float widened(const Memory& memory, int64_t place) {
   if (memory.dtype == aoti_torch_dtype_float32()) return static_cast<const float*>(memory.data)[place];

@@ -14,6 +14,13 @@ struct Given {
   int32_t dtype;
 };
 
+// How a drafter turns rows of logits into tokens, as specviz/drafters/choosers.py explains it.
+struct Choice {
+  int64_t branches;   // tokens of each level
+  float temperature;  // 0: the likeliest tokens
+  bool as_paths;      // drawn without regard to each other, and each path goes on by itself
+};
+
 extern "C" {
 
 // Layers over the same inputs, x [rows][inputs], each to its own `out` [rows][outputs].

@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
+#include "given.h"
 #include "programs.h"
 
 extern "C" {
 
-struct Choice;
 struct Fusion;
 
 // Of chains.cpp, judging.cpp and few_rows.cpp, where they are explained.
@@ -49,10 +49,9 @@ struct Setup {
 
 // One round as it is asked for. A draft that is given has `count` tokens; see `few_rows_judge`.
 struct Order {
-  int64_t levels, branches;  // to be drafted
-  const Choice* choice;
-  bool drawn;                // by this choice
-  const double* uniforms;    // to draw the draft, for each decision, for the next token
+  int64_t levels;          // to be drafted
+  const Choice* choice;    // by which they are
+  const double* uniforms;  // to draw the draft, for each decision, for the next token
   int64_t count;
   const int64_t *tokens, *parents;
   const float *found, *drawn_from;
@@ -118,10 +117,10 @@ struct Run {
 
   // Drafts after the text; returns how many of the draft tokens the drafter has read.
   int64_t draft(const Order& order, Round& round) {
-    const int64_t most = order.levels * order.branches, vocab = setup.vocab;
+    const int64_t most = order.levels * order.choice->branches, vocab = setup.vocab;
     round.tokens.resize(most), round.parents.resize(most);
     round.draft_logits = room_for(most * vocab);
-    if (order.drawn) round.draft_probs = room_for(most * vocab);
+    if (order.choice->temperature) round.draft_probs = room_for(most * vocab);
     int64_t unread = text.size() - setup.skipped - drafter.read, made = 0;
     const int64_t row_bytes = setup.state_count && unread > 0 ? states.size() / unread : 0;
     while (unread > 0) {
