@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -28,13 +29,13 @@ café naïve 你好，世界 שלום مرحبا ไทย γ ≤ α
 SETTINGS = ("tokenizer_class", "bos_token", "eos_token", "pad_token", "unk_token", "clean_up_tokenization_spaces")
 
 
-def cut(folder: pathlib.Path) -> dict:
+def cut(folder: pathlib.Path) -> dict[str, Any]:
     """The cut of the tokenizer.json in this folder."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = tokenizer["model"]["vocab"]
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in tokenizer["model"]["merges"]]
     used = set(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT, add_special_tokens=False).tokens)
-    parts = {}
+    parts: dict[str, tuple[str, str]] = {}
     for left, right in merges:
         parts.setdefault(left + right, (left, right))
     tokens, waiting = set(pre_tokenizers.ByteLevel.alphabet()) & vocabulary.keys(), [*used & vocabulary.keys()]

@@ -24,8 +24,7 @@ def main() -> None:
     parser.add_argument("--drafter", default="draft_model", help="or plain (default: %(default)s)")
     pairs.add_pair_options(parser)
     options = parser.parse_args()
-    pair = pairs.load(options)
-    pairs.prepare(pair)
+    pair = pairs.load(options, "auto")
 
     def decoded() -> specviz.Run:
         drafter = None if options.drafter == "plain" else options.drafter

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from specviz.bench.duel import duel
+from specviz.bench.duel import Duel, duel
 from specviz.bench.machine import load_average
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
@@ -30,6 +30,7 @@ def record(recording: Recording, pair: ModelPair) -> Run:
     """The recording's run once more, with its measured speedup."""
     request = prepare(pair, RunSettings.of(settings_of_run(recording.load())))
     *_, result = duel(request, whole=True)  # warms up as well: the times of the run are on record too
+    assert isinstance(result, Duel), "it comes last"
     return replace(collect(request, list(rounds(request))), measured=result.speedup())
 
 
@@ -41,6 +42,7 @@ def main() -> None:
         run = record(recording, pair)
         run.save(recording.path)
         kilobytes = recording.path.stat().st_size // 1000
+        assert run.measured is not None, "record measured it"
         summary = f"{len(run.rounds)} rounds, {run.measured.ratio:.2f}×, {kilobytes} KB"
         print(f"{recording.path.name}: {summary}", file=sys.stderr)
 

@@ -59,11 +59,11 @@ class Corpus:
     def batch(self, rows: int, seed: int, step: int) -> Tensor:
         """The blocks of this step, [rows, BLOCK_SIZE] int64; they depend on `seed` and `step` alone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        continued = 0 if self.continuations is None else (rows + step % 2) // 2  # of a single row, every other step
+        written = self.continuations
+        continued = 0 if written is None else (rows + step % 2) // 2  # of a single row, every other step
         blocks = [self._cut(generator, BLOCK_SIZE) for _ in range(rows - continued)]
-        if continued:
-            chosen = torch.randint(len(self.continuations), (continued,), generator=generator)
-            blocks.extend(self.continuations[chosen].long())
+        if written is not None and continued:
+            blocks.extend(written[torch.randint(len(written), (continued,), generator=generator)].long())
         return torch.stack(blocks)
 
     def prompts(self, rows: int, generator: torch.Generator, held_out: bool = False) -> Tensor:
@@ -142,8 +142,9 @@ def _read(path: pathlib.Path) -> str:
 
 def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
     # In pieces, because a tokenizer's memory grows far faster than the text; cut after lines, where words end anyway.
-    lines, pieces, size = text.splitlines(keepends=True), [[]], 0
-    for line in lines:
+    pieces: list[list[str]] = [[]]
+    size = 0
+    for line in text.splitlines(keepends=True):
         if size > _PIECE:
             pieces.append([])
             size = 0

@@ -62,7 +62,7 @@ def in_words(shortest: float, longest: float) -> str:
 def _rounded(seconds: float) -> str:
     minutes = seconds / 60
     if minutes < 57.5:
-        count, unit = max(1, round(minutes) if minutes < 10 else 5 * round(minutes / 5)), "minute"
+        count, unit = float(max(1, round(minutes) if minutes < 10 else 5 * round(minutes / 5))), "minute"
     elif minutes < 48 * 60:
         count, unit = round(minutes / 30) / 2 if minutes < 5 * 60 else round(minutes / 60), "hour"
     else:

@@ -8,6 +8,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +70,8 @@ def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[to
     tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     tables |= {id(weight) for name, weight in module.named_parameters() if _OUTPUTS.search(name)}
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for parameter in filter(lambda parameter: parameter.requires_grad, module.parameters()):
         (matrices if parameter.dim() > 1 and id(parameter) not in tables else rest).append(parameter)
     optimisers: list[torch.optim.Optimizer] = [Muon(matrices, lr, dtype)] if matrices else []
@@ -102,7 +104,7 @@ Identity = dict[str, float | str]
 class Recipe(ABC):
     """A student and its loss."""
 
-    name: str
+    name: ClassVar[str]
     student: nn.Module  # what learns, in float32
     device: torch.device
     dtype: torch.dtype  # of the matrix products

@@ -7,6 +7,7 @@ learns from the target's distributions, not from the text (arXiv 2310.08461).
 import copy
 import pathlib
 import random
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 class TargetRecipe(Recipe):
     """Next token, plus 0.25 × next token from layer 2 or 3, drawn for each step, through final norm and head."""
 
-    name = "target"
+    name: ClassVar[str] = "target"
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, seed: int = 0):
         self.student, self.tokenizer = model, tokenizer
@@ -81,7 +82,7 @@ class TargetRecipe(Recipe):
 class DraftRecipe(Recipe):
     """0.5 · KL + TV to the frozen target's distribution at every row. draft: the student, in float32."""
 
-    name = "draft"
+    name: ClassVar[str] = "draft"
 
     def __init__(self, target: PreTrainedModel, draft: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase):
         self.target, self.student, self.tokenizer = FrozenTarget(target), draft, tokenizer

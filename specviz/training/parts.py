@@ -103,8 +103,9 @@ class PartRecipe(Recipe):
                 method=self.part.method,
             )
         with tempfile.TemporaryDirectory() as temporary:
-            folder = start
-            if not isinstance(start, pathlib.Path):
+            if isinstance(start, pathlib.Path):
+                folder = start
+            else:
                 folder = pathlib.Path(temporary)
                 write_part(folder, *self.new(target, start))
             files = PartFiles.at(folder)

@@ -53,7 +53,8 @@ def measured(engines: Sequence[str], converter: str) -> dict[str, Any]:
     """The report that `table` reads."""
     rows = []
     for named in engines:
-        for row in measure(*named.split("="), converter):
+        engine, version = named.split("=")
+        for row in measure(engine, version, converter):
             print(row, file=sys.stderr)
             rows.append(row)
     done = {"date": datetime.date.today().isoformat(), "processor": name_of(torch.device("cpu"))}

@@ -46,7 +46,7 @@ class Greedy:
     """Texts to `PROMPTS` at temperature 0."""
 
     texts: list[list[int]]
-    tokens_per_pass: float  # 1 + accepted / passes with a draft; 1 of plain decoding
+    tokens_per_pass: float | None  # 1 + accepted / passes with a draft; 1 of plain decoding; None: not told
 
 
 def texts_here(pair: ModelPair, drafter: str | None) -> Greedy:

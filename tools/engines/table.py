@@ -22,4 +22,5 @@ def table(report: dict[str, Any]) -> str:
 def _cell(row: dict[str, Any]) -> str:
     if not row["loads"]:
         return f"refused: “{row['reason']}”"
-    return f"{row['tokens_per_pass']:.2f}, {row['equal_tokens']} of {row['tokens']} equal"
+    length = "not told" if row["tokens_per_pass"] is None else f"{row['tokens_per_pass']:.2f}"
+    return f"{length}, {row['equal_tokens']} of {row['tokens']} equal"
