@@ -244,8 +244,8 @@ def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, flo
     first, *_ = requests
     for _ in range(2):
         step_seconds, began = [], time.perf_counter()
-        for _ in pending_rounds(shortened(first, TIMED_TOKENS)):
-            step_seconds.append(time.perf_counter() - began)
+        for round_ in pending_rounds(shortened(first, TIMED_TOKENS)):
+            step_seconds.append(time.perf_counter() - began + round_.elsewhere)
             yield None
             began = time.perf_counter()
     token_seconds = min(step_seconds)

@@ -200,17 +200,19 @@ def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
 def _warm_up(stepper: Stepper, tokens: int) -> Generator[None, None, float]:
     """The first few tokens of a run, which do not count. Returns about how many seconds a further one takes."""
     tokens_made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), stepper.start(0)
-    first = began = time.perf_counter()
-    counted = 0
+    began = time.perf_counter()
+    counted, ahead, now, begun = 0, 0.0, 0.0, 0.0
     for step in steps:
-        tokens_made, now = tokens_made + len(step.emitted), time.perf_counter()
+        tokens_made += len(step.emitted)
+        ahead += step.elsewhere if isinstance(step, PendingRound) else 0.0
+        now = time.perf_counter() - began + ahead
         if tokens_made <= wanted / 2:
-            began, counted = now, tokens_made
-        if tokens_made >= wanted or now - first > MOST_WARM_UP:
+            begun, counted = now, tokens_made
+        if tokens_made >= wanted or now > MOST_WARM_UP:
             break
         yield None
     steps.close()
-    return max(1e-5, (time.perf_counter() - began) / max(1, tokens_made - counted))
+    return max(1e-5, (now - begun) / max(1, tokens_made - counted))
 
 
 class _Run:
@@ -258,7 +260,7 @@ class _Run:
         self.ledger.add(step)
         # Its next step would only find that out, on the clock.
         self.over = step.stop_reason is not None
-        return 0.0 if self.with_prompt else step.seconds.prefill
+        return (0.0 if self.with_prompt else step.seconds.prefill) - step.elsewhere
 
     def _progress(self) -> Progress | None:
         if time.perf_counter() - self.reported < REPORT_EVERY:

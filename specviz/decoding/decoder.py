@@ -126,6 +126,7 @@ class Coins:
         self.device = device
         self.by_hand = by_hand
         self.drawn = 0  # rounds whose coins are drawn
+        self.left = 0  # of those drawn at once, rounds whose coins are not dealt yet
         self._dealt: Iterator[tuple[Tensor, Uniforms]] = iter(())
 
     @classmethod
@@ -145,8 +146,9 @@ class Coins:
         dealt = next(self._dealt, None)
         if dealt is None:
             rows = to_device(self._draw().double(), self.device)
-            self._dealt = zip(rows.unbind(), Uniforms.each(rows))
+            self._dealt, self.left = zip(rows.unbind(), Uniforms.each(rows)), len(rows)
             dealt = next(self._dealt)
+        self.left -= 1
         return dealt
 
     def _draw(self) -> Tensor:

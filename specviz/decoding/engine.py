@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 import torch
 
 from specviz.decoding.continuation import Continuation
-from specviz.decoding.decoder import BuildDrafter, Judge, decoder_of
+from specviz.decoding.decoder import BuildDrafter, Decoder, Judge, decoder_of
 from specviz.decoding.device_rounds import DeviceRounds
 from specviz.decoding.host_rounds import HostRounds
 from specviz.decoding.lengths import depth_policy, learn
 from specviz.decoding.one_call import OneCallDecoder
 from specviz.decoding.record import PendingRound, collect
 from specviz.decoding.request import Request, prepare
+from specviz.decoding.rounds_ahead import RoundsAhead
 from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import Stopwatch
@@ -23,6 +24,7 @@ from specviz.records.runs import Round, Run, Seconds
 from specviz.records.settings import RunSettings
 from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
+from specviz.theory.draft_length import DepthPolicy
 
 AnyRound = TypeVar("AnyRound", Round, PendingRound)
 
@@ -85,9 +87,7 @@ def _decode(request: Request, build: BuildDrafter | None, details: bool = False)
     decoder = OneCallDecoder.of(decoder_of(request, build), request)
     policy, text = depth_policy(request), Continuation(request)
     prefill, index = _seconds_of(decoder.target.stopwatch, lambda: decoder.prefill(text.committed)), 0
-    on_host = details or build is not None
-    maker = HostRounds(request, decoder, policy) if on_host else DeviceRounds.of(request, decoder, policy)
-
+    maker = _maker(request, decoder, policy, on_host=details or build is not None)
     pass_time, one_thread = passing_time(request.passes), OneThread(request.passes)
 
     while text.stop_reason is None:
@@ -112,8 +112,15 @@ def _decode(request: Request, build: BuildDrafter | None, details: bool = False)
             decoder.drafter.reachable,
             decoder.target.read_again,
             round_.fetch,
+            round_.elsewhere,
         )
         prefill, index = 0.0, index + 1
+
+
+def _maker(request: Request, decoder: Decoder, policy: DepthPolicy, on_host: bool) -> HostRounds:
+    if isinstance(decoder, OneCallDecoder) and not decoder.asks:
+        return RoundsAhead(request, decoder, policy)
+    return HostRounds(request, decoder, policy) if on_host else DeviceRounds.of(request, decoder, policy)
 
 
 def _seconds_of(clock: Stopwatch, work: Callable[[], None]) -> float:

@@ -21,6 +21,7 @@ class JudgedRound(NamedTuple):
     choice: LengthChoice  # of its depth
     seconds: Callable[[float], Seconds]  # its times, given those of reading the prompt before it
     fetch: Callable[[], Fetched] | None = None  # see `PendingRound`
+    elsewhere: float = 0.0  # see `PendingRound`
 
 
 class HostRounds:
@@ -33,9 +34,13 @@ class HostRounds:
         """The next round after the text, which is yet to be extended by it."""
         return self._make(text, time.perf_counter(), self.policy.choose())
 
+    def narrow(self) -> None:
+        """Has the drafter draft chains or trees, as was chosen."""
+        self.decoder.drafter.narrow(1 if self.policy.drafts_chain else self.request.branches)
+
     def _make(self, text: Continuation, began: float, choice: LengthChoice) -> JudgedRound:
         """Makes a round at once. began: on the host's clock."""
-        self.decoder.drafter.narrow(1 if self.policy.drafts_chain else self.request.branches)
+        self.narrow()
         verdict = self.decoder.round(text.committed, self.request.allowed_depth(choice.depth, text.room))
         return JudgedRound(verdict, choice, partial(self._seconds, began))
 

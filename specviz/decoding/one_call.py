@@ -1,18 +1,19 @@
 """A decoder on compiled kernels: one call of C++ makes the target's pass, judges the draft and keeps what is accepted.
 
-Where the drafter needs nobody else, the same call drafts. A pass pushes Python's code and data out of the caches, so
-even a little of it takes long before the next pass.
+Where the drafter needs nobody else, the same call drafts, and may make several rounds. A pass pushes Python's code and
+data out of the caches, so even a little of it takes long before the next pass.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from specviz.decoding.decoder import Decoder, KernelJudge
 from specviz.decoding.request import Request
+from specviz.drafters.base import Plain
 from specviz.drafters.stepwise import Stepwise
-from specviz.passes.kernels.rounds import MadeRound, RoundsInOneCall, SelfReliant
+from specviz.passes.kernels.rounds import Ahead, MadeRound, RoundsInOneCall, SelfReliant
 from specviz.passes.readers import StaticModel
 from specviz.passes.static_passes import WIDEST
 from specviz.rules.draft import Draft, Uniforms, Verdict
@@ -27,8 +28,10 @@ class OneCallDecoder(Decoder):
     target: StaticModel
     judge: KernelJudge
     calls: RoundsInOneCall
-    alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it; None: the drafter is asked
+    alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it
+    asks: bool  # whether the drafter is asked for drafts
     new_tokens: int  # how much longer the text may become
+    ends: Collection[int]  # tokens that end it
 
     @classmethod
     def of(cls, decoder: Decoder, request: Request) -> Decoder:
@@ -39,23 +42,49 @@ class OneCallDecoder(Decoder):
         if target.passes.static.vocab_size != request.pair.vocab_size or coins.largest_draft >= WIDEST:
             return decoder
         made = cls(target, decoder.drafter, coins, judge)
-        made.new_tokens = request.settings.max_new_tokens
+        made.new_tokens, made.ends = request.settings.max_new_tokens, request.pair.eos_ids
         return made
 
     def begin(self, committed: Sequence[int]) -> None:
         drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
         reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
         self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None
+        self.asks = self.alone is None and not isinstance(drafter, Plain)
         for reader in (self.target, *([] if reliant is None else [reliant.reader])):
             reader.buffers.reserve(len(committed) + min(self.new_tokens, ROOM_AHEAD) + coins)
-        self.calls = RoundsInOneCall(self.target, committed, coins, judge.temperature, judge.as_block, reliant)
+        judged = coins, judge.temperature, judge.as_block
+        self.calls = RoundsInOneCall(self.target, committed, *judged, reliant, self.ends)
 
     def round(self, committed: Sequence[int], budget: int) -> Verdict:
         """See `Decoder.round`."""
-        if self.alone is None:
+        if self.asks:
             return self._asking(committed, budget)
+        began = time.perf_counter()
+        ((made, uniforms),) = self.rounds(len(committed), budget)
+        if made.drafted:
+            self.target.stopwatch.spans.append((began, began + made.drafting))
+        self._time(began, began + made.drafting, made)
+        return self.verdict(len(committed), made, uniforms)
+
+    def rounds(self, committed: int, budget: int, most: int = 1, longest: int = 0) -> list[tuple[MadeRound, Uniforms]]:
+        """Rounds for which nobody is asked, with their coins: at least one, and at most `most`, as long as the text
+        stays within `longest` tokens. Each of them is handed to `verdict` before others are made."""
+        levels, choice = 0, None
+        if self.alone is not None:
+            drafter, reliant = self.alone
+            levels, choice, longest = reliant.levels(committed, budget), drafter.choice, reliant.longest(longest)
+        uniforms = self.coins.flip()
+        made = self.calls.rounds(levels, choice, uniforms, Ahead.of(min(most, 1 + self.coins.left), longest))
+        return list(zip(made, [uniforms, *[self.coins.flip() for _ in made[1:]]]))
+
+    def verdict(self, committed: int, made: MadeRound, uniforms: Uniforms) -> Verdict:
+        """Of one of `rounds`, after so many tokens."""
+        if self.alone is None:
+            return self._verdict(committed, made, uniforms, lambda: self.nothing)
         drafter, reliant = self.alone
-        return self._without_asking(drafter, reliant, committed, budget)
+        reliant.reader.length = made.read
+        draft = (lambda: drafter.as_draft(made.draft, uniforms.draft)) if made.drafted else lambda: self.nothing
+        return self._verdict(committed, made, uniforms, draft)
 
     def _asking(self, committed: Sequence[int], budget: int) -> Verdict:
         """A round with the draft that the drafter proposes."""
@@ -63,33 +92,14 @@ class OneCallDecoder(Decoder):
         draft = drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
         drafted = time.perf_counter() if budget else began
         made = self.calls.judged(draft, uniforms)
-        verdict = self._verdict(committed, made, uniforms, lambda: draft)
+        verdict = self._verdict(len(committed), made, uniforms, lambda: draft)
         self._time(began, drafted, made)
         observe = drafter.observe_draft if budget else drafter.observe_plain_step
         observe(len(committed), verdict, made.states)
         return verdict
 
-    def _without_asking(
-        self, drafter: Stepwise, reliant: SelfReliant, committed: Sequence[int], budget: int
-    ) -> Verdict:
-        began, uniforms = time.perf_counter(), self.coins.flip()
-        draft: Callable[[], Draft]
-        if levels := reliant.levels(len(committed), budget):
-            choice = drafter.choice
-            assert choice is not None, "it would be asked"
-            made = self.calls.drafted(levels, choice, uniforms)
-            draft = lambda: drafter.as_draft(made.draft, uniforms.draft)  # noqa: E731
-            self.target.stopwatch.spans.append((began, began + made.drafting))
-        else:
-            made, draft = self.calls.judged(self.nothing, uniforms), lambda: self.nothing
-        reliant.reader.length = made.read
-        self._time(began, began + made.drafting, made)
-        return self._verdict(committed, made, uniforms, draft)
-
-    def _verdict(
-        self, committed: Sequence[int], made: MadeRound, uniforms: Uniforms, draft: Callable[[], Draft]
-    ) -> Verdict:
-        self.target.length = len(committed) + len(made.path)
+    def _verdict(self, committed: int, made: MadeRound, uniforms: Uniforms, draft: Callable[[], Draft]) -> Verdict:
+        self.target.length = committed + len(made.path)
         recall = self.judge.recall(draft, lambda: made.logits, uniforms, made)
         return Verdict(made.path, made.tokens, made.choices, made.parents, draft, recall, made.bytes)
 

@@ -54,6 +54,9 @@ class PendingRound:
     reachable: Tensor | None = None  # see `Drafter`
     read_again: int = 0  # see `Round`
     fetch: Callable[[], Fetched] | None = None  # what the record is made of, where it is on the host already
+    #: Of its seconds those that passed while an earlier round was asked for, less those of others that passed while
+    #: this one was.
+    elsewhere: float = 0.0
 
     @torch.inference_mode()
     def record(self) -> Round:

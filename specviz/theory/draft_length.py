@@ -6,6 +6,7 @@ anything is drawn. Any depth keeps the output's distribution exact.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ OLD = 256
 #: For how many rounds a choice stands at most, and after how many rounds of a run it stands for one more. Choosing
 #: takes 3 % of a short round.
 STANDS, CHOICES = 4, 4
+
+#: For how many rounds what is fixed stands: for all.
+MANY = 1 << 30
 
 #: A depth, and whether a drafter of trees drafts a chain.
 ChosenDepth = tuple[LengthChoice, bool]
@@ -155,11 +159,15 @@ class FixedDepth:
     """The same depth in every round."""
 
     drafts_chain = False
+    stands = MANY
 
     def __init__(self, tokens: int):
         self.choice = LengthChoice(tokens)
 
     def choose(self) -> LengthChoice:
+        return self.choice
+
+    def stand(self) -> LengthChoice:
         return self.choice
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
@@ -215,10 +223,31 @@ class AdaptiveDepth:
             self._costs = self.history.costs(None if self.drafts_chain else self.chains)
         return choice
 
+    @property
+    def stands(self) -> int:
+        """For how many more rounds the last choice does, whatever they show: they may be made before it is known."""
+        if self._rounds == len(self._choices):
+            return 0 if self._lag > STAKE else max(0, self._stands - 1)
+        last, known = self._choices[self._rounds - 1], itertools.islice(self._choices, self._rounds, None)
+        return sum(1 for _ in itertools.takewhile(last.__eq__, known))
+
+    def stand(self) -> LengthChoice:
+        """The last choice once more, for one of the rounds for which it `stands`."""
+        if self._rounds == len(self._choices):
+            self._choices.append(self._choices[-1])
+            self._stands -= 1
+        choice, _ = self._choices[self._rounds]
+        self._rounds += 1
+        return choice
+
+    @property
+    def _lag(self) -> float:
+        return max(self.trees.lag, (self.chains or self.trees).lag)
+
     def _due(self) -> bool:
         """Whether to choose anew: in every round at first, and while rounds lag."""
         self._stands -= 1
-        if self._stands > 0 and max(self.trees.lag, (self.chains or self.trees).lag) <= STAKE:
+        if self._stands > 0 and self._lag <= STAKE:
             return False
         self._stands = min(STANDS, 1 + len(self._choices) // CHOICES)
         return True

@@ -14,7 +14,7 @@ from tiny import InTurn, assert_same_rows, generated, tiny_model, tiny_pair, wit
 
 import specviz
 from specviz.bench.forced import measure_forced
-from specviz.decoding import engine
+from specviz.decoding import engine, rounds_ahead
 from specviz.decoding.decoder import Decoder
 from specviz.decoding.lossless import LAB_RULES, Sampler
 from specviz.decoding.one_call import OneCallDecoder
@@ -203,13 +203,13 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(
     compiled, drafter, sampling, options, calls, monkeypatch
 ):
     role = "draft" if drafter == "draft_model" else drafter
-    passes, drafted = one_call(compiled, role), []
+    passes, drafted, levels = one_call(compiled, role), [], rounds.SelfReliant.levels
 
     def noting(draft):
         return lambda *arguments: drafted.append(arguments) or draft(*arguments)
 
     # Whole rounds, or drafts alone where the judge is not C++'s.
-    monkeypatch.setattr(rounds.RoundsInOneCall, "drafted", noting(rounds.RoundsInOneCall.drafted))
+    monkeypatch.setattr(rounds.SelfReliant, "levels", noting(levels))
 
     def run(draft) -> Run:
         passes.draft = draft
@@ -397,3 +397,95 @@ def test_what_a_round_leaves_stays_as_long_as_somebody_looks_at_it(drafting, mon
     held.clear()
     gc.collect()
     assert len(forgotten) == count
+
+
+@pytest.fixture
+def counts(monkeypatch) -> list[int]:
+    """How many rounds each call made."""
+    make, counts = rounds.RoundsInOneCall.rounds, []
+
+    def counted(*arguments):
+        made = make(*arguments)
+        counts.append(len(made))
+        return made
+
+    monkeypatch.setattr(rounds.RoundsInOneCall, "rounds", counted)
+    return counts
+
+
+LONG = 150  # tokens: the coins of 64 rounds are drawn at once
+
+
+@pytest.fixture
+def endless(drafting) -> ModelPair:
+    return replace(drafting, eos_ids=frozenset())
+
+
+def run_ahead(pair: ModelPair, drafter: str | None, **order) -> Run:
+    order = {"sampling": HOT, "max_new_tokens": LONG, "seed": 3, "num_draft_tokens": 3} | order
+    return specviz.run(pair, PROMPT, drafter=drafter, **order)
+
+
+def untimed(run: Run) -> list[Round]:
+    return [replace(one, seconds=None, choice=None) for one in run.rounds]
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("drafter", [None, *ALONE])
+def test_a_call_makes_several_rounds_and_they_are_the_same(endless, drafter, branches, counts, monkeypatch):
+    order = {"drafting": DraftParams(branches=branches)} if drafter else {}
+    ahead = run_ahead(endless, drafter, **order)
+    assert max(counts) == rounds_ahead.MOST and sum(counts) == len(ahead.rounds), "none is made for nothing"
+    monkeypatch.setattr(rounds, "PATIENCE", 0.0)
+    counts.clear()
+    one_by_one = run_ahead(endless, drafter, **order)
+    assert set(counts) == {1} and untimed(one_by_one) == untimed(ahead)
+    monkeypatch.setattr(OneCallDecoder, "of", lambda decoder, request: decoder)
+    assert untimed(run_ahead(endless, drafter, **order)) == untimed(ahead)
+
+
+@pytest.mark.parametrize("drafter", [None, *ALONE])
+def test_a_text_ends_where_it_should_in_the_midst_of_a_call(endless, drafter, counts):
+    whole = run_ahead(endless, drafter)
+    end = next(token for token in whole.token_ids[20:] if token not in whole.token_ids[:20])
+    before = whole.token_ids.index(end)
+    counts.clear()
+    ended = run_ahead(replace(endless, eos_ids=frozenset([end])), drafter)
+    assert ended.token_ids == whole.token_ids[: before + 1] and ended.rounds[-1].stop_reason == "eos"
+    assert sum(counts) == len(ended.rounds) and max(counts) > 1
+    # Where a text is to end C++ does not know: a round too many is dropped.
+    counts.clear()
+    stopped = run_ahead(endless, drafter, stop=(ended.rounds[-1].pieces[-1],))
+    assert stopped.rounds[-1].stop_reason == "stop_string" and len(stopped.rounds) < sum(counts)
+    assert untimed(stopped)[:-1] == untimed(whole)[: len(stopped.rounds) - 1]
+
+
+@pytest.mark.parametrize("drafter", [None, *ALONE])
+def test_each_round_has_its_own_time_and_all_together_have_the_calls(endless, drafter):
+    settings = RunSettings(PROMPT, drafter, 3, HOT, LONG)
+    pending = list(engine.pending_rounds(prepare(endless, settings)))
+    assert {one.elsewhere > 0 for one in pending} == {False, True}
+    assert sum(one.elsewhere for one in pending) == pytest.approx(0, abs=1e-9)
+    for one in pending:
+        assert one.seconds.total > one.seconds.draft + one.seconds.verify > 0
+        assert one.seconds.total > one.elsewhere
+
+
+@pytest.mark.parametrize("drafter", [None, *ALONE])
+def test_rounds_before_the_one_that_failed_are_shown(endless, drafter, counts):
+    whole = run_ahead(endless, drafter)
+    token = next(token for token in whole.token_ids[20:] if token not in whole.token_ids[:20])
+    embeddings = endless.passes.fast[TARGET].static.model.get_input_embeddings().weight
+    kept, shown = embeddings[token].detach().clone(), []
+    counts.clear()
+    settings = RunSettings(PROMPT, drafter, 3, HOT, LONG, seed=3)
+    try:
+        with torch.no_grad():
+            embeddings[token] = torch.nan
+        with refused("dtype", "NaN"):
+            for round_ in engine.rounds(prepare(endless, settings)):
+                shown.append(replace(round_, seconds=None, choice=None))
+    finally:
+        with torch.no_grad():
+            embeddings[token] = kept
+    assert shown and shown == untimed(whole)[: len(shown)] and sum(counts) == len(shown)

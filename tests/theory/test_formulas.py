@@ -143,6 +143,28 @@ def test_a_choice_stands_for_a_few_rounds_but_not_while_rounds_lag():
     assert lagging.history.lag > STAKE and stands(lagging, 4, accepted=False) == [1] * 4
 
 
+def test_rounds_are_made_ahead_for_as_long_as_a_choice_stands():
+    first, made = adaptive(costs(0.05)), []
+    while len(made) < 40:
+        made.append(first.choose())
+        made += [first.stand() for _ in range(first.stands)]
+        for choice in made[-STANDS:]:
+            first.observe(choice.depth, choice.depth, None)
+    ahead = [len(list(same)) for _, same in itertools.groupby(made, key=id)]
+    assert max(ahead) == STANDS and ahead[:2] == [1, 1]
+    # An earlier run's choices are known to stand for as long as they did.
+    again, repeated = AdaptiveDepth(adaptive(costs(0.5)).history, list(zip(made, itertools.repeat(False)))), []
+    while len(repeated) < len(made):
+        repeated.append(again.choose())
+        repeated += [again.stand() for _ in range(again.stands)]
+    assert repeated[: len(made)] == made
+    lagging = adaptive(costs(0.05, start=0.4))
+    for _ in range(20):
+        lagging.observe(lagging.choose().depth, 0, None)
+    assert lagging.history.lag > STAKE and not lagging.stands
+    assert FixedDepth(3).stands > 1000 and FixedDepth(3).stand() == FixedDepth(3).choose()
+
+
 def test_what_has_paid_is_not_given_up_for_the_bad_beginning_of_another_text():
     first, bad = adaptive(costs(0.3)), 0
     for _ in range(50):

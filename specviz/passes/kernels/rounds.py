@@ -1,5 +1,5 @@
-"""A run's rounds, each in one call of C++ (rounds.cpp): the target's pass and the verdict, and drafts that need nobody
-else."""
+"""A run's rounds in calls of C++ (rounds.cpp): the target's pass and the verdict, and drafts that need nobody else.
+Where nobody else is needed, a call makes several rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import functools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,12 +38,37 @@ class SelfReliant:
         """How many levels it drafts after so many tokens, at most `budget`."""
         return max(0, int(min(budget, self.deepest, self.limit + 1 - committed)))
 
+    def longest(self, length: int) -> int:
+        """How long a text may become, at most `length`, if all that is drafted after it is to be read."""
+        return int(min(length, self.limit + 2))
+
+
+#: For how many seconds rounds may be made in one call: nobody sees a text that comes so much later.
+PATIENCE = 0.02
+
+
+class Ahead(ctypes.Structure):
+    """How far rounds may go in one call: how many, and how long the text may become, both at most."""
+
+    _fields_ = (("rounds", ctypes.c_int64), ("length", ctypes.c_int64), ("seconds", ctypes.c_double))
+
+    rounds: int
+
+    @classmethod
+    def of(cls, rounds: int, length: int) -> Ahead:
+        return cls(rounds, length, PATIENCE)
+
+
+#: One round alone.
+ONE = Ahead(1)
+
 
 class RoundsInOneCall:
     """Rounds after one text.
 
     committed: the prompt, which the target has read but for its last token. coins: how many of each kind a round has
     (`Uniforms.of`). temperature, as_block: see `JudgedDraft`. drafting: what drafts by itself; None: drafts are given.
+    ends: tokens after which there is no further round.
     """
 
     def __init__(
@@ -54,6 +79,7 @@ class RoundsInOneCall:
         temperature: float,
         as_block: bool,
         drafting: SelfReliant | None,
+        ends: Collection[int] = (),
     ):
         static = target.passes.static
         self.target, self.drafting, self.vocab = target, drafting, static.vocab_size
@@ -81,9 +107,12 @@ class RoundsInOneCall:
             as_block,
             len(places),
             (ctypes.c_int64 * len(places))(*places),
+            len(ends),
+            (ctypes.c_int64 * len(ends))(*ends),
         )
         self._setup, library = setup, kernel_library.library()
-        self._make = library.few_rows_round
+        self._make, self._status = library.few_rows_rounds, ctypes.c_int64()
+        library.few_rows_rounds.restype = ctypes.c_int64
         library.few_rows_begin.restype = ctypes.c_void_p
         run = library.few_rows_begin(
             ctypes.byref(setup),
@@ -95,22 +124,28 @@ class RoundsInOneCall:
         self._run = ctypes.c_void_p(run)
         weakref.finalize(self, library.few_rows_end, self._run)
 
-    def drafted(self, levels: int, choice: Choice, uniforms: Uniforms) -> MadeRound:
-        """A round that drafts `levels` ≥ 1 levels by itself."""
-        assert self.drafting is not None, "drafts are given"
+    def rounds(self, levels: int, choice: Choice | None, uniforms: Uniforms, ahead: Ahead = ONE) -> list[MadeRound]:
+        """Rounds that need nobody else, at least one: they draft `levels` levels by themselves, by this choice.
+
+        uniforms: of the first; those of the others follow them in memory.
+        """
+        if not levels:
+            return self._made(self._empty, uniforms, 0, ahead)
+        assert self.drafting is not None and choice is not None, "drafts are given"
         self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
         if choice not in self._orders:
             given = GivenChoice.of(choice)
             self._orders[choice] = _Order(0, ctypes.pointer(given))
         order = self._orders[choice]
         order.levels = levels
-        return self._made(order, uniforms, levels * choice.branches)
+        return self._made(order, uniforms, levels * choice.branches, ahead)
 
     def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
         """A round with this draft, which may be empty."""
         count = len(draft.parents)
         if not count and not self._state_width:
-            return self._made(self._empty, uniforms, 0)
+            (made,) = self.rounds(0, None, uniforms)
+            return made
         rows, row_count = found_rows(draft)
         place, parents = None if rows is None else rows.data_ptr(), (ctypes.c_int64 * count)(*draft.parents)
         tokens, drawn_from = draft.tokens.data_ptr(), None if draft.probs is None else place
@@ -120,18 +155,28 @@ class RoundsInOneCall:
             states = torch.empty(read, self._state_width, dtype=self.target.passes.static.dtype)
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
         order = _Order(0, None, None, *given, None if states is None else states.data_ptr())
-        return self._made(order, uniforms, count, states)
+        (made,) = self._made(order, uniforms, count)
+        if states is not None:
+            made.states = states[: len(states) - count + made.accepted]
+        return made
 
-    def _made(self, order: _Order, uniforms: Uniforms, most: int, states: Tensor | None = None) -> MadeRound:
-        """most: how many tokens are drafted at most. states: where the target's go."""
+    def _made(self, order: _Order, uniforms: Uniforms, most: int, ahead: Ahead = ONE) -> list[MadeRound]:
+        """most: how many tokens a round drafts at most."""
         self._reserve(self.target, self.length + most, of_drafter=False)
-        order.uniforms, made = uniforms.next.data_ptr() - self._coins_before, _Made()
-        status = self._make(self._run, ctypes.byref(order), ctypes.byref(made))
+        order.uniforms, made, count = uniforms.next.data_ptr() - self._coins_before, (_Made * ahead.rounds)(), 0
+        status = self._status
+        if not status.value:  # or else the round that failed would be the next
+            count = self._make(self._run, *map(ctypes.byref, (order, ahead, made, status)))
+        if not count:
+            self._refuse(status.value)
+        rounds = [MadeRound(one, self.vocab) for one in made[:count]]
+        self.length += sum([one.accepted + 1 for one in rounds])
+        return rounds
+
+    def _refuse(self, status: int) -> None:
         if status == -1:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
-        refuse_other_than_numbers(min(0, status + 1))
-        self.length += made.accepted + 1
-        return MadeRound(made, self.vocab, None if states is None else states[: len(states) - most + made.accepted])
+        refuse_other_than_numbers(status + 1)
 
     def _reserve(self, reader: StaticModel, length: int, of_drafter: bool) -> None:
         """Makes room for so many tokens, and says where."""
@@ -147,15 +192,18 @@ class RoundsInOneCall:
 class MadeRound(Judged):
     """A round, and in memory of C++'s all that its record is made of."""
 
-    def __init__(self, made: _Made, vocab: int, states: Tensor | None):
+    #: [rows, width], the target's of the tokens that it has read and that stay, for drafters that are asked.
+    states: Tensor | None = None
+
+    def __init__(self, made: _Made, vocab: int):
         n, accepted = made.count, made.accepted
         told = tuple(made.told[: 3 * n + accepted + 2])
+        self.accepted, self.drafted = accepted, made.draft_rows > 0  # whether the draft was not given
         super().__init__(n, vocab, told[:accepted], told[3 * n + 1 :])
         self.choices, self.parents = told[n : 2 * n + 1], told[2 * n + 1 : 3 * n + 1]  # of each row the likeliest token
-        self.drafting, self.verifying = made.drafting, made.verifying  # in seconds
+        self.drafting, self.verifying, self.seconds = made.drafting, made.verifying, made.all  # the last: of all of it
         self.read = made.read  # how much of the text the drafter has read
         self._made = made
-        self.states = states  # [rows, width], the target's of the tokens that it has read and that stay
 
     def __del__(self, library: Callable[[], ctypes.CDLL] = kernel_library.library) -> None:
         # At the interpreter's end the module's own names may be gone.
@@ -213,6 +261,8 @@ class _Setup(ctypes.Structure):
         ("as_block", ctypes.c_bool),
         ("state_count", ctypes.c_int64),
         ("states", ctypes.POINTER(ctypes.c_int64)),
+        ("end_count", ctypes.c_int64),
+        ("ends", ctypes.POINTER(ctypes.c_int64)),
     )
 
 
@@ -235,7 +285,7 @@ class _Made(ctypes.Structure):
     _fields_ = (
         ("round", ctypes.c_void_p),
         *[(name, ctypes.c_int64) for name in ("count", "accepted", "read", "draft_rows")],
-        *[(name, ctypes.c_double) for name in ("drafting", "verifying")],
+        *[(name, ctypes.c_double) for name in ("drafting", "verifying", "all")],
         ("tokens", ctypes.c_void_p),
         ("told", ctypes.POINTER(ctypes.c_int64)),
         *[(name, ctypes.c_void_p) for name in ("draft_logits", "draft_probs", "logits", "numbers")],

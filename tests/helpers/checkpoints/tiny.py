@@ -256,11 +256,22 @@ class InTurn:
 
     drafts_chain = False
 
-    def __init__(self, depths: Sequence[int] = (3, 3, 0, 2, 0, 0, 1)):
-        self.depths = itertools.cycle(depths)
+    def __init__(self, depths: Sequence[int] = (3, 3, 3, 0, 2, 0, 0, 1)):
+        self.depths, self.turn = depths, -1
 
     def choose(self) -> LengthChoice:
-        return LengthChoice(next(self.depths))
+        self.turn += 1
+        return LengthChoice(self._depth(self.turn))
+
+    stand = choose
+
+    @property
+    def stands(self) -> int:
+        turns = itertools.count(self.turn + 1)
+        return sum(1 for _ in itertools.takewhile(lambda turn: self._depth(turn) == self._depth(self.turn), turns))
+
+    def _depth(self, turn: int) -> int:
+        return self.depths[turn % len(self.depths)]
 
     def observe(self, depth: int, accepted: int, seconds: tuple[float, float] | None) -> None:
         """Goes on whatever came of it."""

@@ -1,7 +1,7 @@
-// A run's rounds, each in one call: draft, target pass and verdict, and what is left of them for the next round.
+// A run's rounds, one or several in a call: draft, target pass and verdict, and what is left of them for the next round.
 //
 // A pass streams its weights through the caches, so whatever Python does after it begins with code and data that are far
-// away. Here nothing comes between the passes.
+// away. Here nothing comes between the passes, and Python follows after several rounds at once where these are short.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -45,6 +45,8 @@ struct Setup {
   bool as_block;
   int64_t state_count;    // the target's hidden states that the drafter reads,
   const int64_t* states;  // by their places among what a pass returns
+  int64_t end_count;      // tokens that end a text
+  const int64_t* ends;
 };
 
 // One round as it is asked for. A draft that is given has `count` tokens; see `few_rows_judge`.
@@ -64,7 +66,7 @@ struct Order {
 struct Made {
   void* round;
   int64_t count, accepted, read, draft_rows;
-  double drafting, verifying;
+  double drafting, verifying, all;
   const int64_t *tokens, *told;
   const float *draft_logits, *draft_probs, *logits, *numbers;
 };
@@ -75,6 +77,13 @@ struct Round {
   std::unique_ptr<float[]> draft_logits, draft_probs, numbers;
   Tensors passed;  // what the target's pass returned
   int64_t draft_rows = 0;
+};
+
+// How far rounds may go in one call: how many, and how long the text may become, both at most. None begins that would probably
+// end after so many seconds.
+struct Ahead {
+  int64_t rounds, length;
+  double seconds;
 };
 
 std::unique_ptr<float[]> room_for(int64_t count) { return std::unique_ptr<float[]>(new float[count]); }
@@ -205,6 +214,54 @@ struct Run {
       for (const Rows& from : found)
         to = std::copy_n(from.data + (i < unread ? i : unread + round.told[i - unread]) * from.bytes(), from.bytes(), to);
   }
+
+  // True if another round like the last one can follow without Python: the text goes on, and leaves room for as deep a draft.
+  bool may_go_on(const Order& order, const Made& last, int64_t length) const {
+    const int64_t *written = last.told + 3 * last.count + 1, *end = setup.ends + setup.end_count;
+    if (std::find_first_of(written, written + last.accepted + 1, setup.ends, end) != written + last.accepted + 1) return false;
+    const int64_t branches = order.levels ? order.choice->branches : 1, drafted = order.levels * branches, now = text.size();
+    const bool drafter_has_room = !order.levels || now + drafted - branches <= drafter.room();
+    return now + order.levels < length && now + drafted <= target.room() && drafter_has_room;
+  }
+
+  // See few_rows_rounds, whose status this returns.
+  int64_t make(const Order& order, Made& made) {
+    auto round = std::make_unique<Round>();
+    const auto began = Clock::now();
+    int64_t fed = 0;
+    if (order.levels) {
+      fed = draft(order, *round);
+    } else {
+      round->tokens.assign(order.tokens, order.tokens + order.count);
+      round->parents.assign(order.parents, order.parents + order.count);
+    }
+    const auto drafted = Clock::now();
+    const int64_t unread = pass(*round), count = round->tokens.size(), length = text.size();
+    const auto verified = Clock::now();
+    const float* logits = reinterpret_cast<const float*>(Rows(round->passed[0]).data) + (unread - 1) * setup.vocab;
+    const int64_t accepted = judge(order, *round, logits), *path = round->told.data();
+    if (accepted < 0) return accepted - 1;
+    target.keep(length, path, accepted, count);
+    if (order.levels && count && !setup.skipped) drafter.keep(length, path, accepted, fed);
+    if (setup.state_count) take_states(*round, unread, accepted, order.states);
+    text.insert(text.end(), round->told.end() - accepted - 1, round->told.end());
+    made = {round.get(),
+            count,
+            accepted,
+            drafter.read,
+            round->draft_rows,
+            seconds(began, drafted),
+            seconds(drafted, verified),
+            seconds(began, Clock::now()),
+            round->tokens.data(),
+            path,
+            round->draft_logits.get(),
+            round->draft_probs.get(),
+            logits,
+            round->numbers.get()};
+    round.release();
+    return 0;
+  }
 };
 
 }  // namespace
@@ -231,47 +288,24 @@ void few_rows_rooms(Run* run, bool of_drafter, int64_t count, const Memory* rows
   (of_drafter ? run->drafter : run->target).rows.assign(rows, rows + count);
 }
 
-// One round. Returns 0; or -1 if a pass failed, -2 if the target's logits are not numbers, -3 if the drafter's are not.
-int64_t few_rows_round(Run* run, const Order* order, Made* made) {
-  const Setup& setup = run->setup;
-  auto round = std::make_unique<Round>();
-  const auto began = Clock::now();
-  try {
-    int64_t fed = 0;
-    if (order->levels) {
-      fed = run->draft(*order, *round);
-    } else {
-      round->tokens.assign(order->tokens, order->tokens + order->count);
-      round->parents.assign(order->parents, order->parents + order->count);
+// Rounds, to `made`: one as ordered, then others like it, each with the coins that follow, as far `ahead` as they may go.
+// Returns how many were made. status: 0; or of the round that was not, -1 if a pass failed, -2 if the target's logits are not
+// numbers, -3 if the drafter's are not.
+int64_t few_rows_rounds(Run* run, const Order* first, const Ahead* ahead, Made* made, int64_t* status) {
+  Order order = *first;
+  double spent = 0;
+  for (int64_t count = 0;; order.uniforms += 2 * run->setup.coins + 1) {
+    try {
+      *status = run->make(order, made[count]);
+    } catch (const Failed&) {
+      *status = -1;
     }
-    const auto drafted = Clock::now();
-    const int64_t unread = run->pass(*round), count = round->tokens.size(), length = run->text.size();
-    const auto verified = Clock::now();
-    const float* logits = reinterpret_cast<const float*>(Rows(round->passed[0]).data) + (unread - 1) * setup.vocab;
-    const int64_t accepted = run->judge(*order, *round, logits), *path = round->told.data();
-    if (accepted < 0) return accepted - 1;
-    run->target.keep(length, path, accepted, count);
-    if (order->levels && count && !setup.skipped) run->drafter.keep(length, path, accepted, fed);
-    if (setup.state_count) run->take_states(*round, unread, accepted, order->states);
-    run->text.insert(run->text.end(), round->told.end() - accepted - 1, round->told.end());
-    *made = {round.get(),
-             count,
-             accepted,
-             run->drafter.read,
-             round->draft_rows,
-             seconds(began, drafted),
-             seconds(drafted, verified),
-             round->tokens.data(),
-             path,
-             round->draft_logits.get(),
-             round->draft_probs.get(),
-             logits,
-             round->numbers.get()};
-  } catch (const Failed&) {
-    return -1;
+    if (*status) return count;
+    const Made& last = made[count++];
+    spent += last.all;
+    if (count == ahead->rounds || spent + last.all > ahead->seconds) return count;
+    if (!run->may_go_on(order, last, ahead->length)) return count;
   }
-  round.release();
-  return 0;
 }
 
 void few_rows_forget(void* round) { delete static_cast<Round*>(round); }
