@@ -13,7 +13,7 @@ from specviz.records.runs import Seconds
 from specviz.rules.draft import Uniforms
 from specviz.theory.draft_length import DepthPolicy
 
-#: The most rounds of one call: with more, what Python does for each of them is nearly all that it does.
+#: The most rounds of one call. With more there is little left to save: what Python does for each round stays.
 MOST = 8
 
 

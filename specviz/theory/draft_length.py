@@ -207,50 +207,39 @@ class AdaptiveDepth:
         self._choices = [] if choices is None else choices
         self._rounds = 0
         self._costs = history.costs()
-        self._stands = 0  # for how many more rounds the last choice does
+        self._stands = 0  # for how many rounds the last choice does, itself included
         self._yardstick = 1.0  # the tokens that a chain promises in the time of a plain step
 
     def choose(self) -> LengthChoice:
-        """The next round's depth, with its reason."""
-        stands = False
+        """The next round's depth, with its reason: the last choice, as long as it `stands`."""
+        if self.stands:
+            return self.stand()
         if self._rounds == len(self._choices):
-            stands = not self._due()
-            self._choices.append(self._choices[-1] if stands else self._best())
+            self._stands = min(STANDS, 1 + len(self._choices) // CHOICES)
+            self._choices.append(self._best())
         choice, self.drafts_chain = self._choices[self._rounds]
         self._rounds += 1
-        if not stands:
-            self.history = self.chains if self.chains is not None and self.drafts_chain else self.trees
-            self._costs = self.history.costs(None if self.drafts_chain else self.chains)
+        self.history = self.chains if self.chains is not None and self.drafts_chain else self.trees
+        self._costs = self.history.costs(None if self.drafts_chain else self.chains)
         return choice
 
     @property
     def stands(self) -> int:
-        """For how many more rounds the last choice does, whatever they show: they may be made before it is known."""
+        """For how many more rounds the last choice does, whatever they show; none while rounds lag."""
         if self._rounds == len(self._choices):
-            return 0 if self._lag > STAKE else max(0, self._stands - 1)
-        last, known = self._choices[self._rounds - 1], itertools.islice(self._choices, self._rounds, None)
-        return sum(1 for _ in itertools.takewhile(last.__eq__, known))
+            lag = max(self.trees.lag, (self.chains or self.trees).lag)
+            return 0 if lag > STAKE else max(0, self._stands - 1)
+        known = itertools.islice(self._choices, self._rounds, None)
+        return sum(1 for _ in itertools.takewhile(self._choices[self._rounds - 1].__eq__, known)) if self._rounds else 0
 
     def stand(self) -> LengthChoice:
-        """The last choice once more, for one of the rounds for which it `stands`."""
+        """The last choice once more: for a round that is made before it is known what those before it show."""
         if self._rounds == len(self._choices):
             self._choices.append(self._choices[-1])
             self._stands -= 1
         choice, _ = self._choices[self._rounds]
         self._rounds += 1
         return choice
-
-    @property
-    def _lag(self) -> float:
-        return max(self.trees.lag, (self.chains or self.trees).lag)
-
-    def _due(self) -> bool:
-        """Whether to choose anew: in every round at first, and while rounds lag."""
-        self._stands -= 1
-        if self._stands > 0 and self._lag <= STAKE:
-            return False
-        self._stands = min(STANDS, 1 + len(self._choices) // CHOICES)
-        return True
 
     def _best(self) -> ChosenDepth:
         if self.chains is None:
