@@ -2,6 +2,7 @@
 makes drafts of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -86,15 +87,17 @@ class HeadDrafter(Stepwise):
         return super().propose(committed, budget, uniforms)
 
     def self_reliant(self) -> SelfReliant | None:
-        reader, part = self.reading.reader, self.part
-        if type(self) not in (Eagle, Mtp) or not self.in_one_call or not part.reads_text:
-            return None
+        reader, part = self.reading.reader, self.reading.part
         if not isinstance(reader, StaticModel) or not isinstance(static := reader.passes.static, StaticHead):
             return None
-        if part.fuses and static.fusion is None:
-            return None
         states = torch.cat(self.unread_features) if self.unread_features else None
-        return SelfReliant(reader, self.most_levels, is_head=True, fusion=static.fusion, states=states)
+        alone = SelfReliant(reader, self.most_levels, is_head=True, states=states)
+        if type(self) in (Parallel, Medusa) and part.one_pass is not None:
+            fits = self.by_kernels and self.choice is not None and static.vocab_size == self.vocab_size
+            return replace(alone, one_pass=part.one_pass) if fits and reader.passes.opened is not None else None
+        if type(self) not in (Eagle, Mtp) or not self.in_one_call or not part.reads_text:
+            return None
+        return None if part.fuses and static.fusion is None else replace(alone, fusion=static.fusion)
 
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel] | None:
         return self.reading.part.rows_by_level(self.reading, depth) if self._begin(committed) else None

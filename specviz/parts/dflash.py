@@ -32,6 +32,7 @@ from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedP
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.chains import OnePass
 from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass, additive_mask
@@ -163,6 +164,16 @@ class DFlashHead(PublishedPart, PreTrainedModel):
         # The hidden states go in as they are: a pass fuses them itself.
         return RunReading(part, [block_reader], lambda features: features, recorded=block_reader)
 
+    @property
+    def one_pass(self) -> OnePass | None:
+        masks = [self.sizes.mask_id] * (self.sizes.block_size - 1)
+        return OnePass(masks, self.skipped) if self.columns is None else None
+
+    @property
+    def skipped(self) -> int:
+        """Of a block's slots those before the first that drafts."""
+        return 0 if self.sizes.predicts_next else 1
+
     def block(self, reading: Reading[SomeLevel]) -> Tensor:
         """Reads the text and a block: its logits [slots, rows] in the part's own vocabulary, and in `reading.states`
         its hidden states. It is always as long as in training: with fewer masks the others would be filled in
@@ -173,7 +184,7 @@ class DFlashHead(PublishedPart, PreTrainedModel):
 
     def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows = self.block(reading)
-        yield self.for_target(rows[0 if self.sizes.predicts_next else 1 :][:depth])
+        yield self.for_target(rows[self.skipped :][:depth])
 
     def for_target(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] of its own vocabulary as those of the target's tokens, [n, vocab]."""

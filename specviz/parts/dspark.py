@@ -17,7 +17,7 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.reading import Reading, Rows, SomeLevel, parent_states, with_level
 from specviz.parts.servers import Servers
-from specviz.passes.kernels.chains import READ_DTYPES, Gain
+from specviz.passes.kernels.chains import READ_DTYPES, Gain, OnePass
 from specviz.passes.kernels.packed_linear import FewRowsLinear
 
 #: Corrected logits, and the memory after the tokens that corrected them.
@@ -42,7 +42,7 @@ class CorrectedHead(DFlashHead):
         return f"slot {depth + 1}"
 
     def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
-        rows, tokens, skipped = self.block(reading), reading.last, 0 if self.sizes.predicts_next else 1
+        rows, tokens, skipped = self.block(reading), reading.last, self.skipped
         if reading.gains_width == rows.shape[-1] and (gain := self.gain(tokens)) is not None:
             reading.gain = gain
             yield self.for_target(rows[skipped : skipped + depth])
@@ -57,6 +57,11 @@ class CorrectedHead(DFlashHead):
             level = yield logits
             memories = new_memories if slot == skipped else with_level(memories, new_memories, level)
             tokens, memory = level.tokens, parent_states(memories, level)
+
+    @property
+    def one_pass(self) -> OnePass | None:
+        one_pass, gain = super().one_pass, self.gain(torch.zeros(1, dtype=torch.long))
+        return one_pass._replace(gain=gain) if one_pass and gain else None
 
     def gain(self, last: Tensor) -> Gain | None:
         """What `corrected` adds to all rows, where it depends on the token before alone and our kernels multiply it.

@@ -26,6 +26,7 @@ from specviz.parts.reading import Reading, Rows, RunReading, SomeLevel, TrainedP
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.chains import OnePass
 from specviz.passes.readers import new_cached_model
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import StaticPass
@@ -102,6 +103,10 @@ class PublishedMedusa(Head):
     def for_run(self, target: CachedModel, passes: Mapping[Role, FastPasses]) -> RunReading:
         heads_reader = new_cached_model(MedusaModel(self, target.model), target.stopwatch, passes.get(self.role))
         return RunReading(self, [heads_reader], self.fuse, recorded=target)  # it reads no text
+
+    @property
+    def one_pass(self) -> OnePass | None:
+        return OnePass(masks=None)
 
     def rows_by_level(self, reading: Reading[SomeLevel], depth: int) -> Rows[SomeLevel]:
         rows, _ = reading.head_rows(reading.last, reading.last_state, self.num_heads)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
-from specviz.passes.kernels.chains import Gain
+from specviz.passes.kernels.chains import Gain, OnePass
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import Role
 from specviz.passes.static_passes import WIDEST, StaticPass
@@ -150,6 +150,12 @@ class TrainedPart:
     def fuses(self) -> bool:
         """False if it reads the hidden states as they are."""
         return type(self).fuse is not TrainedPart.fuse
+
+    @property
+    def one_pass(self) -> OnePass | None:
+        """How one pass makes all rows of a draft, in the target's vocabulary; None if they come otherwise, or are not
+        done with."""
+        return None
 
     def statics(self) -> dict[Role, Callable[..., StaticPass]]:
         """By role, what makes its passes over static buffers, given its target's; empty if it has none."""

@@ -144,6 +144,33 @@ class _Gain(ctypes.Structure):
         return cls(memories([gain.embeddings])[0], _given(gain.layer), gain.last.item())
 
 
+class OnePass(NamedTuple):
+    """How one pass makes all rows of a draft: it reads the text's new tokens, then its last one once more and masks;
+    or, where no text is read, the last one alone."""
+
+    masks: Sequence[int] | None  # None: it reads no text
+    skipped: int = 0  # rows before the first that drafts
+    gain: Gain | None = None  # of the rows, whatever the last token
+
+
+class GivenOnePass(ctypes.Structure):
+    """`OnePass` for C++."""
+
+    _fields_ = (
+        ("reads_text", ctypes.c_bool),
+        ("count", ctypes.c_int64),
+        ("masks", ctypes.POINTER(ctypes.c_int64)),
+        ("skipped", ctypes.c_int64),
+        ("gain", ctypes.POINTER(_Gain)),
+    )
+
+    @classmethod
+    def of(cls, one_pass: OnePass) -> GivenOnePass:
+        masks, skipped, gain = one_pass
+        ids = (ctypes.c_int64 * len(masks or ()))(*(masks or ()))
+        return cls(masks is not None, len(ids), ids, skipped, ctypes.pointer(_Gain.of(gain)) if gain else None)
+
+
 class _Room:
     """Memory for a draft of `levels` levels."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specviz.passes.kernels import kernel_library
-from specviz.passes.kernels.chains import Fusion, GivenChoice
+from specviz.passes.kernels.chains import Fusion, GivenChoice, GivenOnePass, OnePass
 from specviz.passes.kernels.judging import Judged, found_rows, numbers_made, refuse_other_than_numbers
 from specviz.passes.kernels.opened import memories
 from specviz.passes.made_drafts import Choice, RawDraft
@@ -33,6 +33,13 @@ class SelfReliant:
     is_head: bool = False  # reads each token with the target's hidden state of the token before
     fusion: Fusion | None = None  # of these states, where that is yet to be done
     states: Tensor | None = None  # [n, width], those that it has yet to read
+    one_pass: OnePass | None = None  # by which it makes all rows of a draft; None: it makes a pass for each level
+
+    def room(self, length: int, levels: int, branches: int) -> int:
+        """How many places it needs to draft after so many tokens."""
+        if self.one_pass is None:
+            return length + (levels - 1) * branches
+        return length + 1 + len(self.one_pass.masks or ())
 
     def levels(self, committed: int, budget: int) -> int:
         """How many levels it drafts after so many tokens, at most `budget`."""
@@ -95,10 +102,12 @@ class RoundsInOneCall:
         hidden = target.model.config.get_text_config().hidden_size
         self._state_width = 0 if drafting else len(places) * hidden  # of states that are handed over
         states = None if drafting is None or drafting.states is None else drafting.states.contiguous()
+        one_pass = None if drafting is None else drafting.one_pass
         setup = _Setup(
             target_program,
             drafters[0] if drafters else None,
             ctypes.addressof(drafting.fusion.struct) if drafting and drafting.fusion else None,
+            None if one_pass is None else ctypes.pointer(GivenOnePass.of(one_pass)),
             bool(drafting and drafting.is_head),
             self.vocab,
             coins,
@@ -132,7 +141,7 @@ class RoundsInOneCall:
         if not levels:
             return self._made(self._empty, uniforms, 0, ahead)
         assert self.drafting is not None and choice is not None, "drafts are given"
-        self._reserve(self.drafting.reader, self.length + (levels - 1) * choice.branches, of_drafter=True)
+        self._reserve(self.drafting.reader, self.drafting.room(self.length, levels, choice.branches), of_drafter=True)
         if choice not in self._orders:
             given = GivenChoice.of(choice)
             self._orders[choice] = _Order(0, ctypes.pointer(given))
@@ -253,6 +262,7 @@ class _Setup(ctypes.Structure):
         ("target", ctypes.c_void_p),
         ("drafter", ctypes.c_void_p),
         ("fusion", ctypes.c_void_p),
+        ("one_pass", ctypes.POINTER(GivenOnePass)),
         ("skipped", ctypes.c_int64),
         ("vocab", ctypes.c_int64),
         ("coins", ctypes.c_int64),

@@ -283,4 +283,40 @@ int64_t few_rows_spread(
   }
   return draft.count;
 }
+
+// As few_rows_draft, by one pass over `count` unread tokens and masks. features: [count][width]; those of the masks are zeros.
+int64_t few_rows_draft_at_once(
+    const Program* program, int64_t row_count, const Memory* rows, const int64_t* unread, int64_t count, int64_t length,
+    const OnePass* one_pass, const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents,
+    float* logits, float* probs, const double* uniforms, int64_t vocab) {
+  try {
+    const Text text(row_count, rows);
+    std::vector<int64_t> ids(unread, unread + count);
+    if (one_pass->reads_text) {
+      ids.push_back(ids.back());
+      ids.insert(ids.end(), one_pass->masks, one_pass->masks + one_pass->count);
+    }
+    const int64_t read = ids.size(), row_bytes = features->sizes[1] * aoti_torch_dtype_element_size(features->dtype);
+    std::vector<char> inputs(read * row_bytes);
+    std::copy_n(static_cast<const char*>(features->data), count * row_bytes, inputs.begin());
+    const Memory given = {inputs.data(), features->dtype, 2, {read, features->sizes[1]}};
+    std::vector<int64_t> positions(read);
+    std::vector<uint8_t> visible(read * text.room);
+    for (int64_t i = 0; i < read; i++) {
+      positions[i] = length + i;
+      std::fill_n(&visible[i * text.room], length + i + 1, 1);
+    }
+    const Tensors made = program->pass(text, ids.data(), read, length, positions, visible, &given);
+    const Rows found(made[0]);
+    if (found.width != vocab) throw Failed();
+    const float* first = reinterpret_cast<const float*>(found.data) + one_pass->skipped * vocab;
+    const Gain* gain = static_cast<const Gain*>(one_pass->gain);
+    Gain after = gain ? *gain : Gain{};
+    after.last = unread[count - 1];
+    return few_rows_spread(
+        first, gain ? &after : nullptr, levels, choice, tokens, parents, logits, probs, uniforms, vocab);
+  } catch (const Failed&) {
+    return -1;
+  }
+}
 }

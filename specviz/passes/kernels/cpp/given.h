@@ -21,6 +21,15 @@ struct Choice {
   bool as_paths;      // drawn without regard to each other, and each path goes on by itself
 };
 
+// How one pass makes all rows of a draft (`chains.OnePass`).
+struct OnePass {
+  bool reads_text;       // its new tokens, then its last one once more, and masks; or else the last one alone, after nothing
+  int64_t count;         // of masks
+  const int64_t* masks;
+  int64_t skipped;       // rows before the first that drafts
+  const void* gain;      // see few_rows_spread
+};
+
 extern "C" {
 
 // Layers over the same inputs, x [rows][inputs], each to its own `out` [rows][outputs].

@@ -78,9 +78,9 @@ using Named = Function<Handle, size_t, const char**>;
 // Keys and values of each layer in turn, in memory that stays where it is.
 struct Text {
   Tensors rows;
-  int64_t room;  // places in each of them
+  int64_t room;  // places in each of them; two, of which only the first is used, where a program keeps none
 
-  Text(int64_t count, const Memory* tensors) : room(tensors[0].sizes[2]) {
+  Text(int64_t count, const Memory* tensors) : room(count ? tensors[0].sizes[2] : 2) {
     for (int64_t i = 0; i < count; i++) rows.add(tensors[i]);
   }
 };

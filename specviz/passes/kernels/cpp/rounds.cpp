@@ -20,6 +20,10 @@ int64_t few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
     bool in_place, const Memory* features, const Fusion* fusion, int64_t levels, const Choice* choice, int64_t* tokens,
     int64_t* parents, float* logits, float* probs, const double* uniforms, int64_t vocab);
+int64_t few_rows_draft_at_once(
+    const Program* program, int64_t row_count, const Memory* rows, const int64_t* unread, int64_t count, int64_t length,
+    const OnePass* one_pass, const Memory* features, int64_t levels, const Choice* choice, int64_t* tokens, int64_t* parents,
+    float* logits, float* probs, const double* uniforms, int64_t vocab);
 int64_t few_rows_judge(
     const float* logits, int64_t count, int64_t vocab, float temperature, bool as_block, const int64_t* drafted,
     const int64_t* parents, const float* draft_logits, int64_t draft_rows, const float* drawn_from, const double* coins,
@@ -39,6 +43,7 @@ double seconds(Clock::time_point from, Clock::time_point to) { return std::chron
 struct Setup {
   const Program *target, *drafter;  // none: drafts are given
   const Fusion* fusion;             // of a head that drafts
+  const OnePass* one_pass;          // by which it makes all of a draft's rows; none: a pass for each level
   int64_t skipped;                  // of the text's first tokens the drafter reads none: a head has no state for the first
   int64_t vocab, coins, widest;     // coins: of each kind in a round. widest: the most tokens of a pass
   float temperature;
@@ -124,24 +129,36 @@ struct Run {
   int64_t state_width = 0;
   int32_t state_dtype = 0;
 
+  // How many tokens a draft's one pass reads after the text.
+  int64_t masks() const { return setup.one_pass && setup.one_pass->reads_text ? 1 + setup.one_pass->count : 0; }
+
   // Drafts after the text; returns how many of the draft tokens the drafter has read.
   int64_t draft(const Order& order, Round& round) {
     const int64_t most = order.levels * order.choice->branches, vocab = setup.vocab;
     round.tokens.resize(most), round.parents.resize(most);
     round.draft_logits = room_for(most * vocab);
     if (order.choice->temperature) round.draft_probs = room_for(most * vocab);
-    int64_t unread = text.size() - setup.skipped - drafter.read, made = 0;
-    const int64_t row_bytes = setup.state_count && unread > 0 ? states.size() / unread : 0;
+    const OnePass* one_pass = setup.one_pass;
+    const bool reads_text = !one_pass || one_pass->reads_text;
+    const int64_t widest = setup.widest - masks(), row_bytes = state_width * aoti_torch_dtype_element_size(state_dtype);
+    int64_t unread = reads_text ? text.size() - setup.skipped - drafter.read : !states.empty(), made = 0;
     while (unread > 0) {
       // Of what is too much for one pass, the first part is read with a draft that nobody wants.
-      const int64_t count = std::min(unread, setup.widest), levels = count < unread ? 1 : order.levels;
+      const int64_t count = std::min(unread, widest), levels = count < unread ? 1 : order.levels;
       const Memory features = {states.data() + states.size() - unread * row_bytes, state_dtype, 2, {count, state_width}};
-      made = few_rows_draft(
-          setup.drafter, drafter.rows.size(), drafter.rows.data(), &text[text.size() - unread], count, drafter.read, false,
-          setup.state_count ? &features : nullptr, setup.fusion, levels, order.choice, round.tokens.data(),
-          round.parents.data(), round.draft_logits.get(), round.draft_probs.get(), order.uniforms, vocab);
+      int64_t* tokens = &text[text.size() - unread];
+      if (one_pass)
+        made = few_rows_draft_at_once(
+            setup.drafter, drafter.rows.size(), drafter.rows.data(), tokens, count, drafter.read, one_pass, &features, levels,
+            order.choice, round.tokens.data(), round.parents.data(), round.draft_logits.get(), round.draft_probs.get(),
+            order.uniforms, vocab);
+      else
+        made = few_rows_draft(
+            setup.drafter, drafter.rows.size(), drafter.rows.data(), tokens, count, drafter.read, false,
+            setup.state_count ? &features : nullptr, setup.fusion, levels, order.choice, round.tokens.data(),
+            round.parents.data(), round.draft_logits.get(), round.draft_probs.get(), order.uniforms, vocab);
       if (made < 0) throw Failed();
-      drafter.read += count, unread -= count;
+      drafter.read += reads_text ? count : 0, unread -= count;
     }
     states.clear();
     round.tokens.resize(made), round.parents.resize(made);
@@ -220,7 +237,8 @@ struct Run {
     const int64_t *written = last.told + 3 * last.count + 1, *end = setup.ends + setup.end_count;
     if (std::find_first_of(written, written + last.accepted + 1, setup.ends, end) != written + last.accepted + 1) return false;
     const int64_t branches = order.levels ? order.choice->branches : 1, drafted = order.levels * branches, now = text.size();
-    const bool drafter_has_room = !order.levels || now + drafted - branches <= drafter.room();
+    const int64_t read = now + (setup.one_pass ? masks() : drafted - branches);
+    const bool drafter_has_room = !order.levels || drafter.rows.empty() || read <= drafter.room();
     return now + order.levels < length && now + drafted <= target.room() && drafter_has_room;
   }
 
