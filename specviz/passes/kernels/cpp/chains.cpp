@@ -308,7 +308,9 @@ int64_t few_rows_draft_at_once(
     }
     const Tensors made = program->pass(text, ids.data(), read, length, positions, visible, &given);
     const Rows found(made[0]);
-    if (found.width != vocab) throw Failed();
+    int64_t found_rows = 0;
+    check(aoti_torch_get_size(made[0], 0, &found_rows));
+    if (found.width != vocab || found_rows < one_pass->skipped + levels) throw Failed();
     const float* first = reinterpret_cast<const float*>(found.data) + one_pass->skipped * vocab;
     const Gain* gain = static_cast<const Gain*>(one_pass->gain);
     Gain after = gain ? *gain : Gain{};
