@@ -245,7 +245,7 @@ def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, flo
     for _ in range(2):
         step_seconds, began = [], time.perf_counter()
         for round_ in pending_rounds(shortened(first, TIMED_TOKENS)):
-            step_seconds.append(time.perf_counter() - began + round_.elsewhere)
+            step_seconds.append(time.perf_counter() - began - round_.apart)
             yield None
             began = time.perf_counter()
     token_seconds = min(step_seconds)

@@ -48,13 +48,17 @@ class Emits(Protocol):
     @property
     def emitted(self) -> Sequence[int]: ...
 
+    @property
+    def apart(self) -> float:
+        """Seconds of the step in which nothing of it was decoded; negative if some of it was decoded earlier."""
+
 
 @dataclass(frozen=True, slots=True)
 class WholeText:
     """All new tokens of a run at once: other engines do not hand them over one by one."""
 
     emitted: Sequence[int]
-    apart: float = 0.0  # seconds of the step in which nothing was decoded
+    apart: float = 0.0
     counted: Counted | None = None  # by a server
 
 
@@ -201,18 +205,19 @@ def _warm_up(stepper: Stepper, tokens: int) -> Generator[None, None, float]:
     """The first few tokens of a run, which do not count. Returns about how many seconds a further one takes."""
     tokens_made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), stepper.start(0)
     began = time.perf_counter()
-    counted, ahead, now, begun = 0, 0.0, 0.0, 0.0
+    seconds = later_from = 0.0
+    counted = 0
     for step in steps:
         tokens_made += len(step.emitted)
-        ahead += step.elsewhere if isinstance(step, PendingRound) else 0.0
-        now = time.perf_counter() - began + ahead
+        began += step.apart
+        seconds = time.perf_counter() - began
         if tokens_made <= wanted / 2:
-            begun, counted = now, tokens_made
-        if tokens_made >= wanted or now > MOST_WARM_UP:
+            later_from, counted = seconds, tokens_made
+        if tokens_made >= wanted or seconds > MOST_WARM_UP:
             break
         yield None
     steps.close()
-    return max(1e-5, (now - begun) / max(1, tokens_made - counted))
+    return max(1e-5, (seconds - later_from) / max(1, tokens_made - counted))
 
 
 class _Run:
@@ -253,14 +258,13 @@ class _Run:
         self.token_ids += step.emitted
         if isinstance(step, WholeText):
             self.counted = step.counted
-            return step.apart
         if not isinstance(step, PendingRound):
-            return 0.0
+            return step.apart
         self.ledger = self.ledger or Ledger()
         self.ledger.add(step)
         # Its next step would only find that out, on the clock.
         self.over = step.stop_reason is not None
-        return (0.0 if self.with_prompt else step.seconds.prefill) - step.elsewhere
+        return step.apart + (0.0 if self.with_prompt else step.seconds.prefill)
 
     def _progress(self) -> Progress | None:
         if time.perf_counter() - self.reported < REPORT_EVERY:

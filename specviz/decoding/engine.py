@@ -112,7 +112,7 @@ def _decode(request: Request, build: BuildDrafter | None, details: bool = False)
             decoder.drafter.reachable,
             decoder.target.read_again,
             round_.fetch,
-            round_.elsewhere,
+            round_.apart,
         )
         prefill, index = 0.0, index + 1
 

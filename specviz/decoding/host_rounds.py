@@ -21,7 +21,7 @@ class JudgedRound(NamedTuple):
     choice: LengthChoice  # of its depth
     seconds: Callable[[float], Seconds]  # its times, given those of reading the prompt before it
     fetch: Callable[[], Fetched] | None = None  # see `PendingRound`
-    elsewhere: float = 0.0  # see `PendingRound`
+    apart: float = 0.0  # see `PendingRound`
 
 
 class HostRounds:

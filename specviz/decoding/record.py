@@ -54,9 +54,8 @@ class PendingRound:
     reachable: Tensor | None = None  # see `Drafter`
     read_again: int = 0  # see `Round`
     fetch: Callable[[], Fetched] | None = None  # what the record is made of, where it is on the host already
-    #: Of its seconds those that passed while an earlier round was asked for, less those of others that passed while
-    #: this one was.
-    elsewhere: float = 0.0
+    #: Of the seconds while it was asked for, those that other rounds took; negative if its own passed earlier.
+    apart: float = 0.0
 
     @torch.inference_mode()
     def record(self) -> Round:

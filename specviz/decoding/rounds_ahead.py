@@ -41,9 +41,9 @@ class RoundsAhead(HostRounds):
             made_now = sum([made.seconds for made, _ in self.waiting])
         made, uniforms = self.waiting.popleft()
         verdict = self.decoder.verdict(committed, made, uniforms)
-        elsewhere = made.seconds - made_now
-        return JudgedRound(verdict, choice, partial(self._times, began, made, elsewhere), elsewhere=elsewhere)
+        apart = made_now - made.seconds
+        return JudgedRound(verdict, choice, partial(self._times, began, made, apart), apart=apart)
 
-    def _times(self, began: float, made: MadeRound, elsewhere: float, prefill: float) -> Seconds:
-        total, in_models = time.perf_counter() - began + elsewhere, made.drafting + made.verifying
+    def _times(self, began: float, made: MadeRound, apart: float, prefill: float) -> Seconds:
+        total, in_models = time.perf_counter() - began - apart, made.drafting + made.verifying
         return Seconds(made.drafting, made.verifying, total - in_models, total, in_models, prefill)

@@ -75,7 +75,7 @@ class Machine:
     def decode(self, request):
         for _ in range(request.settings.max_new_tokens):
             self.now += self.each
-            yield None
+            yield types.SimpleNamespace(apart=0.0)
 
     def take_turns(self, settings, amount):
         self.amounts.append((amount, settings))

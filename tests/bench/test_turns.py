@@ -52,7 +52,7 @@ def scripted(
             clock.spend(seconds + (0 if made else reading))
             if log:
                 log()
-            yield types.SimpleNamespace(emitted=range(made, min(made + tokens, total)))
+            yield types.SimpleNamespace(emitted=range(made, min(made + tokens, total)), apart=0.0)
         clock.spend(after)
 
     return Stepper(start, **how)
@@ -140,6 +140,19 @@ def test_neither_what_happens_between_steps_nor_a_last_look_is_on_the_clock(cloc
         clock.spend(1.0)
         runs += [one] if isinstance(one, TimedRun) else []
     assert [one.seconds for one in runs] == pytest.approx([4.8, 4.7])
+
+
+def test_steps_that_were_made_ahead_take_their_time_in_their_own_turns(clock):
+    def start(repeat: int):
+        for made in range(48):
+            before = clock.now
+            if made % 8 == 0:
+                clock.spend(8 * 0.1)
+            yield types.SimpleNamespace(emitted=[made], apart=clock.now - before - 0.1)
+
+    runs = runs_of([Stepper(start), scripted(clock, 0.1)], Amount(48, repeats=1))
+    for ahead, alone in zip(*(one.turns for one in runs), strict=True):
+        assert (ahead.tokens, ahead.seconds) == (alone.tokens, pytest.approx(alone.seconds))
 
 
 def test_it_tells_now_and_then_how_far_it_is_and_can_be_ended_at_every_step(clock):

@@ -467,11 +467,11 @@ def test_a_text_ends_where_it_should_in_the_midst_of_a_call(endless, drafter, co
 def test_each_round_has_its_own_time_and_all_together_have_the_calls(endless, drafter):
     settings = RunSettings(PROMPT, drafter, 3, HOT, LONG)
     pending = list(engine.pending_rounds(prepare(endless, settings)))
-    assert {one.elsewhere > 0 for one in pending} == {False, True}
-    assert sum(one.elsewhere for one in pending) == pytest.approx(0, abs=1e-9)
+    assert {one.apart > 0 for one in pending} == {False, True}
+    assert sum(one.apart for one in pending) == pytest.approx(0, abs=1e-9)
     for one in pending:
         assert one.seconds.total > one.seconds.draft + one.seconds.verify > 0
-        assert one.seconds.total > one.elsewhere
+        assert one.seconds.total > -one.apart
 
 
 @pytest.mark.parametrize("drafter", [None, *ALONE])
