@@ -153,8 +153,8 @@ class TrainedPart:
 
     @property
     def one_pass(self) -> OnePass | None:
-        """How one pass makes all rows of a draft, in the target's vocabulary; None if they come otherwise, or are not
-        done with."""
+        """How one pass makes all rows of a draft, in the target's vocabulary; None if they come otherwise, or need more
+        than a gain."""
         return None
 
     def statics(self) -> dict[Role, Callable[..., StaticPass]]:
