@@ -187,5 +187,6 @@ def _replay(request: Request, other_rule: Rule) -> Generator[tuple[Round, Round]
 def _judge_again(pending: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
     rows, _, uniforms = pending.verdict.details()
     verdict = judge.verdict_by_rows(pending.verdict.draft, rows, uniforms)
+    verdict = replace(verdict, unmasked=pending.verdict.unmasked)
     judged = replace(pending, verdict=verdict, rule=rule, emitted=verdict.tokens, pieces=())
     return replace(judged, seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0), stop_reason=None, choice=None, read_again=0)

@@ -258,6 +258,13 @@ def test_the_record_says_how_many_tokens_were_allowed_and_how_likely_they_were_w
     assert specviz.run(embedded(), "A person: ", max_new_tokens=2).rounds[0].top[0].allowed is None
 
 
+def test_a_rule_that_judges_the_same_drafts_again_has_the_same_rows_on_record():
+    request = order(tiny(), "draft_model", "token", 1, SamplingParams(temperature=3.0))
+    pairs = list(specviz.replay(request, "block"))
+    said = [[(row.allowed, row.allowed_mass) for one in rounds for row in one.top] for rounds in zip(*pairs)]
+    assert said[0] == said[1] and any(allowed for allowed, _ in said[0])
+
+
 def test_a_model_drafts_what_is_allowed_and_a_copy_of_what_is_not_is_rejected():
     model, copier = (
         [token for one in written(1.0, name).rounds for token in one.drafted] for name in ("mtp", "suffix")
