@@ -54,6 +54,7 @@ class Hybrid(Drafter):
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         tree = self.copier.best_continuation(committed, budget)
         self.has_copied = tree.match >= self.LEAST_MATCH and tree.score >= self.LEAST_SHARE * budget
+        self.reachable = None if self.has_copied else self.model.reachable  # a copy may be of any token
         return self.copier.draft_of(tree) if self.has_copied else self.model.propose(committed, budget, uniforms)
 
     def observe_draft(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:

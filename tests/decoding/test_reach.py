@@ -108,3 +108,18 @@ def test_a_drafter_of_the_whole_vocabulary_has_none():
     run = specviz.run(tiny_pair("llama"), PROMPT, max_new_tokens=12, sampling=SAMPLINGS[1])
     assert {row.reach for one in run.rounds for row in one.top} == {None} and tally(run.rounds).reach is None
     assert "reach" not in rounds_message("run", run.rounds, run.vocabulary)
+
+
+def test_a_hybrid_says_it_of_what_its_model_drafts_and_not_of_copies():
+    pair = tiny_pair("llama")
+    ids = frequent_ids(pair.tokenizer, KEPT, min(logit_width(pair.target), logit_width(pair.draft)))
+    pair = dataclasses.replace(pair, draft_columns=keep_frequent(pair.draft, pair.tokenizer, KEPT), eos_ids=frozenset())
+    settings = {"num_draft_tokens": 3, "sampling": SAMPLINGS[1], "max_new_tokens": 24, "seed": 1}
+    text, copied = list(PROMPT), []
+    for one in specviz.speculate(pair, PROMPT, drafter="hybrid", **settings):
+        if one.drafted:
+            copied.append(one.drafted[0].source is not None)
+            due = None if copied[-1] else pytest.approx(by_hand(pair, ids, SAMPLINGS[1], text), abs=1e-4)
+            assert one.top[0].reach == due
+        text += one.emitted
+    assert set(copied) == {True, False}, "some drafts are copies"
