@@ -70,6 +70,13 @@ def test_no_folder_holds_more_files_than_one_takes_in():
     assert len(folders) > 30 and {folder: n for folder, n in folders.items() if n > MOST_FILES} == {}
 
 
+def test_the_colours_fonts_and_measures_that_are_asked_for_are_those_that_there_are():
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "assets" / "web").rglob("*.*s")}  # css, js
+    given = set(re.findall(r"(--sv-[\w-]+)[\"\s]*[:,]", "".join(texts.values())))
+    asked = set(re.findall(r"var\((--sv-[\w-]+)", "".join(texts.values())))
+    assert len(asked) > 20 and asked == given
+
+
 def test_the_types_of_the_program_fit():
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
