@@ -120,7 +120,7 @@ class _Shell:
 
     def kernel_bytes(self, tokens: int) -> int:
         """What its passes hold more once they run on our kernels: caches in float32, and a head that is the table of
-        embeddings too, laid out anew. None where they cannot."""
+        embeddings too, laid out anew. 0 where they cannot."""
         try:
             StaticPass(self.model)
         except SpecvizError:

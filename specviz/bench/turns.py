@@ -174,7 +174,7 @@ class _Group:
         return min(1.0, max(spent, repeats / self.amount.repeats))
 
     def _over_budget(self, repeats: int, seconds: float) -> bool:
-        """True if there is no time for another repeat after `repeats` of them in `taken` seconds."""
+        """True if there is no time for another repeat after `repeats` of them in so many seconds."""
         turns = [sum(len(run.turns) for run in self.runs_done if run.number == member) for member, _ in self.steppers]
         budget = self.amount.budget * (1.0 if all(ratio.known for ratio in self._ratios()) else self.amount.patience)
         return min(turns) >= self.amount.least and seconds * (repeats + 1) / repeats > budget

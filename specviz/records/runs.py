@@ -166,7 +166,7 @@ class Round:
 
     @property
     def judged(self) -> int:
-        """Draft tokens the verdict looked at: the accepted ones and the first rejected."""
+        """Draft tokens the verdict looked at: accepted and rejected ones, in a tree each sibling that was tried."""
         return sum(token.outcome != "discarded" for token in self.drafted)
 
 

@@ -1,7 +1,8 @@
 """Speculative sampling on arrays of probabilities, right or wrong in one step: the controls for a test of an engine.
 
-Two of the lab's wrong rules are not here, because one row for each position does not show them: llama.cpp's n-min looks
-at the row after a token, and what bfloat16 does to q depends on the size of the logits.
+Two of the wrong rules that engines shipped, and that the lab has, are not here, because one row for each position does
+not show them: llama.cpp's n-min looks at the row after a token, and what bfloat16 does to q depends on the size of the
+logits.
 """
 
 from __future__ import annotations
