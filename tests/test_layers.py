@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -43,6 +44,24 @@ def test_a_folder_imports_only_from_those_below_it(folder):
 def test_at_the_top_there_are_folders_and_the_two_doors():
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(FOLDERS)
+
+
+def test_the_map_of_a_folder_names_all_that_is_in_it_and_nothing_else():
+    """But for the commands, which are called as their files are."""
+    lost, gone = set(), set()
+    for path in PACKAGE.glob("*/**/__init__.py"):
+        folder, told = path.parent, ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        inside = {file.stem for file in folder.glob("*.py")} | {
+            file.parent.name for file in folder.glob("*/__init__.py")
+        }
+        inside -= {"__init__", "__main__"}
+        if folder.name == "commands":
+            inside = {
+                name for name in inside if "\nABOUT = " not in (folder / f"{name}.py").read_text(encoding="utf-8")
+            }
+        lost |= {f"{folder.name}/{name}" for name in inside - set(re.findall(r"\w+", told))}
+        gone |= {f"{folder.name}/{name}" for name in set(re.findall(r"^(\w+)(?:/?  +|: )", told, re.M)) - inside}
+    assert not lost and not gone
 
 
 def test_no_files_import_each_other_in_a_circle():

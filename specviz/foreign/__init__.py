@@ -4,6 +4,7 @@ metrics: finds a server's requests in responses, logs, scrapes of /metrics or a 
 requests: the figures of one request
 fields: what its server wrote, refused where that cannot be
 rounds: other engines' rounds, token by token, as a run that the page can show
+bounds: which passes reached a position, where some drafts were short
 doctor: signs of a fault in such figures
 nothing: why a text holds no such figures
 answers: what an engine wrote, out of a file that may hold more

@@ -8,5 +8,6 @@ along_texts: a rate that falls along a text, and a text that loops
 statistics: how far counts lie from a distribution, and ratios of rates with their intervals
 sample_tests: whether tokens were drawn from a known distribution
 truncation: whether a filter was left on
+gain: what a class learned, and how many people it takes to tell
 shared_noise: what a recovered token comes from if it shares the draft's noise
 """

@@ -8,7 +8,7 @@ desk             what a tab is built at, and hands over: the actions that its bu
 tabs/            the tabs, a module each
 contest          what Compare compares, how far it is, and what came of it
 advice           whether it pays, and which drafter to use, on the Compare tab
-lessons          a class's answers to the five questions, counted and forgotten
+routes/          what the server answers beside Gradio, a module each
 api/             the same for programs: functions of Gradio, tools of an MCP server
 
 orders           what a visitor asks for: a form's values become a run's settings, once

@@ -11,6 +11,7 @@ served_messages    a server's own numbers; served_diagnosis: what is likely wron
 answers            the API's answers other than traces
 pages              a run, a race, a comparison as one file for a browser
 static_site        the page as a folder that needs no server
+quiz               the five questions: the rounds and figures that they are about
 grades             students' homework: for a terminal, a class, and tools
 terminal           a run in a terminal, and where two texts part; there and on the page, which drafter to use
 """
