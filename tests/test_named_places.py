@@ -15,6 +15,9 @@ PLACES = {f"/{path.relative_to(ROOT).as_posix()}" for path in FILES}
 PATH = re.compile(r"(?<!\])[`(]((?:[\w.-]+/)*[\w-]+\.(?:py|js|css|cpp|h|c|md))[`)]")
 MODULE = re.compile(r"`(specviz(?:\.\w+)+)`")
 
+#: What a file is said to have: `draw` in sampling.py, TOP in decoding/fetched.py.
+HELD = re.compile(r"(?:`([A-Za-z_][\w.]*)`|\b([A-Z][A-Z_]+)) in `?((?:[\w-]+/)*[\w-]+\.(?:py|js|cpp|h))\b")
+
 #: Of other projects.
 ELSEWHERE = {"llama.cpp", "models/speculator.py", "model_executor/models/medusa.py", "aoti_runtime/interface.h"}
 
@@ -61,3 +64,22 @@ def test_files_and_modules_that_are_named_exist():
         if not is_found(name)
     ]
     assert not lost, "\n".join(lost)
+
+
+def has(file: str, name: str) -> bool:
+    """Whether some file of that name has this name, or the last part of a dotted one."""
+    last = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
+    return any(
+        last.search(path.read_text(encoding="utf-8")) for path in FILES if f"/{path.as_posix()}".endswith(f"/{file}")
+    )
+
+
+def test_what_a_file_is_said_to_have_is_there():
+    said = [
+        (path, name or constant, file)
+        for path in FILES
+        if path.suffix in (".py", ".md", ".js", ".css", ".cpp", ".h", ".c")
+        for name, constant, file in HELD.findall(prose_of(path))
+    ]
+    lost = [f"{path.relative_to(ROOT)}: {name} in {file}" for path, name, file in said if not has(file, name)]
+    assert len(said) > 20 and not lost, "\n".join(lost)

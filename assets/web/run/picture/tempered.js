@@ -3,7 +3,7 @@
 /** As many tokens as no vocabulary has more of. */
 const VOCABULARY = 2 ** 18;
 
-const LISTED = 5; // of a row's tokens, so many are its likeliest (TOP in specviz/decoding/record.py)
+const LISTED = 5; // of a row's tokens, so many are its likeliest (TOP in specviz/decoding/fetched.py)
 
 /** @typedef {[least: number, most: number]} Range */
 
