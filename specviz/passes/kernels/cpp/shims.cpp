@@ -33,12 +33,18 @@ int32_t dtype(AtenTensorHandle tensor) {
   return found;
 }
 
-// A new contiguous float32 tensor; returns torch's error code.
-AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t i = sizes.size(); i > 1; i--) strides[i - 2] = strides[i - 1] * sizes[i - 1];
+// A new contiguous float32 tensor; returns torch's error code. A pass makes dozens, so nothing else is allocated for them.
+AOTITorchError make(int64_t count, const int64_t* sizes, AtenTensorHandle* made) {
+  int64_t strides[4], stride = 1;
+  if (count > 4) return AOTI_TORCH_FAILURE;
+  for (int64_t i = count - 1; i >= 0; stride *= sizes[i--]) strides[i] = stride;
   return aoti_torch_empty_strided(
-      sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
+      count, sizes, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
+}
+
+template <int COUNT>
+AOTITorchError make(const int64_t (&sizes)[COUNT], AtenTensorHandle* made) {
+  return make(COUNT, sizes, made);
 }
 
 struct Handed {
@@ -109,7 +115,7 @@ AOTITorchError aoti_torch_cpu_few_rows_copy(AtenTensorHandle x, AtenTensorHandle
   int64_t dimensions = 0, count = 1;
   aoti_torch_get_dim(x, &dimensions);
   for (int64_t i = 0; i < dimensions; i++) count *= sizes.emplace_back(size(x, i));
-  if (const auto error = make(sizes, out)) return error;
+  if (const auto error = make(dimensions, sizes.data(), out)) return error;
   std::copy_n(floats(x), count, floats(*out));
   return AOTI_TORCH_SUCCESS;
 }
