@@ -14,7 +14,9 @@ from specviz.models.quantised_targets import check_quantisable, quantised_target
 from specviz.parts.reading import HostLevel, Rows
 from specviz.parts.servers import Servers
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.rounds import SelfReliant
 from specviz.passes.model_twins import default_exit, exit_after, layer_count
+from specviz.passes.readers import StaticModel
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.roles import TARGET, Role
 from specviz.passes.static_passes import WIDEST
@@ -45,6 +47,10 @@ class SelfDrafting(Stepwise):
             return super().propose(committed, budget, uniforms)
         finally:
             self.model.rewind(self.target.length)
+
+    def self_reliant(self) -> SelfReliant | None:
+        model = self.model
+        return SelfReliant(model, shares=True) if self.in_one_call and isinstance(model, StaticModel) else None
 
     def rows_by_level(self, committed: Sequence[int], depth: int) -> Rows[HostLevel]:
         rows = self.model.forward(self.model.unread(committed), rows_wanted=1)

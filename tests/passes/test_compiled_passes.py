@@ -4,6 +4,7 @@ import gc
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,10 +150,15 @@ def one_call(pair: ModelPair, role: str = "draft") -> FastPasses:
         static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
     else:
         static = pair.parts[role].statics()[Role(role)](pair.passes.fast[TARGET].static)
-    passes = FastPasses(static, programs.Program(static, programs.file(type(static), static.described())), "compiled")
-    passes.opened = OpenedProgram.of(passes.run)
+    passes = opened(static, programs.file(type(static), static.described()))
     if role in ("draft", "eagle"):
         passes.draft = DraftsInOneCall(static, passes.opened, None if role == "draft" else static.fusion).draft
+    return passes
+
+
+def opened(static: StaticPass, program: Path) -> FastPasses:
+    passes = FastPasses(static, programs.Program(static, program), "compiled")
+    passes.opened = OpenedProgram.of(passes.run)
     return passes
 
 
@@ -322,13 +328,26 @@ def made(drafting, monkeypatch) -> Callable[..., tuple[list[Round], Decoder]]:
     return run
 
 
-ALONE = ("draft_model", "eagle", "medusa", "parallel")
+@pytest.fixture(scope="module")
+def two_layers(compiled, tmp_path_factory) -> ModelPair:
+    """A target whose text ends late, and its first layer: what is compiled for the draft model is compiled for that."""
+    pair = replace(tiny_pair("llama", layers=2), eos_ids=frozenset())
+    target, early = (kernel_passes(pair)[role].static for role in (TARGET, Role.exit(1)))
+    path = tmp_path_factory.mktemp("programs") / "program.pt2"
+    with compiler.Worker(0) as worker:
+        assert worker.make(compiler.ProgramJob(TARGET, target, path)) is None
+    exiting = opened(early, programs.file(StaticPass, early.described()))
+    exiting.draft = DraftsInOneCall(early, exiting.opened).draft
+    return with_passes(pair, {TARGET: opened(target, path), Role.exit(1): exiting})
+
+
+ALONE = ("draft_model", "eagle", "medusa", "parallel", "quantised_self")
 
 
 @pytest.mark.parametrize(
     "drafter, temperature, branches, rule",
     pairwise(
-        drafter=[None, *ALONE, "prompt_lookup", "quantised_self", "hybrid"],
+        drafter=[None, *ALONE, "prompt_lookup", "hybrid"],
         temperature=[0.0, 0.7, 1.0],
         branches=[1, 3],
         rule=["auto", "block"],
@@ -348,6 +367,16 @@ def test_rounds_in_one_call_are_those_that_python_makes(made, drafter, temperatu
     for cached in (in_calls.target, *([in_calls.alone[1].reader] if drafter == "draft_model" else [])):
         assert cached.length < len(text)
         assert_same_rows(cached, text)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_exit_drafts_in_the_call_in_the_targets_own_rows(two_layers, temperature, counts, monkeypatch):
+    order = {"num_draft_tokens": 3, "sampling": SamplingParams(temperature=temperature), "max_new_tokens": LONG}
+    in_calls = specviz.run(two_layers, PROMPT, drafter="early_exit", **order)
+    assert max(counts) > 1 and sum(one.accepted for one in in_calls.rounds) > 0
+    monkeypatch.setattr(OneCallDecoder, "of", lambda decoder, request: decoder)
+    assert untimed(specviz.run(two_layers, PROMPT, drafter="early_exit", **order)) == untimed(in_calls)
 
 
 @pytest.mark.parametrize("rule", ["mislabelled", "two_precisions"])

@@ -34,6 +34,7 @@ class SelfReliant:
     fusion: Fusion | None = None  # of these states, where that is yet to be done
     states: Tensor | None = None  # [n, width], those that it has yet to read
     one_pass: OnePass | None = None  # by which it makes all rows of a draft; None: it makes a pass for each level
+    shares: bool = False  # keys and values with the target, whose first layers are its own: it has read what that has
 
     def room(self, length: int, levels: int, branches: int) -> int:
         """How many places it needs to draft after so many tokens."""
@@ -109,6 +110,7 @@ class RoundsInOneCall:
             ctypes.addressof(drafting.fusion.struct) if drafting and drafting.fusion else None,
             None if one_pass is None else ctypes.pointer(GivenOnePass.of(one_pass)),
             bool(drafting and drafting.is_head),
+            bool(drafting and drafting.shares),
             self.vocab,
             coins,
             WIDEST,
@@ -139,15 +141,18 @@ class RoundsInOneCall:
         uniforms: of the first; those of the others follow them in memory.
         """
         if not levels:
-            return self._made(self._empty, uniforms, 0, ahead)
+            self._reserve(self.target, self.length)
+            return self._made(self._empty, uniforms, ahead)
         assert self.drafting is not None and choice is not None, "drafts are given"
+        # The target's first: a drafter that shares it is told of what there is then.
+        self._reserve(self.target, self.length + levels * choice.branches)
         self._reserve(self.drafting.reader, self.drafting.room(self.length, levels, choice.branches), of_drafter=True)
         if choice not in self._orders:
             given = GivenChoice.of(choice)
             self._orders[choice] = _Order(0, ctypes.pointer(given))
         order = self._orders[choice]
         order.levels = levels
-        return self._made(order, uniforms, levels * choice.branches, ahead)
+        return self._made(order, uniforms, ahead)
 
     def judged(self, draft: Draft, uniforms: Uniforms) -> MadeRound:
         """A round with this draft, which may be empty."""
@@ -164,14 +169,13 @@ class RoundsInOneCall:
             states = torch.empty(read, self._state_width, dtype=self.target.passes.static.dtype)
         given = count, tokens, ctypes.addressof(parents), place, drawn_from, row_count
         order = _Order(0, None, None, *given, None if states is None else states.data_ptr())
-        (made,) = self._made(order, uniforms, count)
+        self._reserve(self.target, self.length + count)
+        (made,) = self._made(order, uniforms)
         if states is not None:
             made.states = states[: len(states) - count + made.accepted]
         return made
 
-    def _made(self, order: _Order, uniforms: Uniforms, most: int, ahead: Ahead = ONE) -> list[MadeRound]:
-        """most: how many tokens a round drafts at most."""
-        self._reserve(self.target, self.length + most, of_drafter=False)
+    def _made(self, order: _Order, uniforms: Uniforms, ahead: Ahead = ONE) -> list[MadeRound]:
         order.uniforms, made, count = uniforms.next.data_ptr() - self._coins_before, (_Made * ahead.rounds)(), 0
         status = self._status
         if not status.value:  # or else the round that failed would be the next
@@ -187,7 +191,7 @@ class RoundsInOneCall:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
         refuse_other_than_numbers(status + 1)
 
-    def _reserve(self, reader: StaticModel, length: int, of_drafter: bool) -> None:
+    def _reserve(self, reader: StaticModel, length: int, of_drafter: bool = False) -> None:
         """Makes room for so many tokens, and says where."""
         reader.buffers.reserve(length)
         kv = reader.buffers.tensors
@@ -264,6 +268,7 @@ class _Setup(ctypes.Structure):
         ("fusion", ctypes.c_void_p),
         ("one_pass", ctypes.POINTER(GivenOnePass)),
         ("skipped", ctypes.c_int64),
+        ("shares", ctypes.c_bool),
         ("vocab", ctypes.c_int64),
         ("coins", ctypes.c_int64),
         ("widest", ctypes.c_int64),

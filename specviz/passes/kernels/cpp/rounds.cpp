@@ -45,6 +45,7 @@ struct Setup {
   const Fusion* fusion;             // of a head that drafts
   const OnePass* one_pass;          // by which it makes all of a draft's rows; none: a pass for each level
   int64_t skipped;                  // of the text's first tokens the drafter reads none: a head has no state for the first
+  bool shares;                      // keys and values with the target: the drafter has read what that has
   int64_t vocab, coins, widest;     // coins: of each kind in a round. widest: the most tokens of a pass
   float temperature;
   bool as_block;
@@ -260,7 +261,10 @@ struct Run {
     const int64_t accepted = judge(order, *round, logits), *path = round->told.data();
     if (accepted < 0) return accepted - 1;
     target.keep(length, path, accepted, count);
-    if (order.levels && count && !setup.skipped) drafter.keep(length, path, accepted, fed);
+    if (setup.shares)
+      drafter.read = target.read;  // what the draft left there is the target's by now
+    else if (order.levels && count && !setup.skipped)
+      drafter.keep(length, path, accepted, fed);
     if (setup.state_count) take_states(*round, unread, accepted, order.states);
     text.insert(text.end(), round->told.end() - accepted - 1, round->told.end());
     made = {round.get(),
@@ -291,7 +295,7 @@ extern "C" {
 Run* few_rows_begin(
     const Setup* setup, int64_t length, const int64_t* text, int64_t drafter_read, const Memory* states) {
   Run* run = new Run{*setup, {text, text + length}};
-  run->target.read = length - 1, run->drafter.read = drafter_read;
+  run->target.read = length - 1, run->drafter.read = setup->shares ? run->target.read : drafter_read;
   if (!states) return run;
   const char* from = static_cast<const char*>(states->data);
   run->state_dtype = states->dtype, run->state_width = states->sizes[1];
