@@ -29,7 +29,6 @@ class OneCallDecoder(Decoder):
     judge: KernelJudge
     calls: RoundsInOneCall
     alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it
-    asks: bool  # whether the drafter is asked for drafts
     new_tokens: int  # how much longer the text may become
     ends: Collection[int]  # tokens that end it
 
@@ -49,11 +48,15 @@ class OneCallDecoder(Decoder):
         drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
         reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
         self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None
-        self.asks = self.alone is None and not isinstance(drafter, Plain)
         for reader in (self.target, *([] if reliant is None else [reliant.reader])):
             reader.buffers.reserve(len(committed) + min(self.new_tokens, ROOM_AHEAD) + coins)
         judged = coins, judge.temperature, judge.as_block
         self.calls = RoundsInOneCall(self.target, committed, *judged, reliant, self.ends)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the drafter is asked for drafts; known once the run has begun."""
+        return self.alone is None and not isinstance(self.drafter, Plain)
 
     def round(self, committed: Sequence[int], budget: int) -> Verdict:
         """See `Decoder.round`."""

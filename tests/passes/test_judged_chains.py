@@ -190,6 +190,23 @@ def test_a_draft_from_what_are_not_numbers_is_refused(temperature, shared):
             JudgedDraft(wrong_draft, logits, uniforms, temperature)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("place", [3, 20, 299])
+def test_a_single_nan_in_a_row_counts_as_its_largest_and_the_draft_is_refused(place, branches, temperature):
+    """Not even a likelier token at the same place of another register, or in an earlier part, is drafted instead."""
+    torch.manual_seed(place)
+    rows, coins = torch.randn(2, 300), uniform(9)
+    rows[:, 4] = 50.0
+    rows[1, place] = float("nan")
+    tokens, parents, logits, probs = spread(rows, Choice(branches, temperature), coins)
+    if branches == 1 and not temperature:
+        assert tokens.tolist() == [4, place]
+    draft = Draft(tokens, parents, probs, logits)
+    with refused("dtype", "The drafter produced NaN or infinite logits"):
+        JudgedDraft(draft, torch.randn(len(parents) + 1, 300), Uniforms(coins, coins, coins[0]), temperature)
+
+
 @pytest.mark.parametrize(
     "drafter, temperature, rule",
     [

@@ -10,13 +10,18 @@
 
 namespace {
 
+// NaN if there is one: it counts as the largest, as it does for torch.
 inline float largest(const float* values, int64_t count) {
   float most = -std::numeric_limits<float>::infinity();
   Floats many = Floats{} + most;
   int64_t i = 0;
-  for (; i + LANES <= count; i += LANES) many = many > load(values + i) ? many : load(values + i);
-  for (; i < count; i++) most = std::max(most, values[i]);
-  for (int lane = 0; lane < LANES; lane++) most = std::max(most, many[lane]);
+  for (; i + LANES <= count; i += LANES) {
+    const Floats some = load(values + i);
+    many = (some > many) | (some != some) ? some : many;
+  }
+  const auto meet = [&](float value) { most = value > most || value != value ? value : most; };
+  for (; i < count; i++) meet(values[i]);
+  for (int lane = 0; lane < LANES; lane++) meet(many[lane]);
   return most;
 }
 
@@ -32,16 +37,17 @@ inline bool are_numbers(const float* values, int64_t count) {
   return all;
 }
 
-// The first of the likeliest tokens. Always a token, even where logits are not numbers.
+// The first of the likeliest tokens, or the first whose logit is a NaN. Always a token, even where logits are not numbers.
 inline int64_t likeliest(const float* logits, int64_t vocab) {
   constexpr int64_t PART = 256;  // only one part is searched value by value, which is slow
   float most = -std::numeric_limits<float>::infinity();
   const float* found = logits;
-  for (const float *part = logits, *end = logits + vocab; part < end; part += PART) {
+  for (const float *part = logits, *end = logits + vocab; part < end && most == most; part += PART) {
     const float here = largest(part, std::min(PART, end - part));
-    if (here > most) most = here, found = part;
+    if (!(here <= most)) most = here, found = part;
   }
-  return std::min(std::find(found, logits + vocab, most) - logits, vocab - 1);
+  const auto is_most = [&](float value) { return value == most || value != value; };
+  return std::min(std::find_if(found, logits + vocab, is_most) - logits, vocab - 1);
 }
 
 // The `few` likeliest tokens, best first; of equal ones the first. Fewer only if there are no more numbers.

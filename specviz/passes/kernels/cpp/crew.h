@@ -55,9 +55,11 @@ class Crew {
     std::unique_lock<std::mutex> served(serving, std::defer_lock);
     const int64_t others = (count + piece - 1) / piece - 1;
     if (most == 1 || others <= 0 || !served.try_lock()) return work(0, count);
-    all_pieces += others + 1;
     const int helpers = hire(static_cast<int>(std::min<int64_t>(helping(), others)));
-    if (helpers == 0) return work(0, count);
+    if (helpers == 0) {
+      all_pieces += others + 1;
+      return work(0, count);
+    }
     grain = piece;
     run = [](const void* it, int64_t first, int64_t end) { (*static_cast<const Work*>(it))(first, end); };
     task = &work;
@@ -236,7 +238,7 @@ class Crew {
     const int come = job.fetch_and(~OPEN) & COME;
     // A helper that waits for this core gets it.
     while (gone.load(std::memory_order_acquire) < come) Clock::now() - last > LOOKOUT ? std::this_thread::yield() : pause();
-    all_helped += helped;
+    all_helped += helped, all_pieces += done + helped;  // those that were halved are more than there were
     if (done) judge(seconds(last - start) / done, seconds(slowest), seconds(Clock::now() - last));
   }
 

@@ -148,16 +148,13 @@ struct Run {
       const int64_t count = std::min(unread, widest), levels = count < unread ? 1 : order.levels;
       const Memory features = {states.data() + states.size() - unread * row_bytes, state_dtype, 2, {count, state_width}};
       int64_t* tokens = &text[text.size() - unread];
-      if (one_pass)
-        made = few_rows_draft_at_once(
-            setup.drafter, drafter.rows.size(), drafter.rows.data(), tokens, count, drafter.read, one_pass, &features, levels,
-            order.choice, round.tokens.data(), round.parents.data(), round.draft_logits.get(), round.draft_probs.get(),
-            order.uniforms, vocab);
-      else
-        made = few_rows_draft(
-            setup.drafter, drafter.rows.size(), drafter.rows.data(), tokens, count, drafter.read, false,
-            setup.state_count ? &features : nullptr, setup.fusion, levels, order.choice, round.tokens.data(),
-            round.parents.data(), round.draft_logits.get(), round.draft_probs.get(), order.uniforms, vocab);
+      const auto by = [&](auto function, auto... how) {
+        return function(
+            setup.drafter, drafter.rows.size(), drafter.rows.data(), tokens, count, drafter.read, how..., levels, order.choice,
+            round.tokens.data(), round.parents.data(), round.draft_logits.get(), round.draft_probs.get(), order.uniforms, vocab);
+      };
+      made = one_pass ? by(few_rows_draft_at_once, one_pass, &features)
+                      : by(few_rows_draft, false, setup.state_count ? &features : nullptr, setup.fusion);
       if (made < 0) throw Failed();
       drafter.read += reads_text ? count : 0, unread -= count;
     }
