@@ -414,6 +414,13 @@ def test_what_is_no_number_is_refused_in_one_call_too(drafting, drafter, flawed,
             norm.copy_(kept)
 
 
+def test_a_round_for_which_there_is_no_memory_is_refused(drafting, monkeypatch):
+    monkeypatch.setattr(rounds.RoundsInOneCall, "_reserve", lambda *arguments, **further: None)
+    monkeypatch.setattr(stepwise.Stepwise, "choice", Choice(branches=1 << 40, temperature=0.0))
+    with refused("max_new_tokens", "ran out of memory"):
+        specviz.run(drafting, PROMPT, drafter="draft_model", sampling=GREEDY)
+
+
 def test_what_a_round_leaves_stays_as_long_as_somebody_looks_at_it(drafting, monkeypatch):
     forgotten, forget = [], rounds.MadeRound.__del__
     monkeypatch.setattr(rounds.MadeRound, "__del__", lambda self: forgotten.append(forget(self)))

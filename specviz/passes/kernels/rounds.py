@@ -189,6 +189,8 @@ class RoundsInOneCall:
     def _refuse(self, status: int) -> None:
         if status == -1:
             raise RuntimeError(f"A compiled pass of {self.target.passes.static.name} failed, or of its drafter.")
+        if status == -4:
+            raise MemoryError
         refuse_other_than_numbers(status + 1)
 
     def _reserve(self, reader: StaticModel, length: int, of_drafter: bool = False) -> None:

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "given.h"
@@ -309,7 +310,7 @@ void few_rows_rooms(Run* run, bool of_drafter, int64_t count, const Memory* rows
 
 // Rounds, to `made`: one as ordered, then others like it, each with the coins that follow, as far `ahead` as they may go.
 // Returns how many were made. status: 0; or of the round that was not, -1 if a pass failed, -2 if the target's logits are not
-// numbers, -3 if the drafter's are not.
+// numbers, -3 if the drafter's are not, -4 if there was no memory for all that it leaves.
 int64_t few_rows_rounds(Run* run, const Order* first, const Ahead* ahead, Made* made, int64_t* status) {
   Order order = *first;
   double spent = 0;
@@ -318,6 +319,8 @@ int64_t few_rows_rounds(Run* run, const Order* first, const Ahead* ahead, Made* 
       *status = run->make(order, made[count]);
     } catch (const Failed&) {
       *status = -1;
+    } catch (const std::bad_alloc&) {
+      *status = -4;
     }
     if (*status) return count;
     const Made& last = made[count++];
