@@ -4,7 +4,7 @@ import argparse
 import os
 import pathlib
 
-from specviz.commands.output import progress, write
+from specviz.commands.output import progress, write_all
 from specviz.records.errors import SpecvizError
 from specviz.views.terminal import harmless
 
@@ -39,8 +39,8 @@ def main(options: argparse.Namespace) -> int:
         if line := written.wall_line(grades):
             progress(line)
     finally:
-        for option, text in (("json", written.as_json), ("csv", written.as_csv), ("junit", written.as_junit)):
-            write(options, option, text(grades))
+        texts = {"json": written.as_json, "csv": written.as_csv, "junit": written.as_junit}
+        write_all(options, {option: text(grades) for option, text in texts.items()})
     return int(any(grade.sentence for grade in grades))
 
 

@@ -50,6 +50,19 @@ def write(options: argparse.Namespace, option: str, content: str | Callable[[pat
                 content(path)
 
 
+def write_all(options: argparse.Namespace, contents: Mapping[str, str | Callable[[pathlib.Path], object]]) -> None:
+    """Writes the files of several options, by option. One that cannot be written does not keep the others from it: the
+    first error is raised when all were tried."""
+    failed: list[SpecvizError] = []
+    for option, content in contents.items():
+        try:
+            write(options, option, content)
+        except SpecvizError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
 @contextlib.contextmanager
 def _writing(option: str, path: pathlib.Path) -> Iterator[None]:
     """Turns an error of the file system into a sentence: a folder that does not exist, or a disk that is full."""
