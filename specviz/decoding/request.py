@@ -14,7 +14,7 @@ from specviz.models.placement import check_default_device
 from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import Role
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, require_made_by
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
 from specviz.rules import choose_rule
@@ -99,6 +99,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
 
     prompt: the encoded prompt of the settings, where that exists already.
     """
+    require_made_by("load_pair", ModelPair, "pair", pair)
     check_default_device()
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
