@@ -57,7 +57,7 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
         output.check_files(options)
         return options.command.main(options)
     except SpecvizError as error:
-        print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
+        output.progress(f"specviz: {_blamed(options, error)}{error}")
         return 2
 
 

@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
         for grade in grade_all(files, options.homework, counted=options.json is not None and len(files) == 1):
             grades.append(grade)
             if len(files) > 1:
-                progress(harmless(f"{len(grades)} of {len(files)}: {grade.file}"))
+                progress(f"{len(grades)} of {len(files)}: {grade.file}")
             else:
                 print("\n".join(map(harmless, written.grade_lines(grade))))
         if len(files) > 1:

@@ -59,6 +59,17 @@ def test_a_page_that_cannot_be_written_keeps_nothing_else_from_it(asked, tmp_pat
     assert "<!doctype html>" in (tmp_path / "page").read_text(encoding="utf-8")
 
 
+def test_what_a_server_answers_moves_no_cursor(capsys):
+    hostile = "\x1b[2Jboom\x07"
+    with serving(SmallServer({"/v1/models": Reply([hostile], 500)})) as small:
+        assert main(["server", small.url, "--only", "rounds"]) == 2
+    with output.keeping(lambda interrupted: f"a fault: {hostile}"):
+        output.progress(f"✗ a server: {hostile}")
+    printed = capsys.readouterr()
+    assert printed.err.count("[2Jboom") == 2 and printed.out.count("[2Jboom") == 1
+    assert not set("\x1b\x07") & set(printed.out + printed.err)
+
+
 def test_a_key_that_is_refused_is_told_by_the_variable_that_holds_it(monkeypatch, capsys):
     with serving(SmallServer({"/v1/models": Reply([], 401)})) as small:
         for key, said in (("", "wants a key."), ("wrong", "refuses this key.")):
