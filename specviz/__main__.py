@@ -32,6 +32,7 @@ from specviz.commands import (
 )
 from specviz.records.errors import SpecvizError
 from specviz.records.streams import carried_out
+from specviz.servers.connection import KEY
 
 #: In the order of --help; a module's name is the command's.
 COMMANDS = (run, bench, advise, check, server, metrics, compare_texts, grade, gain, serve, static, compile)
@@ -56,12 +57,14 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
         output.check_files(options)
         return options.command.main(options)
     except SpecvizError as error:
-        print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
+        output.progress(f"specviz: {_blamed(options, error)}{error}")
         return 2
 
 
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
+    if error.field == "server_key":
+        return f"{KEY}: "  # a variable, for the shell keeps what was typed
     if error.field is None or error.field not in vars(options):
         return ""
     if error.field in OTHERWISE:

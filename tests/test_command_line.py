@@ -1,5 +1,6 @@
 """A run in a terminal: colours say where a token came from, and model text cannot steer the terminal."""
 
+import argparse
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from handmade import a_round, a_tree, a_typical, rounds_of
 
 import specviz
 from specviz.__main__ import main
+from specviz.commands.output import write_all
 from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
 from specviz.records import rules
@@ -253,6 +255,19 @@ def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(cap
     assert main(["run", "Once", "--max-new-tokens", "4", "--passes", "plain", "--json", "/dev/full"]) == 2
     out, err = capfd.readouterr()
     assert out.startswith("Once") and "--json: /dev/full cannot be written (No space left on device)" in err
+
+
+def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path):
+    full, options = SpecvizError("{path} is full.", path="a"), argparse.Namespace(json=tmp_path / "a", csv=None)
+    options.html, options.junit = tmp_path / "b", tmp_path / "no" / "c"
+
+    def failing(path):
+        raise full
+
+    with pytest.raises(SpecvizError) as caught:
+        write_all(options, {"json": failing, "csv": "text", "html": "kept", "junit": "text"})
+    assert caught.value is full, "the first"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"] and options.html.read_text() == "kept"
 
 
 def test_looking_whether_a_file_can_be_written_leaves_none_and_loses_none(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.commands import pairs
 from specviz.commands.output import keeping, progress, write
 from specviz.commands.work import minutes
+from specviz.views.terminal import harmless
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
@@ -52,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
         for step in check_pair(pair, 60 * options.minutes):
             if isinstance(step, Finding):
                 findings.append(step)
-                print(line_of(step), flush=True)
+                print(harmless(line_of(step)), flush=True)
             else:
                 progress(f"{step} …")
     return int(any(finding.state == "wrong" for finding in findings))

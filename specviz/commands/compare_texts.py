@@ -44,5 +44,5 @@ def _written(options: argparse.Namespace, name: str) -> list[int] | str:
     except SpecvizError as error:
         raise error.at(name) from error
     for part in left_out:
-        progress(harmless(f"{path}: {part} is not compared"))
+        progress(f"{path}: {part} is not compared")
     return text

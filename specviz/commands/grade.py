@@ -4,7 +4,7 @@ import argparse
 import os
 import pathlib
 
-from specviz.commands.output import progress, write
+from specviz.commands.output import progress, write_all
 from specviz.records.errors import SpecvizError
 from specviz.views.terminal import harmless
 
@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
         for grade in grade_all(files, options.homework, counted=options.json is not None and len(files) == 1):
             grades.append(grade)
             if len(files) > 1:
-                progress(harmless(f"{len(grades)} of {len(files)}: {grade.file}"))
+                progress(f"{len(grades)} of {len(files)}: {grade.file}")
             else:
                 print("\n".join(map(harmless, written.grade_lines(grade))))
         if len(files) > 1:
@@ -39,8 +39,8 @@ def main(options: argparse.Namespace) -> int:
         if line := written.wall_line(grades):
             progress(line)
     finally:
-        for option, text in (("json", written.as_json), ("csv", written.as_csv), ("junit", written.as_junit)):
-            write(options, option, text(grades))
+        texts = {"json": written.as_json, "csv": written.as_csv, "junit": written.as_junit}
+        write_all(options, {option: text(grades) for option, text in texts.items()})
     return int(any(grade.sentence for grade in grades))
 
 

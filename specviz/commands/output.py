@@ -19,8 +19,8 @@ FILES = ("json", "html", "csv", "junit")
 
 
 def progress(line: str) -> None:
-    """Prints a line that is not part of the result."""
-    print(line, file=sys.stderr, flush=True)
+    """Prints a line that is not part of the result; it may quote what a server or a file says."""
+    print(harmless(line), file=sys.stderr, flush=True)
 
 
 def check_files(options: argparse.Namespace) -> None:
@@ -48,6 +48,19 @@ def write(options: argparse.Namespace, option: str, content: str | Callable[[pat
                 path.write_text(content, encoding="utf-8", errors="replace")
             else:
                 content(path)
+
+
+def write_all(options: argparse.Namespace, contents: Mapping[str, str | Callable[[pathlib.Path], object]]) -> None:
+    """Writes the files of several options, by option. One that cannot be written does not keep the others from it: the
+    first error is raised when all were tried."""
+    failed: list[SpecvizError] = []
+    for option, content in contents.items():
+        try:
+            write(options, option, content)
+        except SpecvizError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 @contextlib.contextmanager
@@ -87,7 +100,7 @@ def keeping(text: Callable[[bool], str], write: Callable[[bool], None] = lambda 
         yield
         interrupted = False
     finally:
-        if shown := text(interrupted):
+        if shown := harmless(text(interrupted)):
             try:
                 print(shown, flush=True)
             finally:
@@ -98,4 +111,4 @@ def with_faults(table: str, failed: Sequence[Mapping[str, str]], interrupted: bo
     """A table, the failures with their reasons, and a line if it was interrupted; empty if nothing was measured."""
     faults = [f"✗ {entry['title']}: {entry['reason']}" for entry in failed]
     parts = [table, "\n".join(faults), INTERRUPTED * interrupted] if table or faults else []
-    return harmless("\n\n".join(filter(None, parts)))
+    return "\n\n".join(filter(None, parts))

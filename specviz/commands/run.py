@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from specviz.commands import pairs
 from specviz.commands.grammars import add_grammar_option, grammar_of
-from specviz.commands.output import write
+from specviz.commands.output import write_all
 from specviz.drafters import DRAFTERS
 from specviz.records.metrics import Tally
 from specviz.records.settings import AUTO, PASSES, SETTINGS, RunSettings, Setting
@@ -93,6 +93,8 @@ def main(options: argparse.Namespace) -> int:
     if options.json or options.html:
         from specviz.views.pages import run_page
 
-        write(options, "json", run.save)  # a name in .html gets the page, too
-        write(options, "html", lambda path: path.write_text(run_page(run), encoding="utf-8"))
+        def save_page(path: pathlib.Path) -> None:
+            path.write_text(run_page(run), encoding="utf-8")
+
+        write_all(options, {"json": run.save, "html": save_page})  # of --json, too, a name in .html gets the page
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specviz.commands.output import progress, write
+from specviz.commands.output import progress, write_all
 from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
@@ -111,7 +111,9 @@ def main(options: argparse.Namespace) -> int:
                 print()
                 _print(server_text.doctor_lines(counted, found.speed))
         finally:
-            write(options, "json", json.dumps(found.to_dict(), ensure_ascii=False, default=str))
+            write_all(
+                options, {"json": json.dumps(found.to_dict(), ensure_ascii=False, default=str)} | _page(options, found)
+            )
     return int(found.lossless is not None and found.lossless.verdict == "differs")
 
 
@@ -174,11 +176,15 @@ def _watch(options: argparse.Namespace, server: Server, found: Found) -> None:
         return
     print(f"\n\n{terminal.legend(colour)}")
     _print(server_text.rounds_lines(found.watch))
-    if options.html:
-        from specviz.views.pages import run_page
 
-        page = run_page(found.watch.run())
-        write(options, "html", page)
+
+def _page(options: argparse.Namespace, found: Found) -> dict[str, str]:
+    """The page of the rounds, by its option, if it is wanted and any are known."""
+    if not options.html or found.watch is None or not found.watch.rounds:
+        return {}
+    from specviz.views.pages import run_page
+
+    return {"html": run_page(found.watch.run())}
 
 
 def _speed(prompts: Sequence[Preset], server: Server, second: Server | None, found: Found) -> None:

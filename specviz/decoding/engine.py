@@ -1,7 +1,7 @@
 """Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decode` is the loop."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +19,9 @@ from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import Stopwatch
 from specviz.passes.fast_passes import OneThread, passing_time
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.runs import Round, Run, Seconds
-from specviz.records.settings import RunSettings
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
 from specviz.theory.draft_length import DepthPolicy
@@ -51,8 +51,28 @@ def run(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Run:
 
 
 def _request(pair: ModelPair, prompt: str | Sequence[int], settings: dict[str, Any]) -> Request:
+    for name in settings:
+        _require_known(name)
     named = {name: value for name, value in settings.items() if value is not None or name == "drafter"}
     return prepare(pair, RunSettings(prompt, **named))
+
+
+def _require_known(name: str) -> None:
+    """Raises SpecvizError for a name that is none of a run's settings, or that of a setting within another."""
+    known = [row.name for row in fields(RunSettings) if row.name != "prompt"]
+    for part, kind in (("sampling", SamplingParams), ("drafting", DraftParams)):
+        if name in {row.name for row in fields(kind)}:
+            raise SpecvizError(
+                "{name} is a part of {part}: {part}=specviz.{kind}({name}=…).",
+                name,
+                name=name,
+                part=part,
+                kind=kind.__name__,
+            )
+    if name not in known:
+        raise SpecvizError(
+            "There is no setting {name}; choose from {known}.", name, name=quoted(name), known=", ".join(known)
+        )
 
 
 def rounds(request: Request, build: BuildDrafter | None = None) -> Generator[Round, None, None]:

@@ -14,7 +14,7 @@ from specviz.models.placement import check_default_device
 from specviz.passes.fast_passes import FastPasses, kind_of
 from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.roles import Role
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, require_made_by
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
 from specviz.rules import choose_rule
@@ -59,12 +59,14 @@ class Request:
     def depths(self) -> tuple[int, ...]:
         """How deep a round may draft, from 0 on if γ is chosen in each: only γ, or 0 in plain decoding.
 
-        Where rounds are recorded these are few, so that all can be recorded before one is timed."""
+        None so shallow that the drafter has no draft of it. Where rounds are recorded these are few, so that all can be
+        recorded before one is timed."""
         most = self.settings.deepest_draft
         if not self.chooses_length:
             return (most,)
         depths = RECORDED_DEPTHS if kind_of(self.passes) == "graphs" else range(most + 1)
-        return tuple(depth for depth in depths if depth <= min(most, self.most_draft_tokens))
+        most, least = min(most, self.most_draft_tokens), self.drafter.least_depth
+        return tuple(depth for depth in depths if depth == 0 or least <= depth <= most)
 
     def allowed_depth(self, chosen: int, room: int) -> int:
         """How deep a round drafts for which `chosen` was chosen, and after which `room` draft tokens fit."""
@@ -99,6 +101,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
 
     prompt: the encoded prompt of the settings, where that exists already.
     """
+    require_made_by("load_pair", ModelPair, "pair", pair)
     check_default_device()
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)

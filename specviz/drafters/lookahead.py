@@ -113,6 +113,9 @@ class Lookahead(Drafter):
     WINDOW = 7
     NGRAM = 4
 
+    #: How deep one column reaches. In less there is none, and so nothing to learn: the pool would stay empty.
+    least_depth: ClassVar[int] = NGRAM - 2
+
     def __init__(self, context: DraftContext):
         self.device = context.pair.device
         self.random = random.Random(context.seed)

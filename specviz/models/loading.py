@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -107,8 +107,7 @@ def load_pair(
     with _letting_go_of(models):
         with quietly(), read_once():
             tell(0.0, Sentence("Looking for the models."))
-            named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
-            draft_model, part_folders = sort_drafts(named, draft_revision, token)
+            draft_model, part_folders = sort_drafts(_several(draft), draft_revision, token)
             sources = find_models(target, draft_model, (revision, draft_revision), token)
             tokenizers, translation = _checked(sources, place, draft_vocabulary, tell)
             if device == "auto":
@@ -161,6 +160,15 @@ def _letting_go_of(models: list[PreTrainedModel]) -> Iterator[None]:
         torch.set_num_threads(threads)
         release_memory()
         raise
+
+
+def _several(draft: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str | os.PathLike[str]]:
+    """The names, of which a single one needs no list; whoever finds the models refuses what names none."""
+    if draft is None:
+        return []
+    if isinstance(draft, (str, os.PathLike)) or not isinstance(draft, Iterable):
+        return [draft]
+    return list(draft)
 
 
 def _try_models(models: Sequence[PreTrainedModel], sources: Sequence[ModelSource], place: Place) -> None:

@@ -228,7 +228,7 @@ class ModelPair:
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
-                "{name} has no chat template: untick it, and the prompt is continued as it is.",
+                "{name} has no chat template: turn it off, and the prompt is continued as it is.",
                 "chat",
                 name=self.target_name,
             )
@@ -254,7 +254,7 @@ class ModelPair:
                 reason=first_line(failures[0]),
             ) from failures[0]
         raise SpecvizError(
-            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it is.",
+            "The chat template of {name} leaves the prompt out: turn it off, and the prompt is continued as it is.",
             "chat",
             name=self.target_name,
         )

@@ -47,6 +47,13 @@ def first_line(error: BaseException) -> str:
     return message.rstrip(".")[:200]
 
 
+def require_made_by(maker: str, kind: type, name: str, value: object) -> None:
+    """Raises SpecvizError (field `name`) for an argument of another kind than that which specviz's `maker` makes."""
+    if not isinstance(value, kind):
+        named = {"name": name, "kind": maker, "value": quoted(value)}
+        raise SpecvizError("{name} must be specviz.{kind}(…), not {value}.", name, **named)
+
+
 class SpecvizError(ValueError, Translatable):
     """Something that the user can fix; its message is one or two plain sentences.
 

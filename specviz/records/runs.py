@@ -265,8 +265,11 @@ class Run:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "top level"
+            reason = str(first.get("ctx", {}).get("error", first["msg"])).rstrip(
+                "."
+            )  # our own sentence, where it is one
             raise SpecvizError(
-                "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
+                "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=reason
             ) from error
         for index, round_ in enumerate(run.rounds):
             if flaw := _flaw(round_, index, not run.sampling.greedy and round_.distance is None, not run.engine):
@@ -275,7 +278,7 @@ class Run:
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the run as a JSON trace file; if the path ends in ``.html``, as a page that shows it offline."""
-        if pathlib.Path(path).suffix == ".html":
+        if pathlib.Path(path).suffix.lower() == ".html":
             text = self.as_page()
         else:
             text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeGuard
 
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError, quoted, require_made_by
 from specviz.records.rules import RULES
 
 #: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
@@ -251,9 +251,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         for name, kind in _PARTS.items():
-            if not isinstance(given := getattr(self, name), kind):
-                named = {"name": name, "kind": kind.__name__, "value": quoted(given)}
-                raise SpecvizError("{name} must be specviz.{kind}(…), not {value}.", name, **named)
+            require_made_by(kind.__name__, kind, name, getattr(self, name))
         # Coins have a form of their own: see `read_coins`.
         _check(self, ignored=("coins", *(("drafter", "num_draft_tokens") if self.drafter is None else ())))
         if read_coins(self.coins) and self.sampling.greedy:

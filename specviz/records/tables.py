@@ -1,11 +1,12 @@
 """A run as a table with a row per round or per draft token, several runs as one with a row per run; tables as text."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
+from specviz.records.errors import require_made_by
 from specviz.records.metrics import draft_depths, speedup, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
@@ -34,13 +35,16 @@ def rounds_table(run: Run) -> pd.DataFrame:
     )
 
 
-def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     """One row per run: how it was made, and its headline figures; in a notebook, the comparison to look at.
 
     speedup: tokens per second over those of the first plain run among them with the same prompt and pair; None without.
+    Raises SpecvizError (field ``runs``) for what is no run.
     """
     plain: dict[Any, Run] = {}
+    runs = list(runs)
     for run in runs:
+        require_made_by("run", Run, "runs", run)
         if run.drafter is None:
             plain.setdefault((run.prompt.ids, run.pair), run)
     return pd.DataFrame([_figures(run, plain.get((run.prompt.ids, run.pair))) for run in runs])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.foreign.requests import ServedRequest
 from specviz.records.errors import SpecvizError
@@ -20,9 +20,12 @@ from specviz.servers.engine import About, Engine
 from specviz.servers.engines import engine_at
 from specviz.servers.lossless import Lossless, test_samples
 from specviz.servers.pace import Speed
-from specviz.servers.references import OwnReference, Reference, SecondServer
+from specviz.servers.references import OwnReference, Reference, SecondServer, TargetReference
 from specviz.servers.rounds import Rounds, run_of
 from specviz.servers.speed import measure_speed
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 
 @dataclass
@@ -127,14 +130,23 @@ class Server:
         *_, speed = measure_speed(self, **options)
         return speed
 
-    def lossless(self, reference: Reference | SecondServer | None = None, **options: Any) -> Lossless:
+    def lossless(self, reference: ModelPair | Reference | SecondServer | None = None, **options: Any) -> Lossless:
         """Whether its samples are its model's, once all are drawn.
 
-        reference: see `specviz.servers.references`; None: the server's own log probabilities. options: those of
-        `test_samples`.
+        reference: a pair, by whose target they are judged; or see `specviz.servers.references`; None: the server's own
+        log probabilities. options: those of `test_samples`.
         """
-        *_, known = test_samples(self, reference or OwnReference(self.engine), **options)
+        *_, known = test_samples(self, self._reference(reference), **options)
         return known
+
+    def _reference(self, given: ModelPair | Reference | SecondServer | None) -> Reference | SecondServer:
+        if given is None:
+            return OwnReference(self.engine)
+        if isinstance(given, SecondServer):
+            return given
+        from specviz.models.pair import ModelPair  # without models, a server is asked where there is no torch
+
+        return TargetReference(given) if isinstance(given, ModelPair) else given
 
     def close(self) -> None:
         self.connection.close()

@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 from specviz.records.assets import WEB
+from specviz.records.errors import require_made_by
 from specviz.records.runs import Run
 from specviz.records.words import LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
@@ -51,7 +52,8 @@ def preview_tags(title: str, about: str, picture: str | None = None) -> str:
 
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
-    """The page as HTML. language: the one it opens in."""
+    """The page as HTML. language: the one it opens in. Raises SpecvizError (field ``run``) for what is no run."""
+    require_made_by("run", Run, "run", run)
     trail, reason = Trail.of(run.rounds), remarked(ending(run), run.rounds, len(run.prompt.ids))
     recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
     content: dict[str, Any] = {

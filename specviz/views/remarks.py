@@ -1,4 +1,4 @@
-"""What a reader of a run's figures has to know of its text; nothing where there is nothing to say."""
+"""What a reader of a run's figures has to know of it; nothing where there is nothing to say."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,14 @@ from specviz.theory.along_texts import find_fall, flatters, looped, passes_of
 
 
 def remarks(rounds: Sequence[Round], prompt_tokens: int) -> list[Said]:
-    """Sentences about loops in the text and about a rate of acceptance that falls; of plain decoding none."""
+    """Sentences about drafts that γ = auto did not ask for, loops in the text and a rate of acceptance that falls; of
+    plain decoding none."""
+    found, unasked = [], sum(round_.choice is not None and round_.choice.depth == 0 for round_ in rounds)
+    if 2 * unasked > len(rounds):
+        found.append(said("generate.unasked", unasked=unasked, rounds=len(rounds)))
     if not any(round_.judged for round_ in rounds):
-        return []
-    found, fall = [], find_fall([passes_of(rounds)])
+        return found
+    fall = find_fall([passes_of(rounds)])
     if fall is not None:
         shares = {"before": 100 * fall.before, "after": 100 * fall.after}
         found.append(said("generate.falls", n=fall.position, context=prompt_tokens + fall.position, **shares))

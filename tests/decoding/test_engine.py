@@ -284,6 +284,27 @@ def test_none_asks_for_the_default_and_for_plain_decoding_only_as_the_drafter():
     assert (usual.token_ids, usual.sampling, usual.settings) == (unsaid.token_ids, unsaid.sampling, unsaid.settings)
 
 
+@pytest.mark.parametrize("pair", [None, "Once upon", 3])
+@pytest.mark.parametrize("door", [specviz.run, specviz.speculate])
+def test_what_is_no_pair_is_refused_before_the_first_round(door, pair):
+    with refused("pair", r"^pair must be specviz\.load_pair\(…\), not "):
+        door(pair, PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("temperature", r"sampling=specviz\.SamplingParams\(temperature=…\)"),
+        ("branches", r"drafting=specviz\.DraftParams\(branches=…\)"),
+        ("gamma", r"no setting 'gamma'; choose from drafter, num_draft_tokens, sampling, "),
+        ("prompts", r"no setting 'prompts'"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_refused_by_its_name_and_one_within_another_is_shown_its_place(name, said):
+    with refused(name, said):
+        specviz.speculate(pair_of("llama"), PROMPT, **{name: 1})
+
+
 def test_a_pair_without_a_draft_model_says_what_to_do():
     base = pair_of("llama")
     pair = ModelPair.of(base.target, None, base.tokenizer, name="alone")

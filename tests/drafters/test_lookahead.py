@@ -7,8 +7,9 @@ from fake_target import branch, copying, decode, draft_of, verdict_on
 from refusal import refused
 from tiny import tiny_pair
 
+from specviz.decoding.request import prepare
 from specviz.drafters.lookahead import Lookahead, Pool
-from specviz.records.settings import DraftParams
+from specviz.records.settings import DraftParams, RunSettings
 
 PROMPT = list(range(100, 140))
 
@@ -27,6 +28,15 @@ def cells_of(window, last):
     """Token of every cell (level, column), level 0 of column 0 being the last committed token."""
     levels = [[last, *window.levels[0]], *window.levels[1:]]
     return {(level, column): token for level, row in enumerate(levels) for column, token in enumerate(row)}
+
+
+def test_auto_asks_for_no_draft_that_is_too_shallow_to_be_one():
+    drafter = copying(Lookahead, branches=3)
+    drafter.prefill(PROMPT)
+    sizes = [len(draft_of(drafter, PROMPT, budget=budget).parents) for budget in range(1, 4)]
+    assert [bool(size) for size in sizes] == [depth >= Lookahead.least_depth for depth in range(1, 4)]
+    request = prepare(tiny_pair("llama"), RunSettings("a b", drafter="lookahead", num_draft_tokens="auto"))
+    assert request.depths[:3] == (0, 2, 3), "and 0 is plain"
 
 
 @pytest.mark.parametrize("columns, ngram", [(1, 2), (4, 2), (1, 4), (3, 3), (6, 5)])

@@ -42,6 +42,12 @@ def test_samples_of_a_real_server_follow_its_target(llama_cpp, reference):
     assert known.answers == 120 and known.greedy.gap <= 0.25
 
 
+def test_a_pair_is_its_own_reference(llama_cpp, reference):
+    with llama_cpp("eagle") as port:
+        known = specviz.Server(f"localhost:{port}").lossless(reference.pair, answers=40, budget=300.0)
+    assert (known.verdict, known.reference, known.answers) == ("consistent", "target", 40)
+
+
 def test_a_bias_of_one_token_is_found_and_named(llama_cpp, reference):
     known = judged(llama_cpp, reference, "--logit-bias", f"{COMMA}+0.7")
     assert known.verdict == "differs" and known.p_value < 1e-6

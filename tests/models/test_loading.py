@@ -193,6 +193,12 @@ def test_every_architecture_loads_from_a_folder_as_it_was_saved(architecture, tm
     assert pair.context_length == 256 and pair.vocab_size == 128
 
 
+@pytest.mark.parametrize("draft", [5, [5], [None]])
+def test_a_draft_that_is_no_name_is_refused(saved, draft):
+    with refused("draft", "names no model"):
+        load_pair(saved[0], draft)
+
+
 def test_a_target_alone_is_a_pair_without_a_draft(saved):
     pair = load_pair(saved[0], dtype="float32")
     assert pair.draft is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from handmade import PAIR, a_round, a_run, a_tree, drafted, rounds_of
+from refusal import refused
 
 from specviz.records.metrics import compare, emission_times, speedup, tally
 from specviz.records.runs import Candidates, Round, Seconds
@@ -100,6 +101,9 @@ def test_the_table_of_runs_compares_with_the_plain_run_of_the_same_prompt():
     assert table["speedup"][0] == tally(RUN.rounds).tokens_per_second / tally(plain.rounds).tokens_per_second
     assert table["speedup"][1] == 1 and pd.isna(table["speedup"][2])
     assert hostile not in table._repr_html_(), "a notebook gets it escaped"
+    assert runs_table(iter([RUN, plain, other])).equals(table), "runs may come one by one"
+    with refused("runs", "must be specviz"):
+        runs_table([RUN, None])
 
 
 def plain_run(*ids, temperature=0.0, **settings):

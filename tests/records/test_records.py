@@ -91,6 +91,12 @@ def test_a_damaged_or_foreign_file_is_refused_with_a_sentence(damage, tmp_path):
             Run.load(place)
 
 
+def test_a_setting_that_cannot_be_is_told_in_its_own_sentence(tmp_path):
+    (tmp_path / "trace.json").write_bytes(DAMAGED["an impossible setting"])
+    with refused("trace", r"^The trace is damaged at sampling: Temperature must be .*, not −1\.0\.$"):
+        Run.load(tmp_path / "trace.json")
+
+
 @pytest.mark.parametrize("data", [None, 3, "text", [], {}, {"schema": None}])
 def test_what_is_no_dictionary_of_a_run_is_refused(data):
     with refused("trace", "not a specviz trace"):

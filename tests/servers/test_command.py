@@ -8,7 +8,7 @@ from replayed import recorded
 from small_server import Reply, SmallServer, serving
 
 from specviz.__main__ import main
-from specviz.commands import server
+from specviz.commands import output, server
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 
@@ -41,6 +41,42 @@ def test_rounds_of_a_real_llama_server_are_counted_as_it_counts_them(asked):
     assert file["accepted_per_position"][0] == pytest.approx(sum(r.accepted > 0 for r in rounds) / passes)
     assert "top_k 40" in printed.out, "defaults that change the law are named"
     assert file["speed"] is None and file["lossless"] is None
+
+
+def test_a_page_that_cannot_be_written_keeps_nothing_else_from_it(asked, tmp_path, monkeypatch):
+    def full(options, option, content):
+        if option == "html":
+            raise SpecvizError("The disk is full.", "html")
+        write(options, option, content)
+
+    write = output.write
+    monkeypatch.setattr(output, "write", full)
+    status, printed, file = asked("llama_cpp_b10434_eagle", "--only", "rounds", "--html", str(tmp_path / "page"))
+    assert status == 2 and "--html: The disk is full." in printed.err
+    assert file["rounds"] is not None and "passes verified a draft" in printed.out
+    monkeypatch.setattr(output, "write", write)
+    assert asked("llama_cpp_b10434_eagle", "--only", "rounds", "--html", str(tmp_path / "page"))[0] == 0
+    assert "<!doctype html>" in (tmp_path / "page").read_text(encoding="utf-8")
+
+
+def test_what_a_server_answers_moves_no_cursor(capsys):
+    hostile = "\x1b[2Jboom\x07"
+    with serving(SmallServer({"/v1/models": Reply([hostile], 500)})) as small:
+        assert main(["server", small.url, "--only", "rounds"]) == 2
+    with output.keeping(lambda interrupted: f"a fault: {hostile}"):
+        output.progress(f"✗ a server: {hostile}")
+    printed = capsys.readouterr()
+    assert printed.err.count("[2Jboom") == 2 and printed.out.count("[2Jboom") == 1
+    assert not set("\x1b\x07") & set(printed.out + printed.err)
+
+
+def test_a_key_that_is_refused_is_told_by_the_variable_that_holds_it(monkeypatch, capsys):
+    with serving(SmallServer({"/v1/models": Reply([], 401)})) as small:
+        for key, said in (("", "wants a key."), ("wrong", "refuses this key.")):
+            monkeypatch.setenv("SPECVIZ_SERVER_KEY", key)
+            assert main(["server", small.url, "--only", "rounds"]) == 2
+            err = capsys.readouterr().err
+            assert err.startswith("specviz: SPECVIZ_SERVER_KEY: ") and said in err
 
 
 def test_what_is_inferred_says_so(asked):

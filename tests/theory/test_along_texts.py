@@ -9,6 +9,7 @@ from handmade import a_run, rounds_of
 
 from specviz.foreign.doctor import Signs, examine
 from specviz.foreign.metrics import read_metrics
+from specviz.records.runs import LengthChoice
 from specviz.records.words import LANGUAGES, words
 from specviz.theory.along_texts import Pass, find_fall, flatters, looped
 from specviz.theory.statistics import SIGNIFICANT
@@ -122,8 +123,19 @@ def test_a_run_says_what_there_is_to_say_of_its_text_and_else_nothing():
     (loop,) = remarks(rounds_of(*["aaa"] * 20), 5)
     assert loop == {"say": "generate.loops", "repeated": 76, "tokens": 80} and flatters(76, 80)
     assert remarks(rounds_of(*[""] * 80), 5) == [], "plain decoding accepts nothing"
+    (unasked,) = remarks(choosing(rounds_of(*["aar"], *[""] * 3), 2, 0, 0, 0), 5)
+    assert unasked == {"say": "generate.unasked", "unasked": 3, "rounds": 4}
+    (never,) = remarks(choosing(rounds_of(*[""] * 3), 0, 0, 0), 5)
+    assert never == {"say": "generate.unasked", "unasked": 3, "rounds": 3}
+    assert remarks(choosing(rounds_of("aar", ""), 2, 0), 5) == [], "half of the rounds"
+    assert remarks(choosing(rounds_of("", ""), 3, 3), 5) == [], "asked for, and nothing was found"
     for language in LANGUAGES:
-        assert all("{" not in words(language).translated(remark) for remark in (fall, loop))
+        assert all("{" not in words(language).translated(remark) for remark in (fall, loop, unasked))
+
+
+def choosing(rounds, *depths):
+    """The rounds as γ = auto asked for them."""
+    return tuple(replace(round_, choice=LengthChoice(depth, 1.0)) for round_, depth in zip(rounds, depths, strict=True))
 
 
 def distinct(rounds):

@@ -11,6 +11,7 @@ from elements import chip, state
 from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
+from refusal import refused
 
 from specviz.bench.contest import Row
 from specviz.records.metrics import compare, tally
@@ -25,6 +26,17 @@ MOST_BYTES = 1_500_000
 
 #: What a model may write, and what would happen if any of it were taken for code or markup.
 HOSTILE = "</script></noscript><!-- <script>${window.hit = 1} <img src=x onerror='window.hit = 1'>\u2028 \"]}"
+
+
+@pytest.mark.parametrize("name", ["run.html", "RUN.HTML"])
+def test_a_name_that_ends_in_html_gets_the_page_however_it_is_written(name, tmp_path):
+    a_run(rounds_of("aar")).save(tmp_path / name)
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_what_is_no_run_has_no_page():
+    with refused("run", "must be specviz"):
+        run_page(None)
 
 
 @pytest.fixture
