@@ -112,7 +112,9 @@ class ShownWatch:
 
     def _went(self, phase: Phase, error: SpecvizError | None) -> Said:
         unheard = phase == "failed" and not self.rounds and not self.watch.answer.text
-        return said(f"server.{'unheard' if unheard else f'phase_{phase}'}", reason=self.say.error(error) if error else "")
+        return said(
+            f"server.{'unheard' if unheard else f'phase_{phase}'}", reason=self.say.error(error) if error else ""
+        )
 
     def _made(self) -> Said:
         tokens, answer = self.trail.counts.tokens, self.watch.answer

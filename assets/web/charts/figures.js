@@ -96,8 +96,8 @@ function times({ rounds, unknown, milliseconds: x }, say) {
 /** Ticks of an axis of shares, written as everywhere on the page. @param {...number} ticks */
 const percents = (...ticks) => ({ tickvals: ticks, ticktext: ticks.map((tick) => formatted(tick, ".0%")), tickformat: ".0%" });
 
-/** Without plotly's second box, which names the trace. @param {string} text */
-const hover = (text) => `${text}<extra></extra>`;
+/** Without plotly's second box, which names the trace; it cuts what is wider than the chart. @param {string} text in lines */
+const hover = (text) => `${text.replaceAll("\n", "<br>")}<extra></extra>`;
 
 /**
  * @param {Record<string, any>[]} data @param {string} title
