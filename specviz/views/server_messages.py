@@ -104,12 +104,16 @@ class ShownWatch:
             key=self.key,
             file=links.file_stem(self.run()) if self.rounds else "",
             text="" if self.rounds else watch.answer.text,  # of an engine that does not say which tokens it makes
-            status=joined(
-                [said(f"server.phase_{phase}", reason=self.say.error(error) if error else ""), self._made()], " "
-            ),
+            status=joined([self._went(phase, error), self._made()], " "),
             notes=self._notes(phase),
             table=self._table() if counts.rounds else None,
             findings=findings(self.signs(), self.say) if phase != "running" and counts.rounds else [],
+        )
+
+    def _went(self, phase: Phase, error: SpecvizError | None) -> Said:
+        unheard = phase == "failed" and not self.rounds and not self.watch.answer.text
+        return said(
+            f"server.{'unheard' if unheard else f'phase_{phase}'}", reason=self.say.error(error) if error else ""
         )
 
     def _made(self) -> Said:

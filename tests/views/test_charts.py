@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from handmade import a_round, a_run, a_tree, rounds_of
@@ -77,12 +78,30 @@ def drawn(alone):
     """Makes figures of the charts of some rounds."""
 
     def figures(rounds, language: str = "en") -> list[dict]:
-        page = alone("charts", language)
+        figures.page = page = alone("charts", language)
         script = """charts => import("/charts/figures.js").then(({ FIGURES }) =>
             FIGURES.map((figure, place) => figure(charts[place], document.querySelector("specviz-charts").say)))"""
         return page.evaluate(script, charts(rounds))
 
     return figures
+
+
+def widths(page, figures: list[dict]) -> dict[str, float]:
+    """Pixels of each chart's title, and of each line that the pointer is told, in the font that it is drawn in."""
+    script = """titles => {
+      const pen = document.createElement("canvas").getContext("2d");
+      return Object.fromEntries(titles.map(([text, size, family]) => {
+        pen.font = `${size}px ${family}`;
+        return [text, pen.measureText(text).width];
+      }));
+    }"""
+    layouts = [chart["layout"] for chart in figures]
+    hovers = [trace["hovertemplate"] for chart in figures for trace in chart["data"]]
+    lines = [line for hover in hovers for line in hover.removesuffix("<extra></extra>").split("<br>")]
+    titles = [(each["title"]["text"], each["title"]["font"]["size"], each["font"]["family"]) for each in layouts]
+    # With numbers of a long run in them, and within the box's margin.
+    told = [(re.sub(r"%{[^}]*}", "1234", line) + "__", 12, layouts[0]["font"]["family"]) for line in lines]
+    return page.evaluate(script, titles + told)
 
 
 def test_positions_show_the_conditional_rate_with_its_counts(drawn):
@@ -107,6 +126,9 @@ def test_titles_fit_german_commas_and_nothing_yet_is_drawn_as_nothing(drawn, lan
     figures = drawn([a_tree((-1, -1))], language)
     titles = [chart["layout"][axis]["title"]["text"] for chart in figures for axis in ("xaxis", "yaxis")]
     assert max(map(len, titles)) <= 32, titles
+    assert max(widths(drawn.page, figures).values()) <= 200
+    long = drawn([a_round("aard", i) for i in range(5000)], language)
+    assert max(widths(drawn.page, long).values()) <= 200
     rate, tokens, positions, times = drawn([], language)
     assert rate["data"][0]["x"] == tokens["data"][0]["x"] == positions["data"][0]["x"] == []
     assert times["data"][0]["x"] == [0, 0, 0] and times["data"][0]["text"] == []

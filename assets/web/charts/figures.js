@@ -8,6 +8,8 @@ import { fixed, formatted, written } from "../shared/numbers.js";
 /** @typedef {{ data: Record<string, any>[], layout: Record<string, any> }} Figure */
 
 const HEIGHT = 220; // px
+// Not the page's own, which is wider on some systems: the narrowest card has 204 px for a title.
+const FAMILY = "Arial, Helvetica, sans-serif";
 const [GREEN, BLUE, AMBER, GREY, PALE] = ["#1a9c78", "#2f86c9", "#b97a1a", "#868b95", "rgba(134,139,149,.4)"];
 const OUTSIDE = { textposition: "outside", textfont: { size: 11 }, cliponaxis: false }; // where bars carry their values
 
@@ -94,8 +96,8 @@ function times({ rounds, unknown, milliseconds: x }, say) {
 /** Ticks of an axis of shares, written as everywhere on the page. @param {...number} ticks */
 const percents = (...ticks) => ({ tickvals: ticks, ticktext: ticks.map((tick) => formatted(tick, ".0%")), tickformat: ".0%" });
 
-/** Without plotly's second box, which names the trace. @param {string} text */
-const hover = (text) => `${text}<extra></extra>`;
+/** Without plotly's second box, which names the trace; it cuts what is wider than the chart. @param {string} text in lines */
+const hover = (text) => `${text.replaceAll("\n", "<br>")}<extra></extra>`;
 
 /**
  * @param {Record<string, any>[]} data @param {string} title
@@ -109,8 +111,8 @@ function figure(data, title, x, y) {
     data,
     layout: {
       template: {}, height: HEIGHT, margin: { l: 44, r: 10, t: 34, b: 38 }, showlegend: false, dragmode: false, hovermode: "closest",
-      title: { text: title, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.96, yanchor: "top" },
-      font: { color: GREY, size: 11 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      title: { text: title, font: { size: 12 }, x: 0.02, xanchor: "left", y: 0.96, yanchor: "top" },
+      font: { color: GREY, size: 11, family: FAMILY }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       separators: `${written(".")}\u202f`, // of decimals, then of thousands
       hoverlabel: { bgcolor: "#1d1f23", bordercolor: "#1d1f23", font: { color: "#ffffff", size: 12 } },
       xaxis: axis({ showgrid: false, nticks: 6, ...x }),

@@ -16,6 +16,7 @@ const FILES = { ".json": "generate.download", ".html": "traces.page", ".csv": "t
 export function watchCard(host) {
   const { ui, say } = host;
   ui.shown = make("div", { class: "shown hidden", part: "shown" });
+  ui.drawn = make("div", { class: "hidden" }, make("slot", { name: "charts" }));
   ui.plain = make("pre", { class: "plain hidden", tabindex: "0", part: "text" });
   ui.files = make("div", { class: "actions hidden", part: "files" }, ...Object.entries(FILES).map(([suffix, key]) =>
     make("button", { type: "button", class: "act", text: say(key), on: { click: () => save(host, suffix) } })));
@@ -25,7 +26,7 @@ export function watchCard(host) {
   const card = make("section", { class: "card", "aria-label": say("server.watch_title") }, make("h2", { text: say("server.watch_title") }),
     make("p", { class: "lead", text: say("server.watch_lead") }), host.field("prompt", make("textarea", { rows: 3 })),
     make("div", { class: "typed" }, number("max_new_tokens", { min: 1, step: 1 }), number("temperature", { min: 0, max: 2, step: 0.1 }), neutral),
-    host.action("watch"), ui.shown, ui.plain, ...resultParts(host, "watch", make("slot", { name: "charts" }), ui.files));
+    host.action("watch"), ui.shown, ui.plain, ...resultParts(host, "watch", ui.drawn, ui.files));
   ui.cards.watch.card = card;
   return card;
 }
@@ -35,6 +36,7 @@ export function renderWatch(host, { phase, run, text, key, file }) {
   const { ui } = host;
   host.watched = key;
   ui.shown.classList.toggle("hidden", !run.length); // before the run begins: it comes into sight
+  ui.drawn.classList.toggle("hidden", !run.length); // or they would still be the last run's
   if (run.length) showRun(host, run);
   ui.plain.classList.toggle("hidden", !text);
   setText(ui.plain, text);

@@ -107,7 +107,7 @@ function line(trace, x, y) {
 /** What the pointer is told of a value. @param {any} trace @param {number} i */
 function hint(trace, i) {
   const values = /** @type {Record<string, any>} */ ({ x: trace.x[i], y: trace.y[i], customdata: trace.customdata?.[i] });
-  const told = trace.hovertemplate.replace("<extra></extra>", "").replace(/%\{(\w+)(?:\[(\d)\])?(?::([^}]+))?\}/g,
+  const told = trace.hovertemplate.replace("<extra></extra>", "").replaceAll("<br>", "\n").replace(/%\{(\w+)(?:\[(\d)\])?(?::([^}]+))?\}/g,
     (/** @type {string} */ _, /** @type {string} */ name, /** @type {string} */ at, /** @type {string} */ format) => said(at ? values[name][at] : values[name], format));
   const node = svg("title");
   node.textContent = told;

@@ -189,7 +189,7 @@ def _create_prompts(say: Words) -> gr.Textbox:
     box = gr.Textbox(
         "",
         label=say("compare.prompts"),
-        placeholder=say("compare.prompts_kinds"),
+        info=say("compare.prompts_kinds"),
         lines=1,
         max_lines=6,
         elem_id="prompts",

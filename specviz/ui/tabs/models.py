@@ -199,15 +199,16 @@ def _create_needs(desk: Desk, form: PairForm) -> None:
     names = [name for name in form.fields if name != "draft_vocabulary"]
     fields = [form.fields[name] for name in names]
 
-    def on_left(*texts: str) -> Any:
+    def on_left(*texts: str) -> Iterator[Any]:
+        yield ""  # what was said of other values must not stand there until this one's turn in the line has come
         values = dict(zip(names, texts))
         if not values["target"].strip():
-            return ""
+            return
         try:
             text, kind = needed(values, desk.runner, desk.say), []
         except SpecvizError as error:
             text, kind = as_text(desk.say.error(error)), ["sv-refused"]  # unseen once it stands at a field (page.css)
-        return gr.update(value=text, elem_classes=["sv-note", *kind])
+        yield gr.update(value=text, elem_classes=["sv-note", *kind])
 
     left = [form.fields[name].blur for name in names]
     gr.on(left, on_left, fields, line, trigger_mode="always_last", **QUEUED)

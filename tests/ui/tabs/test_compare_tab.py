@@ -622,4 +622,8 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     page.locator("[aria-controls=compare-choices]").click()
     page.locator("#remove-prompts").click()
     expect(page.locator("#prompts textarea")).to_have_value("")
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator("#prompts")).to_contain_text("JSON Lines")
+    # What may stand in it is read as a whole: a field of one line would cut a longer sentence in it.
+    assert page.locator("#prompts textarea").evaluate("node => node.scrollHeight <= node.clientHeight")
     expect(page.locator("#remove-prompts")).to_have_count(0)

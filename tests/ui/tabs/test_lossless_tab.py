@@ -209,6 +209,10 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(pair, serve, new_pag
     view = page.locator("#lossless-view")
     expect(view.locator("[part=headline]")).to_have_text("Not the target's distribution")
     expect(view.locator("[part=why]")).to_contain_text("the drafter's distribution")
+    curve, key = view.locator(".curve"), view.locator(".key.line")
+    red = curve.evaluate("node => getComputedStyle(node).stroke")
+    assert key.evaluate("node => getComputedStyle(node).borderTopColor") == red
+    assert red in view.locator(".key.observed").evaluate("node => getComputedStyle(node).backgroundImage")
     assert page.evaluate(f"{VIEW}.trial.n") == 500
     page.locator("#start-lossless").wait_for()
 

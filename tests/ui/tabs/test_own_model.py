@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -19,7 +20,8 @@ from on_page import (
     violations,
 )
 from playwright.sync_api import Page, expect
-from tiny import byte_tokenizer, save_model, tiny_model
+from running import PATIENCE
+from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
 from tiny_gguf import SIZES, write_gguf
 
 from specviz import load_pair
@@ -184,6 +186,29 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_a_gguf_file_is_loaded_asked
     words_first = page.locator("specviz-run [data-figure=speedup][data-words]")  # where the interval decides nothing
     unknown = page.locator("specviz-run").get_by_text("The speedup's interval runs from")
     expect(interval.or_(words_first).or_(unknown).first).to_be_visible()
+
+
+def test_what_was_said_of_other_values_is_gone_while_their_memory_is_worked_out(serve, new_page, monkeypatch):
+    told = threading.Event()
+
+    def needed(fields, runner, say) -> str:
+        if fields["target"] == "second":
+            assert told.wait(PATIENCE)
+        return f"About {fields['target']}."
+
+    monkeypatch.setattr("specviz.ui.tabs.models.needed", needed)
+    url, _ = serve(tiny_pair("llama"))
+    page = new_page()
+    page.goto(url)
+    open_tab(page, "models")
+    target, line = page.locator("#load-target textarea, #load-target input"), page.locator("#load-needs")
+    for text, said in (("first", "About first."), ("second", ""), (None, "About second.")):
+        if text is None:
+            told.set()
+        else:
+            target.fill(text)
+            target.blur()
+        expect(line).to_have_text(said)
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ class Llama(SmallServer):
         parts: list[str | float | None] = []
         for line in LINES[: self.cut]:
             parts += [line + "\n\n", *([self.pause] if self.pause else [])]
-        return Reply([*parts, *([None] if self.cut else [])])
+        return Reply([*parts, *([] if self.cut is None else [None])])
 
 
 @pytest.fixture
@@ -177,8 +177,17 @@ def test_stop_keeps_the_rounds_and_so_does_a_server_that_breaks_off_and_comes_ba
     expect(page.locator("specviz-server #problem-server")).to_contain_text("Was it restarted?")
     expect(part(page, "watch-status")).to_contain_text("the rounds so far stay")
     assert 0 < len(shown(page, "rounds")) < 10 and shown(page, "state") == "finished"
+    charts = page.locator("specviz-server specviz-charts")
+    expect(charts).to_be_visible()
+    # Nothing came: neither are there rounds that stay, nor are the charts the last run's.
+    llama.cut = 0
+    part(page, "ask-watch").click()
+    expect(part(page, "watch-status")).to_contain_text("before the first round")
+    expect(part(page, "shown")).to_be_hidden()
+    expect(charts).to_be_hidden()
     llama.cut = None
     part(page, "ask-watch").click()
+    expect(charts).to_be_visible()
     expect(part(page, "watch-status")).to_contain_text("32 tokens")
     expect(page.locator("specviz-server .problem:not(:empty)")).to_have_count(0)
 

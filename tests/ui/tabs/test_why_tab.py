@@ -213,6 +213,19 @@ def test_the_passes_are_drawn_to_scale_up_to_the_longest_chain_and_wider_ones_on
     expect(chart).to_contain_text("γ = 16 verifies 17 tokens")
 
 
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_on_a_phone_what_is_written_into_the_charts_is_inside_them(alone, language):
+    page = alone("why", language, viewport={"width": 390, "height": 844})
+    give(page, "why", [why_message(passes=Measuring("finished", passes_of(1e9)), runs=[lab_run()])])
+    expect(part(page, "passes").locator(".zone")).to_have_count(1)
+    outside = """node => {
+      const { left, right } = node.closest("svg").getBoundingClientRect(), own = node.getBoundingClientRect();
+      return own.left < left - 1 || own.right > right + 1 ? node.textContent : "";
+    }"""
+    texts = page.locator("specviz-why svg text")
+    assert not any(texts.nth(i).evaluate(outside) for i in range(texts.count())) and texts.count() > 20
+
+
 def test_a_run_beyond_the_sliders_keeps_its_figures(alone):
     page, run = alone("why"), lab_run()
     figures = replace(run.figures, num_draft_tokens=24, draft=0.48)
