@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specviz.decoding.engine import replay, run, speculate
+    from specviz.decoding.engine import run, speculate
     from specviz.drafters import DRAFTERS
     from specviz.foreign.rounds import show
     from specviz.models.loading import load_pair
@@ -33,7 +33,6 @@ __all__ = [
     "Server",
     "SpecvizError",
     "load_pair",
-    "replay",
     "run",
     "run_frame",
     "run_page",
@@ -55,7 +54,6 @@ _HOMES = {
     "Server": "servers.server",
     "SpecvizError": "records.errors",
     "load_pair": "models.loading",
-    "replay": "decoding.engine",
     "run": "decoding.engine",
     "run_frame": "views.pages",
     "run_page": "views.pages",

@@ -265,9 +265,7 @@ class Run:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "top level"
-            reason = str(first.get("ctx", {}).get("error", first["msg"])).rstrip(
-                "."
-            )  # our own sentence, where it is one
+            reason = str(first.get("ctx", {}).get("error", first["msg"])).rstrip(".")  # our own sentence, if it is one
             raise SpecvizError(
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=reason
             ) from error
