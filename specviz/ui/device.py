@@ -256,7 +256,7 @@ class PairStore:
                 self._starting_pair = self._load(**named, progress=self._note)
         return self._starting_pair
 
-    def _load(self, **options: Any) -> ModelPair:
+    def _load(self, progress: Progress | None, **options: Any) -> ModelPair:
         # All of torch and transformers is imported here, by one thread: two that import parts of transformers at once
         # may each find the other's half done.
         from specviz.models.loading import load_pair
@@ -267,7 +267,14 @@ class PairStore:
         # Kernels take as long to build as models take to load, and are needed as soon as the models are there.
         if self.preparer.prepares and device in ("auto", "cpu") and device_named(device).type == "cpu":
             kernel_library.load_ahead()
-        load = partial(load_pair, **options, device=device, passes="plain")
+
+        def told(fraction: float, step: Sentence) -> None:
+            if ending.is_set():
+                raise SpecvizError("This page ends, so nothing more is loaded: open it again once it is back.")
+            if progress is not None:
+                progress(fraction, step)
+
+        load = partial(load_pair, **options, device=device, passes="plain", progress=told)
         # A GPU that is lent is emulated in the thread that asks for it.
         pair = load() if is_zero_gpu() and device != "cpu" else apart(load)
         # Before the pair can be seen: a look at it must find that passes are being prepared.

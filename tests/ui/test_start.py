@@ -12,10 +12,12 @@ from tiny import tiny_pair
 
 from specviz.__main__ import main
 from specviz.drafters.registry import usual
+from specviz.models import loading
 from specviz.models.pair_passes import Preparation
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.ui import page
+from specviz.ui import device, page
 from specviz.ui.deployment import Deployment
 from specviz.ui.device import PairName, PairStore
 
@@ -188,3 +190,16 @@ def test_a_pair_that_cannot_be_loaded_is_refused_again_and_again(monkeypatch):
     for _ in range(2):
         with pytest.raises(SpecvizError, match="There is no folder"):
             store.get(PairName())
+
+
+@pytest.mark.parametrize("target", [None, str(EMBEDDED / "target")])
+def test_a_page_that_ends_loads_nothing_more(target, monkeypatch):
+    """Or else the process would stay until all loads in line are through."""
+    monkeypatch.setattr(device, "ending", threading.Event())
+    store = PairStore(Deployment.from_environment())
+    loads, read = [], loading.find_models
+    monkeypatch.setattr(loading, "find_models", lambda *asked: loads.append(asked) or read(*asked))
+    device.ending.set()
+    with pytest.raises(SpecvizError, match="nothing more is loaded"):
+        store.get(PairName(target))
+    assert not loads
