@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
@@ -24,7 +25,7 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.links import settings_of_run
 from specviz.records.metrics import tally
-from specviz.records.runs import Run
+from specviz.records.runs import Run, Seconds
 from specviz.records.streams import take_anything
 from specviz.rules import RULES, rule_named
 from specviz.views import terminal
@@ -97,6 +98,8 @@ def test_the_summary_states_the_tallys_figures():
     assert "rule: token" in summary and "LOSSY" not in summary and "depth" not in summary
     plain = terminal.summary(tally(rounds_of("", "")), "length", "token")
     assert "judged" not in plain and "rule" not in plain
+    slow = tally([replace(a_round("aaa"), seconds=Seconds(0.0, 20.0, 0.0, 20.0, 20.0))])
+    assert "0.2 tokens/s" in terminal.summary(slow, "length", "token")
     assert terminal.summary(tally([]), "stopped", "token") == "0 tokens in 0 target passes · stopped: stopped"
     assert "2.5 draft tokens per depth" in terminal.summary(tally(TREES), "length", "tree")
     lossy = terminal.summary(tally([a_typical()]), "length", "typical")

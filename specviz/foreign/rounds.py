@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.files import check_schema, read_json
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import (
     SHORTEST,
@@ -27,8 +28,6 @@ from specviz.records.runs import (
     Round,
     Run,
     Seconds,
-    check_schema,
-    read_json,
 )
 from specviz.records.settings import MAX_SEED, SamplingParams
 from specviz.records.trees import children_of, outcomes_of

@@ -1,10 +1,13 @@
-"""Files: from bytes to text, whatever wrote them; what is packed; what to say where none can be written."""
+"""Files: from bytes to text, whatever wrote them; traces; what is packed; what to say where none can be written."""
 
 import json
 import pathlib
 import zlib
+from typing import Any
 
-from specviz.records.errors import SpecvizError
+from pydantic_core import from_json
+
+from specviz.records.errors import SpecvizError, quoted
 
 #: More is not unpacked: a small gzip file may hold any amount of zeros.
 MOST_UNPACKED = 64_000_000
@@ -38,6 +41,33 @@ def decoded(data: bytes, errors: str = "replace") -> str:
     if kind := _kind(data):
         raise SpecvizError("This is a {kind} file, not text: unpack or convert it first.", kind=kind)
     return data.decode(json.detect_encoding(data), errors=errors)
+
+
+def check_schema(schema: Any, expected: str) -> None:
+    """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
+    if not schema:
+        raise SpecvizError(
+            "This is not a specviz trace: it names no schema; {expected} is expected.",
+            "trace",
+            expected=quoted(expected),
+        )
+    if schema != expected:
+        raise SpecvizError(
+            "This is not a trace of this version of specviz: its schema is {found}; {expected} is expected.",
+            "trace",
+            found=quoted(schema),
+            expected=quoted(expected),
+        )
+
+
+def read_json(path: str | pathlib.Path) -> Any:
+    """The values in a file of a run. Raises SpecvizError (field ``trace``) with the reason if it cannot be read."""
+    try:
+        return from_json(pathlib.Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))  # as some editors write
+    except OSError as error:
+        raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
+    except ValueError as error:
+        raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
 
 
 def packing_of(file: pathlib.Path) -> str | None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import from_json
 
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError
+from specviz.records.files import check_schema, read_json
 from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams
 
 SCHEMA = "specviz.run/1"
@@ -29,6 +29,8 @@ StopReason = Literal["eos", "length", "context", "stop_string", "grammar", "stop
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
 #: A token's id; None of another engine that does not say which token it was.
 TokenId = Whole | None
+#: A probability or a coin, where a sum of rounded ones may lie a little above 1.
+Chance = Annotated[float, Field(ge=0, le=1 + 1e-4)]
 #: Seconds whose sums stay numbers. A difference between two clocks, a GPU's and the processor's, may fall below 0.
 Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
@@ -47,17 +49,17 @@ class DraftedToken:
     id: TokenId
     text: str
     parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
-    p: float | None  # probability as sampled from (after temperature and filters), under the target
-    q: float | None  # and under the drafter; on a path picked among several, the chance that the pick falls on it
-    p_raw: float | None  # the target's own softmax at temperature 1
-    q_raw: float | None  # the drafter's; None if it has no model
-    u: float | None  # the coin of the accept decision; None if never judged, or if greedy (no coin is flipped)
+    p: Chance | None  # probability as sampled from (after temperature and filters), under the target
+    q: Chance | None  # and under the drafter; on a path picked among several, the chance that the pick falls on it
+    p_raw: Chance | None  # the target's own softmax at temperature 1
+    q_raw: Chance | None  # the drafter's; None if it has no model
+    u: Chance | None  # the coin of the accept decision; None if never judged, or if greedy (no coin is flipped)
     #: The coin must fall below this; None if never judged. Token by token min(1, p/q), in a tree min(1, p_left/q),
     #: under block verification h, which also judges tokens after the first rejected one of its chain or path.
-    accept_prob: float | None
+    accept_prob: Chance | None
     outcome: Outcome
-    draft_u: float | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy
-    p_left: float | None = None  # of a sibling tried after others: its p once they were rejected
+    draft_u: Chance | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy
+    p_left: Chance | None = None  # of a sibling tried after others: its p once they were rejected
     source: str | None = None  # the part of the drafter that proposed it, such as ``layer 2``; None if obvious
 
 
@@ -71,14 +73,14 @@ class NextToken:
     #: ``recovered``: drawn from the residual after a rejection. ``bonus``: drawn from the target's last row when every
     #: draft token was accepted; also the token of a plain step, where nothing was drafted.
     kind: NextKind
-    u: float | None  # the uniform draw; None when greedy
-    prob: float | None  # its probability in the distribution it was drawn from
+    u: Chance | None  # the uniform draw; None when greedy
+    prob: Chance | None  # its probability in the distribution it was drawn from
     #: The probability there of all tokens with a smaller id; None when greedy. A draw goes through the ids in order
     #: (`specviz.rules.sampling.draw`), so u lies in [below, below + prob) up to rounding.
-    below: float | None = None
+    below: Chance | None = None
     #: Where this token and the likeliest others lie on the line from 0 to 1 on which u fell, ordered by id:
     #: (token id, start, end), to six decimals.
-    line: tuple[tuple[Whole, float, float], ...] = ()
+    line: tuple[tuple[Whole, Chance, Chance], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,18 @@ class Candidates:
     """
 
     __pydantic_config__ = _FINITE
-    p: tuple[tuple[Whole, float], ...]
-    q: tuple[tuple[Whole, float], ...] = ()
-    residual: tuple[tuple[Whole, float], ...] = ()  # on the row whose token was rejected
-    p_raw: tuple[tuple[Whole, float], ...] = ()  # the models' own softmax at temperature 1
-    q_raw: tuple[tuple[Whole, float], ...] = ()
+    p: tuple[tuple[Whole, Chance], ...]
+    q: tuple[tuple[Whole, Chance], ...] = ()
+    residual: tuple[tuple[Whole, Chance], ...] = ()  # on the row whose token was rejected
+    p_raw: tuple[tuple[Whole, Chance], ...] = ()  # the models' own softmax at temperature 1
+    q_raw: tuple[tuple[Whole, Chance], ...] = ()
     #: Where draft tokens were judged by a drafter's smaller vocabulary: the target's probability, as sampled from, of
     #: all tokens in it. On average a draft token is accepted no more often: Σ min(p, q) is at most that.
-    reach: float | None = None
+    reach: Chance | None = None
     #: Under a grammar, which masks all lists of the row: how many tokens may follow, and the probability that the
     #: target's own softmax gives them without the mask.
     allowed: Whole | None = None
-    allowed_mass: float | None = None
+    allowed_mass: Chance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class LengthChoice:
     __pydantic_config__ = _FINITE
     depth: Whole  # where the drafter finds less, or the text ends, less is drafted
     speed: float | None = None  # the tokens expected in the time of a plain step; None if nothing was chosen
-    kept: float | None = None  # the chance that one more level would be accepted; None where there can be none
+    kept: Chance | None = None  # the chance that one more level would be accepted; None where there can be none
     cost: float | None = None  # and how many plain steps it would take
     behind: bool = False  # drafting has cost more than it brought: a plain step instead
 
@@ -146,10 +148,10 @@ class Round:
     seconds: Seconds | None  # None of another engine that did not time it
     stop_reason: StopReason | None = None  # on the last round only
     dropped: Whole = 0  # tokens decided but cut off by that stop
-    confidence: float | None = None  # the drafter's probability for its last token, if that ended drafting early
+    confidence: Chance | None = None  # the drafter's probability for its last token, if that ended drafting early
     #: Under a lossy rule, the total variation between the distribution of this round's first token and the target's,
     #: given the text before it; None under a lossless rule, where it is 0.
-    distance: float | None = None
+    distance: Chance | None = None
     choice: LengthChoice | None = None  # where γ was chosen for this round
     #: Tokens that the target read in this round and had read before: a running state was put back after a rejection.
     read_again: Whole = 0
@@ -294,33 +296,6 @@ class Run:
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         return cls.from_dict(read_json(path))
-
-
-def check_schema(schema: Any, expected: str) -> None:
-    """Raises SpecvizError (field ``trace``) for another schema than the one that is expected, or none."""
-    if not schema:
-        raise SpecvizError(
-            "This is not a specviz trace: it names no schema; {expected} is expected.",
-            "trace",
-            expected=quoted(expected),
-        )
-    if schema != expected:
-        raise SpecvizError(
-            "This is not a specviz trace: its schema is {found}; {expected} is expected.",
-            "trace",
-            found=quoted(schema),
-            expected=quoted(expected),
-        )
-
-
-def read_json(path: str | pathlib.Path) -> Any:
-    """The values in a file of a run. Raises SpecvizError (field ``trace``) with the reason if it cannot be read."""
-    try:
-        return from_json(pathlib.Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))  # as some editors write
-    except OSError as error:
-        raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
-    except ValueError as error:
-        raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
 
 
 def _flaw(round_: Round, index: int, coins: bool, own_engine: bool) -> SpecvizError | None:

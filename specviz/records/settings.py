@@ -331,7 +331,11 @@ def read_coins(text: str) -> tuple[SetCoin, ...]:
     words = text.split() if isinstance(text, str) else [text]
     if len(words) > _MOST_COINS:
         raise SpecvizError("You can set at most {most} coins by hand.", "coins", most=_MOST_COINS)
-    return tuple(map(_read_coin, words))
+    coins = tuple(map(_read_coin, words))
+    places = [word.partition("=")[0] for word in words]
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise SpecvizError("The coin {coin} is set twice: leave one of them out.", "coins", coin=twice)
+    return coins
 
 
 def _read_coin(word: str) -> SetCoin:

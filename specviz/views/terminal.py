@@ -64,6 +64,7 @@ def legend(enabled: bool) -> str:
 
 def summary(counts: Tally, stop_reason: str, rule: str) -> str:
     """One line of measured figures. rule: the acceptance rule's name; lossy ones are marked."""
+    rate = counts.tokens_per_second
     parts = [
         f"{counts.tokens} tokens in {counts.rounds} target passes",
         f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",
@@ -71,7 +72,7 @@ def summary(counts: Tally, stop_reason: str, rule: str) -> str:
         f"{counts.acceptance_rate:.0%} of judged draft tokens accepted" if counts.judged else "",
         "" if counts.reach is None else f"the draft's vocabulary covers {counts.reach:.1%} of the probability",
         _rule_in_words(counts, rule) if counts.drafted else "",
-        f"{counts.tokens_per_second:.0f} tokens/s" if counts.rounds else "",
+        "" if rate is None else f"{rate:.0f} tokens/s" if rate >= 10 else f"{rate:.2g} tokens/s",
         f"stopped: {stop_reason}",
     ]
     return " · ".join(part for part in parts if part)

@@ -19,6 +19,7 @@ from transformers import GenerationConfig, LogitsProcessor
 import specviz
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import decoder_of
+from specviz.decoding.engine import replay
 from specviz.decoding.exact_distribution import exact_distribution
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
@@ -260,7 +261,7 @@ def test_the_record_says_how_many_tokens_were_allowed_and_how_likely_they_were_w
 
 def test_a_rule_that_judges_the_same_drafts_again_has_the_same_rows_on_record():
     request = order(tiny(), "draft_model", "token", 1, SamplingParams(temperature=3.0))
-    pairs = list(specviz.replay(request, "block"))
+    pairs = list(replay(request, "block"))
     said = [[(row.allowed, row.allowed_mass) for one in rounds for row in one.top] for rounds in zip(*pairs)]
     assert said[0] == said[1] and any(allowed for allowed, _ in said[0])
 

@@ -125,7 +125,7 @@ def test_a_tree_is_shown_by_who_continues_whom_and_as_much_of_it_is_known_as_was
         (BARE | {"texts": 5}, "texts must be an object from ids to texts, not 5."),
         (BARE | {"greedy": "no"}, "greedy must be true or false, not 'no'."),
         (BARE | {"prompt": None}, "prompt must be text, not None."),
-        ({"schema": "specviz.run/2"}, "This is not a specviz trace: its schema is 'specviz.run/2'"),
+        ({"schema": "specviz.run/2"}, "This is not a trace of this version of specviz: its schema is 'specviz.run/2'"),
         ([1, 2], "This is not a specviz trace"),
     ],
 )

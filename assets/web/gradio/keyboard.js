@@ -47,21 +47,6 @@ function stay(field) {
   });
 }
 
-/**
- * A choice by mouse, which is made as the button goes down; and a press on a field that was stayed in: Gradio opens its list only
- * when the focus comes.
- *
- * @param {MouseEvent} event
- */
-function onPress({ target }) {
-  if (!(target instanceof Element)) return;
-  const list = target.closest('[role="option"]')?.closest('[role="listbox"]');
-  const field = document.querySelector(list ? `[role="combobox"][aria-controls="${list.id}"]` : '[role="combobox"]:focus');
-  if (!(field instanceof HTMLInputElement)) return;
-  if (list) stay(field);
-  else if (field === target && !document.getElementById(field.getAttribute("aria-controls") ?? "")) field.blur();
-}
-
 /** Once what has happened is drawn. @param {() => void} then */
 const afterFrames = (then) => requestAnimationFrame(() => requestAnimationFrame(then));
 
@@ -83,7 +68,6 @@ function group({ target }) {
 }
 
 document.addEventListener("keydown", onKey, true);
-document.addEventListener("mousedown", onPress, true);
 document.addEventListener("focusin", group);
 document.addEventListener("click", ({ target }) => {
   const button = target instanceof Element ? target.closest("button") : null;
