@@ -63,7 +63,7 @@ def _require_known(name: str) -> None:
     for part, kind in (("sampling", SamplingParams), ("drafting", DraftParams)):
         if name in {row.name for row in fields(kind)}:
             raise SpecvizError(
-                "{name} is a part of {part}: {part}=specviz.{kind}({name}=…).",
+                "{name} belongs to {part}: write {part}=specviz.{kind}({name}=…).",
                 name,
                 name=name,
                 part=part,

@@ -59,8 +59,8 @@ class Request:
     def depths(self) -> tuple[int, ...]:
         """How deep a round may draft, from 0 on if γ is chosen in each: only γ, or 0 in plain decoding.
 
-        None so shallow that the drafter has no draft of it. Where rounds are recorded these are few, so that all can be
-        recorded before one is timed."""
+        Depths at which the drafter has no draft are left out. Where rounds are recorded the depths are few, so that all
+        can be recorded before one is timed."""
         most = self.settings.deepest_draft
         if not self.chooses_length:
             return (most,)

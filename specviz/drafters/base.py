@@ -48,7 +48,7 @@ class Drafter(ABC):
     name: ClassVar[str]  # what users type
     words: ClassVar[str] = ""  # the key of its texts, where that is not its name
     parameters: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
-    least_depth: ClassVar[int] = 1  # the least that γ = auto asks it for: of less there is no draft
+    least_depth: ClassVar[int] = 1  # the shallowest draft that it can make, and that γ = auto asks for
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
     narrows: ClassVar[bool] = False  # a draft of its trees can be a chain as well (`narrow`)
     draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them

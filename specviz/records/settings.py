@@ -334,7 +334,7 @@ def read_coins(text: str) -> tuple[SetCoin, ...]:
     coins = tuple(map(_read_coin, words))
     places = [word.partition("=")[0] for word in words]
     if twice := next((place for place in places if places.count(place) > 1), None):
-        raise SpecvizError("The coin {coin} is set twice: leave one of them out.", "coins", coin=twice)
+        raise SpecvizError("Coin {coin} is set twice: remove one of the two.", "coins", coin=twice)
     return coins
 
 

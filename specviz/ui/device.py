@@ -270,7 +270,7 @@ class PairStore:
 
         def told(fraction: float, step: Sentence) -> None:
             if ending.is_set():
-                raise SpecvizError("This page ends, so nothing more is loaded: open it again once it is back.")
+                raise SpecvizError("This page is shutting down and loads nothing more: open it again once it is back.")
             if progress is not None:
                 progress(fraction, step)
 

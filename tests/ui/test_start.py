@@ -200,6 +200,6 @@ def test_a_page_that_ends_loads_nothing_more(target, monkeypatch):
     loads, read = [], loading.find_models
     monkeypatch.setattr(loading, "find_models", lambda *asked: loads.append(asked) or read(*asked))
     device.ending.set()
-    with pytest.raises(SpecvizError, match="nothing more is loaded"):
+    with pytest.raises(SpecvizError, match="loads nothing more"):
         store.get(PairName(target))
     assert not loads
