@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from specviz.decoding.decoder import Decoder, KernelJudge
 from specviz.decoding.request import Request
-from specviz.drafters.base import Plain
-from specviz.drafters.stepwise import Stepwise
+from specviz.drafters.base import Drafter, Plain
 from specviz.passes.kernels.rounds import Ahead, MadeRound, RoundsInOneCall, SelfReliant
 from specviz.passes.readers import StaticModel
 from specviz.passes.static_passes import WIDEST
@@ -28,7 +27,7 @@ class OneCallDecoder(Decoder):
     target: StaticModel
     judge: KernelJudge
     calls: RoundsInOneCall
-    alone: tuple[Stepwise, SelfReliant] | None  # a drafter, and what drafts without it
+    alone: tuple[Drafter, SelfReliant] | None  # a drafter, and what drafts without it
     new_tokens: int  # how much longer the text may become
     ends: Collection[int]  # tokens that end it
 
@@ -46,9 +45,9 @@ class OneCallDecoder(Decoder):
 
     def begin(self, committed: Sequence[int]) -> None:
         drafter, judge, coins = self.drafter, self.judge, self.coins.largest_draft
-        reliant = drafter.self_reliant() if isinstance(drafter, Stepwise) else None
-        self.alone = (drafter, reliant) if isinstance(drafter, Stepwise) and reliant is not None else None
-        for reader in (self.target, *([] if reliant is None else [reliant.reader])):
+        reliant = drafter.self_reliant()
+        self.alone = None if reliant is None else (drafter, reliant)
+        for reader in (self.target, *(reliant.readers if reliant else ())):
             reader.buffers.reserve(len(committed) + min(self.new_tokens, ROOM_AHEAD) + coins)
         judged = coins, judge.temperature, judge.as_block
         self.calls = RoundsInOneCall(self.target, committed, *judged, reliant, self.ends)
@@ -64,7 +63,7 @@ class OneCallDecoder(Decoder):
             return self._asking(committed, budget)
         began = time.perf_counter()
         ((made, uniforms),) = self.rounds(len(committed), budget)
-        if made.drafted:
+        if made.parents:
             self.target.stopwatch.spans.append((began, began + made.drafting))
         self._time(began, began + made.drafting, made)
         return self.verdict(len(committed), made, uniforms)
@@ -85,8 +84,9 @@ class OneCallDecoder(Decoder):
         if self.alone is None:
             return self._verdict(committed, made, uniforms, lambda: self.nothing)
         drafter, reliant = self.alone
-        reliant.reader.length = made.read
-        draft = (lambda: drafter.as_draft(made.draft, uniforms.draft)) if made.drafted else lambda: self.nothing
+        for reader in reliant.readers:
+            reader.length = made.read
+        draft = (lambda: drafter.as_draft(made.draft, uniforms.draft)) if made.parents else lambda: self.nothing
         return self._verdict(committed, made, uniforms, draft)
 
     def _asking(self, committed: Sequence[int], budget: int) -> Verdict:

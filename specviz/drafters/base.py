@@ -16,6 +16,8 @@ from specviz.models.pair import ModelPair
 from specviz.parts.servers import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.fast_passes import FastPasses
+from specviz.passes.kernels.rounds import SelfReliant
+from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.roles import Role
 from specviz.records.settings import DraftParams
@@ -125,6 +127,20 @@ class Drafter(ABC):
 
     def observe_plain_step(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027
         """Learns of a round in which it was not asked to propose anything."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """How a draft's tokens are chosen where one call makes it; None if they are not chosen, or cannot be there."""
+        return None
+
+    def self_reliant(self) -> SelfReliant | None:
+        """What makes its drafts without it, once the prompt has been read; None if nothing does. A class derived from
+        one of which something does has to say so again: it may draft otherwise."""
+        return None
+
+    def as_draft(self, drafted: RawDraft, uniforms: Tensor) -> Draft:
+        """What `self_reliant` has drafted, for a rule. uniforms: as for `propose`."""
+        return Draft(drafted.tokens, drafted.parents)
 
     def ahead(self, deepest: int) -> DraftAhead | None:
         """How it drafts while the host does not know yet what became of the last draft, at most `deepest` deep; None

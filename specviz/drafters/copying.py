@@ -13,6 +13,7 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
 from specviz.parts.servers import Servers
+from specviz.passes.kernels.rounds import SelfReliant
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 from specviz.rules.transfer import to_device
@@ -50,6 +51,9 @@ class PromptLookup(Drafter):
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         self._read(committed[len(self.text) :])
         return Draft.copied(self._continuation(budget), self.device)
+
+    def self_reliant(self) -> SelfReliant | None:
+        return SelfReliant(ngrams=(self.MIN_NGRAM, self.MAX_NGRAM)) if type(self) is PromptLookup else None
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Appends tokens to the text; indexes an n-gram once something follows it."""

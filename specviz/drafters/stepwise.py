@@ -19,7 +19,6 @@ from specviz.models.pair import ModelPair
 from specviz.parts.reading import HostLevel, Rows, RunReading
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.kernels.chains import spread
-from specviz.passes.kernels.rounds import SelfReliant
 from specviz.passes.made_drafts import Choice, RawDraft
 from specviz.passes.roles import TARGET
 from specviz.records.settings import DraftParams
@@ -131,11 +130,6 @@ class Stepwise(Drafter):
         if self.confidence or self.chooser.temperature is None or self.grammar is not None:
             return None
         return Choice(self.width, self.chooser.temperature, isinstance(self.chooser, Paths))
-
-    def self_reliant(self) -> SelfReliant | None:
-        """What makes its drafts without it, once the prompt has been read; None if nothing does. A class derived from
-        one of which something does has to say so again: it may draft otherwise."""
-        return None
 
     def drafts_in_one_call(self, reader: CachedModel | RunReading) -> bool:
         """True if `reader` can make this drafter's drafts by itself."""

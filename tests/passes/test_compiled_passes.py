@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -341,13 +342,16 @@ def two_layers(compiled, tmp_path_factory) -> ModelPair:
     return with_passes(pair, {TARGET: opened(target, path), Role.exit(1): exiting})
 
 
-ALONE = ("draft_model", "eagle", "medusa", "parallel", "quantised_self")
+DRAWING = ("draft_model", "eagle", "medusa", "parallel", "quantised_self")
+
+#: Drafters of which nobody has to be asked.
+ALONE = (*DRAWING, "prompt_lookup")
 
 
 @pytest.mark.parametrize(
     "drafter, temperature, branches, rule",
     pairwise(
-        drafter=[None, *ALONE, "prompt_lookup", "hybrid"],
+        drafter=[None, *ALONE, "suffix", "hybrid"],
         temperature=[0.0, 0.7, 1.0],
         branches=[1, 3],
         rule=["auto", "block"],
@@ -370,6 +374,24 @@ def test_rounds_in_one_call_are_those_that_python_makes(made, drafter, temperatu
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_a_call_copies_what_python_would(endless, tokens, monkeypatch):
+    draws = random.Random(tokens)
+    prompts = [[draws.randrange(1, 1 + tokens) for _ in range(draws.randrange(1, 24))] for _ in range(25)]
+    order = {"drafter": "prompt_lookup", "sampling": HOT, "max_new_tokens": 24}
+
+    def run_all() -> list[list[Round]]:
+        depths = [1, 2, 3, 5, 8]
+        pairs = zip(prompts, itertools.cycle(depths))
+        return [untimed(specviz.run(endless, prompt, num_draft_tokens=depth, **order)) for prompt, depth in pairs]
+
+    in_calls = run_all()
+    monkeypatch.setattr(OneCallDecoder, "of", lambda decoder, request: decoder)
+    assert run_all() == in_calls
+    assert {len(one.drafted) for run in in_calls for one in run} == set(range(9))
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_exit_drafts_in_the_call_in_the_targets_own_rows(two_layers, temperature, counts, monkeypatch):
     order = {"num_draft_tokens": 3, "sampling": SamplingParams(temperature=temperature), "max_new_tokens": LONG}
@@ -380,7 +402,7 @@ def test_an_exit_drafts_in_the_call_in_the_targets_own_rows(two_layers, temperat
 
 
 @pytest.mark.parametrize("rule", ["mislabelled", "two_precisions"])
-@pytest.mark.parametrize("drafter", ALONE)
+@pytest.mark.parametrize("drafter", DRAWING)
 def test_a_wrong_way_to_draw_is_the_labs_on_compiled_passes_too(drafting, drafter, rule, monkeypatch):
     draws, drawn = LAB_RULES[rule].draws, []
     choose = draws.choose
@@ -390,7 +412,7 @@ def test_a_wrong_way_to_draw_is_the_labs_on_compiled_passes_too(drafting, drafte
     assert drawn
 
 
-@pytest.mark.parametrize("drafter", ALONE)
+@pytest.mark.parametrize("drafter", DRAWING)
 def test_a_text_longer_than_a_pass_is_read_in_parts_before_it_is_drafted_after(made, drafter, monkeypatch):
     expected, _ = made(True, drafter=drafter)
     monkeypatch.setattr(rounds, "WIDEST", 16)

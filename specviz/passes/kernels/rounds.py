@@ -25,9 +25,9 @@ from specviz.rules.draft import Draft, Uniforms
 
 @dataclass(frozen=True, slots=True)
 class SelfReliant:
-    """What drafts after a text by itself, once its drafter has read the prompt: a model, or a head."""
+    """What drafts after a text by itself, once its drafter has read the prompt: a model, a head, or the text alone."""
 
-    reader: StaticModel  # with passes that C++ can run
+    reader: StaticModel | None = None  # with passes that C++ can run; None: the text is copied
     deepest: float = math.inf  # how deep it drafts
     limit: float = math.inf  # how many positions it knows; the last token of a draft is never read
     is_head: bool = False  # reads each token with the target's hidden state of the token before
@@ -35,6 +35,11 @@ class SelfReliant:
     states: Tensor | None = None  # [n, width], those that it has yet to read
     one_pass: OnePass | None = None  # by which it makes all rows of a draft; None: it makes a pass for each level
     shares: bool = False  # keys and values with the target, whose first layers are its own: it has read what that has
+    ngrams: tuple[int, int] = (0, 0)  # how many of the text's last tokens, at least and at most, are looked up in it
+
+    @property
+    def readers(self) -> list[StaticModel]:
+        return [] if self.reader is None else [self.reader]
 
     def room(self, length: int, levels: int, branches: int) -> int:
         """How many places it needs to draft after so many tokens."""
@@ -93,9 +98,9 @@ class RoundsInOneCall:
         self.target, self.drafting, self.vocab = target, drafting, static.vocab_size
         self.length = len(committed)
         self._coins_before = 2 * coins * torch.double.itemsize  # all of a round lie in a row; the last is never missing
-        self._empty, self._orders = _Order(), dict[Choice, _Order]()
+        self._orders: dict[Choice | None, _Order] = {None: _Order()}
         self._kv: dict[bool, Sequence[Tensor]] = {}  # by whether it is the drafter's: what C++ was told of
-        readers = [target] if drafting is None else [target, drafting.reader]
+        readers = [target, *(drafting.readers if drafting else ())]
         programs = [reader.passes.opened for reader in readers]
         self._programs = [program for program in programs if program is not None]  # may be closed after this only
         target_program, *drafters = [program.handle for program in self._programs]
@@ -104,11 +109,14 @@ class RoundsInOneCall:
         self._state_width = 0 if drafting else len(places) * hidden  # of states that are handed over
         states = None if drafting is None or drafting.states is None else drafting.states.contiguous()
         one_pass = None if drafting is None else drafting.one_pass
+        shortest, longest = drafting.ngrams if drafting else (0, 0)
         setup = _Setup(
             target_program,
             drafters[0] if drafters else None,
             ctypes.addressof(drafting.fusion.struct) if drafting and drafting.fusion else None,
             None if one_pass is None else ctypes.pointer(GivenOnePass.of(one_pass)),
+            longest,
+            shortest,
             bool(drafting and drafting.is_head),
             bool(drafting and drafting.shares),
             self.vocab,
@@ -129,27 +137,26 @@ class RoundsInOneCall:
             ctypes.byref(setup),
             ctypes.c_int64(len(committed)),
             (ctypes.c_int64 * len(committed))(*committed),
-            ctypes.c_int64(drafting.reader.length if drafting else 0),
+            ctypes.c_int64(drafting.reader.length if drafting and drafting.reader else 0),
             None if states is None else memories([states]),
         )
         self._run = ctypes.c_void_p(run)
         weakref.finalize(self, library.few_rows_end, self._run)
 
     def rounds(self, levels: int, choice: Choice | None, uniforms: Uniforms, ahead: Ahead = ONE) -> list[MadeRound]:
-        """Rounds that need nobody else, at least one: they draft `levels` levels by themselves, by this choice.
+        """Rounds that need nobody else, at least one: they draft `levels` levels by themselves, by this choice, if any.
 
         uniforms: of the first; those of the others follow them in memory.
         """
-        if not levels:
-            self._reserve(self.target, self.length)
-            return self._made(self._empty, uniforms, ahead)
-        assert self.drafting is not None and choice is not None, "drafts are given"
+        assert self.drafting is not None or not levels, "drafts are given"
+        branches = choice.branches if choice else 1
         # The target's first: a drafter that shares it is told of what there is then.
-        self._reserve(self.target, self.length + levels * choice.branches)
-        self._reserve(self.drafting.reader, self.drafting.room(self.length, levels, choice.branches), of_drafter=True)
+        self._reserve(self.target, self.length + levels * branches)
+        if levels and self.drafting and self.drafting.reader:
+            room = self.drafting.room(self.length, levels, branches)
+            self._reserve(self.drafting.reader, room, of_drafter=True)
         if choice not in self._orders:
-            given = GivenChoice.of(choice)
-            self._orders[choice] = _Order(0, ctypes.pointer(given))
+            self._orders[choice] = _Order(0, choice and ctypes.pointer(GivenChoice.of(choice)))
         order = self._orders[choice]
         order.levels = levels
         return self._made(order, uniforms, ahead)
@@ -213,7 +220,7 @@ class MadeRound(Judged):
     def __init__(self, made: _Made, vocab: int):
         n, accepted = made.count, made.accepted
         told = tuple(made.told[: 3 * n + accepted + 2])
-        self.accepted, self.drafted = accepted, made.draft_rows > 0  # whether the draft was not given
+        self.accepted = accepted
         super().__init__(n, vocab, told[:accepted], told[3 * n + 1 :])
         self.choices, self.parents = told[n : 2 * n + 1], told[2 * n + 1 : 3 * n + 1]  # of each row the likeliest token
         self.drafting, self.verifying, self.seconds = made.drafting, made.verifying, made.all  # the last: of all of it
@@ -269,6 +276,7 @@ class _Setup(ctypes.Structure):
         ("drafter", ctypes.c_void_p),
         ("fusion", ctypes.c_void_p),
         ("one_pass", ctypes.POINTER(GivenOnePass)),
+        *[(name, ctypes.c_int64) for name in ("longest", "shortest")],
         ("skipped", ctypes.c_int64),
         ("shares", ctypes.c_bool),
         ("vocab", ctypes.c_int64),

@@ -45,6 +45,7 @@ struct Setup {
   const Program *target, *drafter;  // none: drafts are given
   const Fusion* fusion;             // of a head that drafts
   const OnePass* one_pass;          // by which it makes all of a draft's rows; none: a pass for each level
+  int64_t longest, shortest;        // n-grams whose followers are copied, where no model drafts; 0: nothing is copied
   int64_t skipped;                  // of the text's first tokens the drafter reads none: a head has no state for the first
   bool shares;                      // keys and values with the target: the drafter has read what that has
   int64_t vocab, coins, widest;     // coins: of each kind in a round. widest: the most tokens of a pass
@@ -133,6 +134,23 @@ struct Run {
 
   // How many tokens a draft's one pass reads after the text.
   int64_t masks() const { return setup.one_pass && setup.one_pass->reads_text ? 1 + setup.one_pass->count : 0; }
+
+  // Copies what followed the text's last tokens, as PromptLookup in specviz/drafters/copying.py explains it.
+  void copy(int64_t levels, Round& round) const {
+    const int64_t length = text.size();
+    for (int64_t n = std::min(setup.longest, length); n >= setup.shortest; n--) {
+      int64_t start = length;  // nothing follows the text's end itself
+      for (int64_t place = length - 1; place >= n; place--) {
+        if (!std::equal(text.end() - n, text.end(), text.begin() + place - n)) continue;
+        start = place;
+        if (start + levels <= length) break;  // it offers a whole draft
+      }
+      if (start == length) continue;
+      round.tokens.assign(text.begin() + start, text.begin() + std::min(start + levels, length));
+      for (size_t i = 0; i < round.tokens.size(); i++) round.parents.push_back(i - 1);
+      return;
+    }
+  }
 
   // Drafts after the text; returns how many of the draft tokens the drafter has read.
   int64_t draft(const Order& order, Round& round) {
@@ -235,7 +253,7 @@ struct Run {
   bool may_go_on(const Order& order, const Made& last, int64_t length) const {
     const int64_t *written = last.told + 3 * last.count + 1, *end = setup.ends + setup.end_count;
     if (std::find_first_of(written, written + last.accepted + 1, setup.ends, end) != written + last.accepted + 1) return false;
-    const int64_t branches = order.levels ? order.choice->branches : 1, drafted = order.levels * branches, now = text.size();
+    const int64_t branches = order.choice ? order.choice->branches : 1, drafted = order.levels * branches, now = text.size();
     const int64_t read = now + (setup.one_pass ? masks() : drafted - branches);
     const bool drafter_has_room = !order.levels || drafter.rows.empty() || read <= drafter.room();
     return now + order.levels < length && now + drafted <= target.room() && drafter_has_room;
@@ -246,7 +264,9 @@ struct Run {
     auto round = std::make_unique<Round>();
     const auto began = Clock::now();
     int64_t fed = 0;
-    if (order.levels) {
+    if (order.levels && setup.longest) {
+      copy(order.levels, *round);
+    } else if (order.levels) {
       fed = draft(order, *round);
     } else {
       round->tokens.assign(order.tokens, order.tokens + order.count);
@@ -261,7 +281,7 @@ struct Run {
     target.keep(length, path, accepted, count);
     if (setup.shares)
       drafter.read = target.read;  // what the draft left there is the target's by now
-    else if (order.levels && count && !setup.skipped)
+    else if (order.choice && count && !setup.skipped)
       drafter.keep(length, path, accepted, fed);
     if (setup.state_count) take_states(*round, unread, accepted, order.states);
     text.insert(text.end(), round->told.end() - accepted - 1, round->told.end());
