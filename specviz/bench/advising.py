@@ -25,7 +25,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pair_passes import Trial
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE
-from specviz.records.settings import PLAIN
+from specviz.records.settings import AUTO, PLAIN
 from specviz.theory.roofline import BatchTimes
 
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
@@ -113,7 +113,7 @@ def load_times(pair: ModelPair) -> Iterator[BatchTimes | None]:
 
 def try_drafters(pair: ModelPair, halt: threading.Event) -> None:
     """Puts into `pair.passes.trials` how each drafter that is `worth_trying` did on the page's first prompt, with the
-    page's own settings.
+    settings with which the page begins.
 
     Nothing where something was named to draft with, where passes take so long that a trial would, or were not timed, or
     once `halt` is set. A drafter that fails is left out.
@@ -123,7 +123,7 @@ def try_drafters(pair: ModelPair, halt: threading.Event) -> None:
     if named_for(pair) or pair.passes.seconds_by_width.get(1, math.inf) * texts > MOST_TRIAL_SECONDS:
         return
     preset, *_ = CHAT_PRESETS if pair.has_chat_template else PRESETS
-    contestants = [Contestant.of(name) for name in (PLAIN, *names)]
+    contestants = [Contestant.of(name, AUTO) for name in (PLAIN, *names)]
     try:
         plain = plain_request(pair, preset, TEMPERATURE, TRIAL_TOKENS)
         contest = Contest([entry_of(contestant, plain) for contestant in contestants], [""])

@@ -227,6 +227,8 @@ class Controls:
             return changes
         chosen = self.runner.store.usual(pair) if lacking else drafter
         values = {field: update["value"] for field, update in properties(pair, chosen).items() if "value" in update}
+        if lacking and self.runner.store.unnamed(pair):
+            values["num_draft_tokens"] = AUTO
         return changes | {"drafter": chosen, **values}
 
     @property
@@ -266,6 +268,8 @@ class Controls:
         if not keep or chosen != drafter:
             shown["value"] = chosen
             changes |= self.of_drafter(pair, chosen)
+            if self.runner.store.unnamed(pair):
+                changes[self.fields["num_draft_tokens"]]["value"] = SLIDER_AUTO
         return changes
 
     def _recommended_by(self, pair: ModelPair) -> dict[str, Any]:

@@ -330,9 +330,13 @@ class PairStore:
 
     def undecided(self, pair: ModelPair) -> bool:
         """True while a trial is about to find the drafter to start with."""
+        return self.preparer.begins(pair) and self.unnamed(pair)
+
+    def unnamed(self, pair: ModelPair) -> bool:
+        """True if nothing was named to draft with, so that nobody knows beforehand whether drafting pays."""
         from specviz.drafters.registry import named_for
 
-        return self.preparer.begins(pair) and named_for(pair) is None
+        return named_for(pair) is None
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""

@@ -9,7 +9,16 @@ from dataclasses import replace
 
 import pytest
 from lent import lend
-from on_page import assert_no_sideways_scrolling, choose_drafter, expect_drafter, settle, start, violations
+from on_page import (
+    GAMMA,
+    assert_no_sideways_scrolling,
+    choose_drafter,
+    control,
+    expect_drafter,
+    settle,
+    start,
+    violations,
+)
 from playwright.sync_api import expect
 from published_heads import write_medusa
 from running import PATIENCE, wait_until
@@ -189,12 +198,15 @@ def test_a_page_takes_the_drafter_that_the_trial_finds_and_keeps_one_that_its_vi
     }
     stand_in.tries_first.set()
     expect_drafter(page, "lookahead")
+    # Nobody knows whether drafting pays: the run finds out.
+    expect(control(page, GAMMA)).to_have_value("0")
     expect(note).to_contain_text(SAY("ways.tried", speed="0.97", tokens="1.75"))
     expect(note).to_contain_text(SAY("ways.none_pays", count=2))
     wait_until(lambda: stand_in.step.is_set())
     start(other)
     settle(other)
     expect_drafter(other, "suffix")
+    expect(control(other, GAMMA)).to_have_value("4")
     stand_in.go_on.set()
 
 
