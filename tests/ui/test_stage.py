@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from elements import VIEW, feed
 from handmade import a_round, a_run
-from playwright.sync_api import Locator, Page, expect
+from on_page import boxes
+from playwright.sync_api import Page, expect
 
 from specviz.records.prompts import PRESETS, SEED, TEMPERATURE
 from specviz.records.recordings import RECORDINGS
@@ -211,7 +212,7 @@ def test_a_question_of_a_class_with_five_long_answers_is_in_a_projectors_window(
         for counted in (False, True):
             if counted:
                 expect(answers.first).to_have_attribute("data-votes", "0")
-            tops = {round(box["y"]) for box in map(Locator.bounding_box, answers.all())}
-            at = bar.bounding_box()
+            at, *places = boxes(bar, *answers.all())
+            tops = {round(box["y"]) for box in places}
             assert len(tops) == 1 and at["y"] + at["height"] <= PROJECTOR["height"] + 0.5, (presented, counted)
     assert page.evaluate(OUTSIDE) == []
