@@ -192,6 +192,7 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     errors = []
     page = new_page(heard={"console": lambda message: message.type == "error" and errors.append(message.text)})
     page.goto(page_url)
+    page.wait_for_function(f"() => {VIEW}?.recorded && {VIEW}.view.drawn === {VIEW}.rounds.length")
     page.locator("#go").wait_for()
     set_control(page, "New tokens", 1024)
     await_arrival(page, "#go")
@@ -234,6 +235,7 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     page.goto(page_url)
     page.get_by_role("tab", name="Models", exact=True).click()
     page.wait_for_function(f"() => {VIEW}?.recorded")
+    wait_until(lambda: held or page.wait_for_timeout(10))  # it may be asked for later than the run is there
     held[0].continue_()
     expect(page).to_have_url(re.compile("#models$"))
     expect(page.get_by_role("tab", name="Models", exact=True)).to_have_attribute("aria-selected", "true")
