@@ -144,6 +144,20 @@ def violations(page: Page, within: str | None = None) -> list[str]:
     ]
 
 
+#: Where the nodes stand in the window, null for one that is not seen; nothing if one of them is no longer on the page.
+BOXES = """(nodes) => nodes.every((node) => node.isConnected) && nodes.map((node) => {
+  const { x, y, width, height } = node.getBoundingClientRect();
+  return node.checkVisibility() ? { x, y, width, height } : null;
+})"""
+
+
+def boxes(*parts: Locator) -> list[dict[str, float]]:
+    """Where they stand, as `bounding_box` has it, all in one look: between two the page may scroll."""
+    while not (seen := parts[0].page.evaluate(BOXES, [part.element_handle() for part in parts])):
+        pass  # drawn anew while they were being found
+    return seen
+
+
 def assert_no_sideways_scrolling(page: Page) -> None:
     page.wait_for_function(
         "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"

@@ -13,6 +13,7 @@ from on_page import (
     VIEW,
     assert_no_sideways_scrolling,
     await_arrival,
+    boxes,
     choose_drafter,
     control,
     downloaded_page,
@@ -191,14 +192,15 @@ def test_stop_and_a_reload_in_the_middle_of_a_run_keep_everything_so_far(new_pag
     errors = []
     page = new_page(heard={"console": lambda message: message.type == "error" and errors.append(message.text)})
     page.goto(page_url)
+    page.wait_for_function(f"() => {VIEW}?.recorded && {VIEW}.view.drawn === {VIEW}.rounds.length")
     page.locator("#go").wait_for()
     set_control(page, "New tokens", 1024)
     await_arrival(page, "#go")
-    places = [page.locator(one).bounding_box() for one in ("#go", "#start-race")]
+    places = boxes(page.locator("#go"), page.locator("#start-race"))
     start(page)
     expect(page.locator("#start-race")).to_be_disabled()
     # Stop takes the place of the button.
-    assert [page.locator(one).bounding_box() for one in ("#stop", "#start-race")] == places
+    assert boxes(page.locator("#stop"), page.locator("#start-race")) == places
     wait_for_rounds(page, 3)
     open_trace(page, json.dumps(RECORDINGS[0].load().to_dict()))
     page.get_by_text(words()("gallery.busy")).first.wait_for()
@@ -233,6 +235,7 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     page.goto(page_url)
     page.get_by_role("tab", name="Models", exact=True).click()
     page.wait_for_function(f"() => {VIEW}?.recorded")
+    wait_until(lambda: held or page.wait_for_timeout(10))  # it may be asked for later than the run is there
     held[0].continue_()
     expect(page).to_have_url(re.compile("#models$"))
     expect(page.get_by_role("tab", name="Models", exact=True)).to_have_attribute("aria-selected", "true")
@@ -326,14 +329,12 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     heights = names.evaluate_all("names => names.map(one => one.offsetHeight)")
     assert len(heights) == 4 and max(heights) < 30, "no name takes two lines"
     expect(page.locator("#go")).to_be_in_viewport(ratio=1)
-    go = page.locator("#go").bounding_box()
-    for field in (page.locator(".sv-prompt textarea"), page.locator("#temperature")):
-        box = field.bounding_box()
-        assert box["y"] + box["height"] <= go["y"]
+    go, *fields = boxes(*(page.locator(one) for one in ("#go", ".sv-prompt textarea", "#temperature")))
+    assert all(box["y"] + box["height"] <= go["y"] for box in fields)
     for part in ('[part="figures"]', '[part="text"]', '.overview [data-index="0"]', '[part="transport"]'):
         expect(page.locator(f"specviz-run {part}").first).to_be_in_viewport(ratio=1)
     # The head is one line: no language's words push the page down.
-    brand, chip = (page.locator(one).first.bounding_box() for one in (".sv-brand", ".sv-passes"))
+    brand, chip = boxes(*(page.locator(one).first for one in (".sv-brand", ".sv-passes")))
     assert chip["y"] < brand["y"] + brand["height"]
     page.set_viewport_size({"width": 1280, "height": 640})
     assert_buttons_lie_over_no_control(page)

@@ -7,6 +7,7 @@ from elements import element
 from on_page import (
     VIEW,
     assert_no_sideways_scrolling,
+    boxes,
     control,
     expect_drafter,
     quoted,
@@ -136,7 +137,7 @@ def check_round(page: Page, said: str) -> None:
 def assert_in_sight(page: Page, round_: int) -> None:
     """The row that it speaks about is to be seen in its list."""
     names = f".round[data-round='{round_}'] .chips", ".rounds"
-    box, within = (page.locator(f"specviz-run {name}").first.bounding_box() for name in names)
+    box, within = boxes(*(page.locator(f"specviz-run {name}").first for name in names))
     assert within["y"] <= box["y"] + 1 and box["y"] < within["y"] + within["height"], (box, within)
 
 

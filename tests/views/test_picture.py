@@ -7,7 +7,8 @@ from functools import lru_cache
 import pytest
 from elements import VIEW
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
-from playwright.sync_api import Locator, Page, expect
+from on_page import boxes
+from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
 import specviz
@@ -102,7 +103,7 @@ def test_the_text_is_one_line_whose_end_is_seen(presented):
     for prompt, side in (("Once\nupon a time, ", "right"), ("היה היה ", "left")):
         page = presented(dataclasses.replace(long, prompt=dataclasses.replace(long.prompt, text=prompt * 20)))
         row = page.locator(".words .tail").first
-        line, text = row.bounding_box(), row.locator("> span").bounding_box()
+        line, text = boxes(row, row.locator("> span"))
         assert text["width"] > line["width"] and text["height"] < 1.5 * line["height"]
         ends = {"left": (line["x"], text["x"]), "right": (line["x"] + line["width"], text["x"] + text["width"])}
         assert ends[side][0] == pytest.approx(ends[side][1], abs=1)
@@ -130,16 +131,12 @@ def test_on_a_phone_the_residual_is_seen_with_the_verdict_that_leaves_it(show):
     page.locator('[part="text"]').focus()
     page.keyboard.press("ArrowLeft")
     expect(page.locator('[part="place"]')).to_contain_text("rejected")
-    top, bottom = span(page.locator(".overview .table"))
-    for seen in (".rejected.drafted", ".passed.next .bars"):
-        first, last = span(page.locator(f".overview {seen}"))
-        assert top - 1 <= first and last <= bottom + 1, seen
-
-
-def span(node: Locator) -> tuple[float, float]:
-    """Where it begins and ends, from the top."""
-    box = node.bounding_box()
-    return box["y"], box["y"] + box["height"]
+    names = ".table", ".rejected.drafted", ".passed.next .bars"
+    spans = [
+        (box["y"], box["y"] + box["height"]) for box in boxes(*(page.locator(f".overview {one}") for one in names))
+    ]
+    (top, bottom), *seen = spans
+    assert all(top - 1 <= first and last <= bottom + 1 for first, last in seen), spans
 
 
 def test_tokens_that_the_end_of_the_text_cut_off_do_not_point_into_it(presented):
@@ -156,11 +153,11 @@ def test_a_token_and_its_probabilities_stand_side_by_side_and_bars_inside_their_
     page = presented(run)
     cells = page.locator(".overview .drafted").all()
     for cell in cells:
-        word, numbers = (cell.locator(name).bounding_box() for name in ("> .w", "> .m"))
+        word, numbers = boxes(*(cell.locator(name) for name in ("> .w", "> .m")))
         assert word["x"] + word["width"] <= numbers["x"] + 1
     assert len(cells) == len(run.rounds[-1].drafted) > 1
     for cell in page.locator(".overview .passed").all():
-        box, bars = cell.bounding_box(), [bar.bounding_box() for bar in cell.locator(".bar:visible").all()]
+        box, *bars = boxes(cell, *cell.locator(".bar:visible").all())
         assert box["y"] <= bars[0]["y"] and bars[-1]["y"] + bars[-1]["height"] <= box["y"] + box["height"]
 
 
@@ -189,10 +186,16 @@ def test_arrows_go_from_piece_to_piece_from_afar_and_near(presented):
 
 def test_the_camera_goes_in_without_a_break_and_rests_where_text_is_sharp(presented):
     page = presented(RUNS["token"], reduced_motion="no-preference")
+    # Looked at with the click: half a second later, which a slow page takes to answer, all is at rest again.
+    page.evaluate(
+        f"""() => addEventListener("click", () => {{
+          const layers = [...{VIEW}.shadowRoot.querySelectorAll(".screen > .layer")];
+          window.moving = layers.map((node) => node.getAnimations().length);
+        }}, {{ once: true }})"""
+    )
     page.locator('.overview [data-piece="coin"][data-index="0"]').click()
     layers = page.locator(".screen > .layer")
-    moving = "nodes => nodes.map((node) => node.getAnimations().length)"
-    assert layers.evaluate_all(moving) == [1, 1]
+    assert page.evaluate("window.moving") == [1, 1]
     page.wait_for_function(f"() => {VIEW}.shadowRoot.getAnimations().length === 0")
     assert layers.evaluate_all("nodes => nodes.map((node) => getComputedStyle(node).transform)") == ["none", "none"]
 

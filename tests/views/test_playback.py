@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from elements import VIEW, feed, give
+from elements import VIEW, feed, give, state
 from handmade import a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Page, expect
 
@@ -219,6 +219,28 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(alone):
     assert page.evaluate(SEEN)["place"] is None
 
 
+#: Hands a message over and, before the next frame, moves the slider to the first round's end and presses "Present".
+PRESSED_AT_ONCE = f"""message => {{
+  const part = (name) => {VIEW}.shadowRoot.querySelector(`[part=${{name}}]`);
+  {VIEW}.receive(JSON.parse(message));
+  part('scrub').value = 1;
+  part('scrub').dispatchEvent(new Event('input'));
+  part('present').click();
+  return {VIEW}.place;
+}}"""
+
+
+def test_what_is_pressed_as_lost_rounds_come_in_is_not_lost(alone):
+    rounds = RUNS["chain"]
+    run, page = a_run(rounds), alone("run")
+    more(page, run, *rounds[1:], opens=True)
+    assert state(page, "missing") == [0]
+    found = messages.rounds_message("live", rounds[:1], run.vocabulary)
+    assert page.evaluate(PRESSED_AT_ONCE, found) == expected(rounds[:1])[-1][0]
+    expect(page.locator('[part="presentation"]')).to_be_visible()
+    expect(page.locator('[part="place"]')).to_contain_text("Round 1 of 3")
+
+
 #: As browsers do with what was never seen: an estimate stands for its height.
 ESTIMATED = ".round { content-visibility: auto; contain-intrinsic-size: auto 20px; }"
 
@@ -308,16 +330,19 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show):
     # In a tree no name lies over its figures.
     page.evaluate("location.hash = 'race'")
     press(page, "Home", *["ArrowRight"] * (len(TREE) + 1), "p")
+    expect(dialog).to_be_visible()
     index = next(place for place, token in enumerate(rounds[0].drafted) if token.outcome == "rejected")
     for where in (".list", ".grove"):
-        name, figures = (
-            page.locator(f'{where} .tree .chip[data-round="0"][data-index="{index}"] {part}').evaluate(
-                "node => { const range = new Range(); range.selectNodeContents(node);"
-                " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
-            )
-            for part in (".w", ".sealed")
+        # In one look: the page may still scroll.
+        name, figures = page.locator(f'{where} .tree .chip[data-round="0"][data-index="{index}"]').evaluate(
+            """chip => [".w", ".sealed"].map(part => {
+              const range = new Range();
+              range.selectNodeContents(chip.querySelector(part));
+              const { top, bottom } = range.getBoundingClientRect();
+              return { top, bottom };
+            })"""
         )
-        assert (name[0] + name[1]) / 2 < figures[0]
+        assert (name["top"] + name["bottom"]) / 2 < figures["top"]
     # The presentation ends where the browser goes back.
     page.go_back()
     expect(dialog).not_to_be_visible()
@@ -357,6 +382,7 @@ def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, na
     rule = {"chain": "token", "bonus": "block"}.get(name, name)
     page = show(a_run(rounds), rule, language="de", viewport={"width": width, "height": height})
     press(page, "Home", "p")
+    expect(page.locator('[part="presentation"]')).to_be_visible()
     if predicting:
         page.locator('[part="predict"]').click()
     for _ in expected(rounds, at_once=rule in ("block", "typical")):

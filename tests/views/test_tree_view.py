@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from elements import VIEW, ask, chip, give, shown, state, switch, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from on_page import boxes
 from playwright.sync_api import expect
 
 from specviz.records.runs import LengthChoice, Round, Run
@@ -31,24 +32,25 @@ def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_o
     one = a_tree(parents, seed=5)
     page = show(a_tree_run(one))
     unfold(page, 0)
-    boxes = {index: chip(page, 0, index).bounding_box() for index in [*range(len(parents)), "next"]}
+    names = [*range(len(parents)), "next"]
+    at = dict(zip(names, boxes(*(chip(page, 0, name) for name in names)), strict=True))
     depth = _depths(parents)
-    lefts = sorted({box["x"] for box in boxes.values()})
+    lefts = sorted({box["x"] for box in at.values()})
     for index, parent in enumerate(parents):
-        assert lefts.index(boxes[index]["x"]) == depth[index]
+        assert lefts.index(at[index]["x"]) == depth[index]
         older = [other for other in range(index) if parents[other] == parent]
-        assert all(boxes[other]["y"] + boxes[other]["height"] <= boxes[index]["y"] for other in older)
+        assert all(at[other]["y"] + at[other]["height"] <= at[index]["y"] for other in older)
     # The target's own token stands after all of them: nowhere else does a free place tell where the path will end.
-    assert lefts.index(boxes["next"]["x"]) == max(depth) + 1
+    assert lefts.index(at["next"]["x"]) == max(depth) + 1
     path = [index for index, token in enumerate(one.drafted) if token.outcome == "accepted"]
-    assert boxes["next"]["y"] == boxes[path[-1] if path else 0]["y"]
+    assert at["next"]["y"] == at[path[-1] if path else 0]["y"]
     # Branches that keep their parents' order do not cross.
     for one_index, other in ((i, j) for i in range(len(parents)) for j in range(i) if depth[i] == depth[j]):
         if parents[one_index] != parents[other]:
-            above = boxes[parents[other]]["y"] < boxes[parents[one_index]]["y"]
-            assert (boxes[other]["y"] < boxes[one_index]["y"]) == above
+            above = at[parents[other]]["y"] < at[parents[one_index]]["y"]
+            assert (at[other]["y"] < at[one_index]["y"]) == above
     # No column is higher than the widest depth needs.
-    assert len({box["y"] for box in boxes.values()}) <= max(depth.count(level) for level in set(depth))
+    assert len({box["y"] for box in at.values()}) <= max(depth.count(level) for level in set(depth))
     paths = page.locator(".list .tree .branches path")
     lines = paths.evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
     assert sorted(lines) == sorted([token.outcome for token in one.drafted] + [one.next.kind])
@@ -88,7 +90,7 @@ def test_on_a_phone_a_wide_tree_scrolls_in_its_own_box(show):
     # A chip far to the right comes into view when it is reached, and is large enough for a finger.
     far = chip(page, 0, 57)
     far.focus()
-    area, at = box.bounding_box(), far.bounding_box()
+    area, at = boxes(box, far)
     assert area["x"] <= at["x"] and at["x"] + at["width"] <= area["x"] + area["width"]
     assert at["width"] >= 44 and at["height"] >= 40
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -316,8 +318,11 @@ def test_messages_carry_what_a_tree_adds_and_a_chain_carries_none_of_it():
 )
 def test_a_text_goes_on_from_its_prompt_in_the_direction_of_its_script(show, prompt, words, leftwards):
     page = show(a_run((a_round("aa", texts=words),), prompt=prompt))
-    places = [page.locator('specviz-run [part="prompt"]').bounding_box()["x"]]
-    places += [page.locator("specviz-run .paper .t").nth(i).bounding_box()["x"] for i in range(3)]
+    pieces = (
+        page.locator('specviz-run [part="prompt"]'),
+        *(page.locator("specviz-run .paper .t").nth(i) for i in range(3)),
+    )
+    places = [box["x"] for box in boxes(*pieces)]
     assert places == sorted(places, reverse=leftwards) and len(set(places)) == 4
 
 

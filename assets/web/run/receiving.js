@@ -2,7 +2,7 @@
 
 import { bringIntoSight, scrolling } from "../shared/dom.js";
 import { keep } from "../shared/kept.js";
-import { redraw } from "./drawing.js";
+import { draw, redraw } from "./drawing.js";
 import { whenAtRest } from "./picture/supposing.js";
 import { resetPlayback } from "./playback/playback.js";
 import { playsByItself } from "./playback/showing.js";
@@ -50,7 +50,9 @@ export function handlersOf(view, ask) {
     rounds(message) {
       const unannounced = beginUnannounced(message.run);
       if (message.first !== null) askFor(message.first, unannounced);
-      if (view.run.add(message)) redraw(view);
+      if (!view.run.add(message)) return;
+      redraw(view);
+      draw(view); // at once: what is pressed before the next frame must find its rounds there
     },
     end(message) {
       askFor(message.total, beginUnannounced(message.run));

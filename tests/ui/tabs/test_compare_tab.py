@@ -15,6 +15,7 @@ from handmade import a_round
 from on_page import (
     GAMMA,
     assert_no_sideways_scrolling,
+    boxes,
     control,
     downloaded_page,
     expect_drafter,
@@ -523,8 +524,8 @@ def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) 
     page.locator("[aria-controls=compare-choices]").click()
     choices = page.locator(".sv-choice").first
     for group, wanted in (("Drafters to compare", drafters), ("Draft lengths γ to compare", gammas)):
-        boxes = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
-        for box in boxes.first.get_by_role("checkbox").all():
+        group_box = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
+        for box in group_box.first.get_by_role("checkbox").all():
             box.set_checked(box.evaluate("node => node.parentElement.textContent.trim()") in wanted)
     return choices
 
@@ -540,9 +541,10 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table_and_two_r
     expect(page.locator("#compare-time")).to_contain_text("6 runs of 16 tokens, about")
     page.locator("#start-compare").click()
     page.locator("#stop-compare").wait_for()
-    at = [page.locator(button).bounding_box()["x"] for button in ("#stop-compare", "#start-replay")]
+    at = boxes(*(page.locator(button) for button in ("#stop-compare", "#start-replay")))
     page.locator("#start-compare:enabled").wait_for()
-    assert [page.locator(f"#start-{name}").bounding_box()["x"] for name in ("verdict", "replay")] == at
+    after = boxes(*(page.locator(f"#start-{name}") for name in ("verdict", "replay")))
+    assert [box["x"] for box in after] == [box["x"] for box in at]
     rows = compared(page, "rows")
     assert compared(page, "state") == "finished"
     assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [

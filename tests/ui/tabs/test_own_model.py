@@ -65,6 +65,7 @@ def load(page: Page, target: str) -> None:
 def offered(page: Page) -> list[str]:
     """What the list of drafters says."""
     page.locator("#drafter input").click()
+    page.locator("#drafter [role=option]").first.wait_for()
     names = page.locator("#drafter [role=option]").evaluate_all("options => options.map(one => one.ariaLabel)")
     page.locator("#drafter input").blur()
     return names
