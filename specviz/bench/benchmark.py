@@ -138,8 +138,8 @@ def chains(
     parameters."""
     for name in names:
         drafter = drafter_class(pair, name)
-        # Some draft no deeper than they were trained to.
-        lengths = [gamma for gamma in size.gammas if gamma <= drafter.most_depths(pair)]
+        # Some draft no deeper than they were trained to, and some only from a depth on.
+        lengths = [gamma for gamma in size.gammas if drafter.least_depth <= gamma <= drafter.most_depths(pair)]
         for gamma in size.copied_gammas if drafter.copies else lengths:
             yield drafting(pair, name, base, num_draft_tokens=gamma, branches=_chain(drafter), rule="auto")
 

@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
-    for remark in remarks(done, len(request.prompt.ids)):
+    for remark in remarks(done, len(request.prompt.ids), run.coins):
         print(words().translated(remark), file=sys.stderr)
     if options.json or options.html:
         from specviz.views.pages import run_page

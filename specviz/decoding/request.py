@@ -105,6 +105,15 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
     check_default_device()
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
+    if 0 < settings.deepest_draft < drafter.least_depth:
+        raise SpecvizError(
+            "{drafter} drafts at least {least} tokens a round: set γ to {least} or more, or to auto; with {value} it "
+            "would never draft.",
+            "num_draft_tokens",
+            drafter=drafter.name,
+            least=drafter.least_depth,
+            value=settings.num_draft_tokens,
+        )
     branches = drafter.branches(pair, settings.drafting)
     if branches > 1:
         _check_tree(pair, settings, drafter, branches)

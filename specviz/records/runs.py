@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from specviz.records.errors import SpecvizError
 from specviz.records.files import check_schema, read_json
-from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams
+from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams, SetCoin, read_coins
 
 SCHEMA = "specviz.run/1"
 
@@ -39,6 +39,15 @@ SHORTEST = 1e-9
 
 #: For pydantic: no NaN and no infinity, both of which its JSON reader accepts.
 _FINITE = {"allow_inf_nan": False}
+
+
+def _readable(coins: str) -> str:
+    read_coins(coins)
+    return coins
+
+
+#: Coins set by hand.
+_Coins = Annotated[str, AfterValidator(_readable)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +239,7 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
     #: The coins set by hand, which make it a branch of the run with the same seed (`read_coins`).
-    coins: str = ""
+    coins: _Coins = ""
     grammar: str = ""  # that the text follows
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
@@ -241,6 +250,11 @@ class Run:
     #: How a run is shown, in a file and in a notebook: `specviz.views.pages`, above the records, hands these in.
     as_page: ClassVar[Callable[[Run], str]]
     as_frame: ClassVar[Callable[[Run], str]]
+
+    @property
+    def unflipped(self) -> list[str]:
+        """The coins set by hand that decided nothing, as they are written without their values: see `unflipped`."""
+        return unflipped(self.coins, self.rounds)
 
     @property
     def prefill_seconds(self) -> float:
@@ -296,6 +310,22 @@ class Run:
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         return cls.from_dict(read_json(path))
+
+
+def unflipped(coins: str, rounds: Sequence[Round]) -> list[str]:
+    """Of the coins set by hand those that decided nothing, such as ``9.2`` or ``9.next``: the run has no such round, or
+    none of its tokens there was judged by a coin."""
+
+    def flipped(coin: SetCoin) -> bool:
+        if coin.round >= len(rounds):
+            return False
+        drafted, following = rounds[coin.round].drafted, rounds[coin.round].next
+        if coin.token is None:
+            return following.u is not None
+        return coin.token < len(drafted) and drafted[coin.token].u is not None
+
+    places = (word.partition("=")[0] for word in coins.split())
+    return [place for place, coin in zip(places, read_coins(coins), strict=True) if not flipped(coin)]
 
 
 def _flaw(round_: Round, index: int, coins: bool, own_engine: bool) -> SpecvizError | None:

@@ -27,6 +27,9 @@ TEMPLATES = ("errors", "steps")
 
 Text = str | dict[str, str]
 
+#: The space between a number, or the value that stands for one, and its unit.
+_BEFORE_UNIT = re.compile(r"(?<=[\d}]) (?=(?:[nmµ]?s|min|h|[kMGT]i?B|%|[MB])(?![\w]))")
+
 #: A text for the page to say in its language, ready for JSON: one that is shown as it is, a key with its values (which
 #: may be such texts themselves), or several in a row.
 Said = str | dict[str, Any]
@@ -97,7 +100,7 @@ class Words:
             for name, value in text.values.items()
         }
         texts = self.areas["errors" if isinstance(text, Exception) else "steps"]
-        return self._filled(str(texts.get(text.template, text.template)), values)
+        return self._filled(with_units(str(texts.get(text.template, text.template))), values)
 
     error = step = reason
 
@@ -115,7 +118,10 @@ class Words:
         return {key: text for key, text in self.for_page().items() if key.partition(".")[0] in areas}
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
-        return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")
+        decimal = str(self.areas["common"]["decimal"]) if "common" in self.areas else "."
+        sizes = {name: each for name, each in values.items() if isinstance(each, Bytes)}
+        written = {name: with_units(str(size)).replace(".", decimal) for name, size in sizes.items()}
+        return fill(template, {**values, **written}, decimal)
 
 
 @functools.cache
@@ -127,9 +133,21 @@ def words(language: str = "en") -> Words:
 
 
 def texts_of(language: str) -> dict[str, dict[str, Text]]:
-    """The texts of the files in this language, by area."""
+    """The texts of the files in this language, by area, in which a number and its unit stay on one line."""
     files = [*(TEXTS / language).glob("*.json"), *WEB.glob(f"*/*.{language}.json")]
-    return {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    read = {file.name.split(".")[0]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {area: {key: _unbroken(text) for key, text in texts.items()} for area, texts in read.items()}
+
+
+def _unbroken(text: Any) -> Any:
+    if isinstance(text, dict):
+        return {form: _unbroken(sentence) for form, sentence in text.items()}
+    return with_units(text)
+
+
+def with_units(text: str) -> str:
+    """A text, or a template, in which no line ends between a number and its unit."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def _of_rules() -> Iterator[tuple[str, Text]]:

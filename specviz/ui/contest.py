@@ -16,7 +16,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import on_each, read_prompts
 from specviz.records.runs import Run
-from specviz.records.settings import PLAIN, RunSettings
+from specviz.records.settings import AUTO, PLAIN, RunSettings
 from specviz.records.words import Said, Words, joined, said
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Batches, Runner, closing
@@ -273,7 +273,7 @@ def _drafting(
         read = [parameter for parameter in OTHERS if parameter in drafter_of(pair, name).parameters]
         combinations = list(each_of(vary, read))
         widths = _widths(pair, name, options.widths)
-        for width, gamma, values in itertools.product(widths, options.gammas, combinations):
+        for width, gamma, values in itertools.product(widths, _gammas(pair, name, options.gammas), combinations):
             usual = drafting(pair, name, base, num_draft_tokens=gamma, branches=width, rule="auto", **values)
             request = order_of(plain, usual).request(pair, runner.deployment)
             yield _with_rule(usual, request.rule.name), True
@@ -298,3 +298,9 @@ def _widths(pair: ModelPair, name: str, widths: Sequence[int]) -> list[int]:
         return [default]
     possible = list(dict.fromkeys(width or default for width in widths))
     return [width for width in possible if refusal(pair, name, width) is None] or possible
+
+
+def _gammas(pair: ModelPair, name: str, gammas: Sequence[int | str]) -> Sequence[int | str]:
+    """The values of γ this drafter is compared with; all, if it takes none of them: a refusal then says why."""
+    least = drafter_of(pair, name).least_depth
+    return [gamma for gamma in gammas if gamma == AUTO or int(gamma) >= least] or gammas

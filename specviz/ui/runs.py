@@ -84,7 +84,9 @@ class LiveRun:
         return messages.end_message(
             self.key,
             total=len(self.rounds),
-            reason=remarked(said(f"generate.end_{reason}"), self.rounds, len(self.opened.prompt.ids)),
+            reason=remarked(
+                said(f"generate.end_{reason}"), self.rounds, len(self.opened.prompt.ids), self.opened.coins
+            ),
             figures=headline(self.trail, self.measured),
             note=note,
             charts=self.trail.charts(),
@@ -180,7 +182,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
     about = recording and said(f"traces.{recording.name}_about")
-    end = about or remarked(ending(run), run.rounds, len(run.prompt.ids))
+    end = about or remarked(ending(run), run.rounds, len(run.prompt.ids), run.coins)
     parts = [
         opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),

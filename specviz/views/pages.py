@@ -54,7 +54,7 @@ def preview_tags(title: str, about: str, picture: str | None = None) -> str:
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: the one it opens in. Raises SpecvizError (field ``run``) for what is no run."""
     require_made_by("run", Run, "run", run)
-    trail, reason = Trail.of(run.rounds), remarked(ending(run), run.rounds, len(run.prompt.ids))
+    trail, reason = Trail.of(run.rounds), remarked(ending(run), run.rounds, len(run.prompt.ids), run.coins)
     recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
     content: dict[str, Any] = {
         "start": opening(_RUN, run, recorded=recorded, machine=machine),

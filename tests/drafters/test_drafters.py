@@ -176,6 +176,7 @@ def test_a_drafter_without_weights_says_how_to_train_them(part):
     "order, field",
     [
         ({"num_draft_tokens": 64, "drafting": DraftParams(branches=8)}, "branches"),
+        ({"drafter": "lookahead", "num_draft_tokens": 1}, "num_draft_tokens"),
         ({"rule": "by ear"}, "rule"),
         ({"rule": "by ear", "drafter": None}, "rule"),
         ({"rule": "token", "drafting": DraftParams(branches=2)}, "rule"),

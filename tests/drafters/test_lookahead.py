@@ -30,13 +30,16 @@ def cells_of(window, last):
     return {(level, column): token for level, row in enumerate(levels) for column, token in enumerate(row)}
 
 
-def test_auto_asks_for_no_draft_that_is_too_shallow_to_be_one():
+def test_no_draft_is_asked_for_that_is_too_shallow_to_be_one():
     drafter = copying(Lookahead, branches=3)
     drafter.prefill(PROMPT)
     sizes = [len(draft_of(drafter, PROMPT, budget=budget).parents) for budget in range(1, 4)]
     assert [bool(size) for size in sizes] == [depth >= Lookahead.least_depth for depth in range(1, 4)]
     request = prepare(tiny_pair("llama"), RunSettings("a b", drafter="lookahead", num_draft_tokens="auto"))
     assert request.depths[:3] == (0, 2, 3), "and 0 is plain"
+    with refused("num_draft_tokens", "lookahead drafts at least 2 tokens a round"):
+        prepare(tiny_pair("llama"), RunSettings("a b", drafter="lookahead", num_draft_tokens=1))
+    assert prepare(tiny_pair("llama"), RunSettings("a b", drafter="lookahead", num_draft_tokens=2)).depths == (2,)
 
 
 @pytest.mark.parametrize("columns, ngram", [(1, 2), (4, 2), (1, 4), (3, 3), (6, 5)])

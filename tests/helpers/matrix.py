@@ -16,7 +16,7 @@ from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import has_sliding_windows
 from specviz.records.rules import RULES
 from specviz.records.runs import DraftedToken, Round
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import AUTO, DraftParams, SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 #: Hot, so that target and draft have something to disagree on.
@@ -74,13 +74,13 @@ def makes_trees(drafter: str, branches: int | None, pair: ModelPair) -> bool:
     return drafter_class(pair, drafter).branches(pair, DraftParams(branches=branches)) > 1
 
 
-def refused_field(drafter: str | None, branches: int | None, pair: ModelPair) -> str | None:
+def refused_field(drafter: str | None, branches: int | None, pair: ModelPair, gamma: int | str = AUTO) -> str | None:
     """The parameter to put right where this drafter cannot work in this way; None where it can."""
     if drafter is None:
         return None
     sliding = has_sliding_windows(pair.target)
     if drafter == "lookahead":
-        return "branches" if branches == 1 else "drafter" if sliding else None
+        return "branches" if branches == 1 else "drafter" if sliding else "num_draft_tokens" if gamma == 1 else None
     return "branches" if sliding and makes_trees(drafter, branches, pair) else None
 
 

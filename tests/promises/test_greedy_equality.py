@@ -59,7 +59,7 @@ def test_greedy_text_is_that_of_generate(
     if steps != "drafts":
         monkeypatch.setattr(engine, "depth_policy", lambda request: InTurn())
     order = {"drafter": drafter, "num_draft_tokens": gamma, "drafting": DraftParams(branches=branches)}
-    if field := refused_field(drafter, branches, pair):
+    if field := refused_field(drafter, branches, pair, gamma):
         with refused(field):
             specviz.speculate(pair, ids, sampling=GREEDY, **order)
         return

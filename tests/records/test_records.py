@@ -77,6 +77,7 @@ DAMAGED = {
     "a round that took no time": changed(0.0, "rounds", 0, "seconds", "total"),
     "a negative token": changed(-1, *TOKEN, "id"),
     "more parameters than a float can count": changed(10**400, "pair", "target_parameters"),
+    "a coin set in no known form": changed("3.2", "coins"),
     "half a character": changed("\ud800", "text"),
     "a number of too many digits": WHOLE.replace('"seed": 0', '"seed": ' + "9" * 5000).encode(),
 }

@@ -216,6 +216,19 @@ def test_values_are_filled_in_once_and_a_refusal_keeps_them_across_processes_and
     step = Sentence("Loading {name} ({size}).", name="tiny", size="3 MB")
     assert step == "Loading tiny (3 MB)."
     assert words("de").step(step) == "tiny wird geladen (3 MB)."
+    step = Sentence("Loading {name} ({size}).", name="tiny", size=Bytes(3e6))
+    assert words("de").step(step) == "tiny wird geladen (3\u00a0MB)." and str(step) == "Loading tiny (3 MB)."
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_line_ends_between_a_number_and_its_unit(language):
+    texts = [text for area in words(language).areas.values() for text in area.values()]
+    sentences = [one for text in texts for one in (text.values() if isinstance(text, dict) else [text])]
+    broken = re.compile(r"[\d}] (ms|s|min|MB|GB|%|B)(?!\w)")
+    assert [one for one in sentences if broken.search(one)] == []
+    assert words(language)("line.seconds", seconds=60).endswith("60\u00a0s.")
+    unsaid = Sentence("it takes {seconds} s", seconds=60)  # no file has it: English stands in
+    assert words(language).step(unsaid) == "it takes 60\u00a0s"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -241,7 +254,7 @@ def test_numbers_have_their_languages_decimal_sign():
         SamplingParams(temperature=0.001)
     assert "0.001" in str(caught.value) and "0,001" in say.error(caught.value)
     step = Sentence("Loading {name} ({size}).", name="Qwen2.5", size=Bytes(2.5e9))
-    assert (str(step), say.step(step)) == ("Loading Qwen2.5 (2.5 GB).", "Qwen2.5 wird geladen (2,5 GB).")
+    assert (str(step), say.step(step)) == ("Loading Qwen2.5 (2.5 GB).", "Qwen2.5 wird geladen (2,5\u00a0GB).")
 
 
 # --- the German page -------------------------------------------------------------------------------------------------

@@ -129,8 +129,13 @@ def test_a_run_says_what_there_is_to_say_of_its_text_and_else_nothing():
     assert never == {"say": "generate.unasked", "unasked": 3, "rounds": 3}
     assert remarks(choosing(rounds_of("aar", ""), 2, 0), 5) == [], "half of the rounds"
     assert remarks(choosing(rounds_of("", ""), 3, 3), 5) == [], "asked for, and nothing was found"
+    coins = "1.1=0.1 1.3=0.1 1.4=0.1 1.next=0.1 2.next=0.1 3.1=0.1 9.next=0.1"
+    (unflipped,) = remarks(rounds_of("ard", ""), 5, coins)
+    assert unflipped == {"say": "generate.unflipped", "coins": "1.3, 1.4, 3.1, 9.next", "n": 2}
+    assert a_run(rounds_of("ard", ""), coins=coins).unflipped == ["1.3", "1.4", "3.1", "9.next"]
+    assert remarks(rounds_of("ard", ""), 5, "1.2=0.5 2.next=0.5") == [], "all of them decided"
     for language in LANGUAGES:
-        assert all("{" not in words(language).translated(remark) for remark in (fall, loop, unasked))
+        assert all("{" not in words(language).translated(remark) for remark in (fall, loop, unasked, unflipped))
 
 
 def choosing(rounds, *depths):

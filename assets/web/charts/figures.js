@@ -83,7 +83,7 @@ function times({ rounds, unknown, milliseconds: x }, say) {
   const total = x.reduce((sum, each) => sum + each, 0);
   const shares = x.map((each) => (total ? each / total : 0));
   const trace = { type: "bar", orientation: "h", y: ["drafting", "verifying", "rest"].map((part) => say(`charts.${part}`)), x, customdata: shares.map((share) => formatted(share, ".1%")), ...OUTSIDE,
-    text: rounds ? x.map((each, i) => `${fixed(each, 1)} ms · ${formatted(shares[i], ".0%")}`) : [], marker: { color: [AMBER, BLUE, GREY] },
+    text: rounds ? x.map((each, i) => `${fixed(each, 1)}\u00a0ms · ${formatted(shares[i], ".0%")}`) : [], marker: { color: [AMBER, BLUE, GREY] },
     hovertemplate: hover(say("charts.time_hover")) };
   // Room for the longest bar's own label.
   const drawn = figure([trace], rounds ? say("charts.time_total", { milliseconds: total }) : say("charts.time"),

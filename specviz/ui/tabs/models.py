@@ -15,7 +15,7 @@ from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, is_downloaded, n
 from specviz.passes.roles import Role
 from specviz.passes.zero_gpu import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.words import Bytes, Sentence, Words, joined, said
+from specviz.records.words import Bytes, Sentence, Words, joined, said, with_units
 from specviz.ui.components import INTERNAL, QUEUED, UNQUEUED, as_text, fold_switch
 from specviz.ui.controls import Changes
 from specviz.ui.desk import Action, Desk, Tab
@@ -224,7 +224,7 @@ def needed(fields: dict[str, str], runner: Runner, say: Words) -> str:
         runner.line.reached(turn)
         need = memory_need(pair.target or "", pair.draft, device=device, dtype=pair.dtype, revision=pair.revision)
     parts = [
-        *(f"{role_names([Role(name)], say)} {Bytes(size)}" for name, size in need.weights.items()),
+        *(with_units(f"{role_names([Role(name)], say)} {Bytes(size)}") for name, size in need.weights.items()),
         say("models.needs_caches", tokens=need.tokens, size=Bytes(need.caches)),
         say("models.needs_logits", rows=ROWS, size=Bytes(need.logits)),
         *([say("models.needs_kernels", size=Bytes(need.kernels))] if need.kernels else []),
@@ -273,7 +273,8 @@ def _wire_load(
         try:
             pair = name or pair_named({field: values[component] for field, component in form.fields.items()})
             with runner.line.joined("load") as turn:
-                runner.line.reached(turn)
+                for waited in runner.line.waiting(turn, threading.Event(), say):
+                    progress(0.0, waited)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.passes.roles import DRAFT, TARGET, Role
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Bytes, Sentence, Words
+from specviz.records.words import Bytes, Sentence, Words, with_units
 from specviz.ui.components import as_text
 from specviz.ui.device import PairName, Stage
 from specviz.ui.runner import Batches, Runner, closing
@@ -53,14 +53,17 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
             say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
         ]
         if role == TARGET and COMPARED in times:
-            row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
+            row += [
+                f"{say.number(1000 * times[1], '.1f')}\u00a0ms",
+                f"{say.number(times[COMPARED] / times[1], '.2f')}×",
+            ]
         yield row
     for bits, quantised in list(pair.passes.quantised.items()):  # a run may add another one
         kind = "plain" if quantised.passes is None else quantised.passes.kind
         precision = say("generate.bits", value=bits)
         yield [
             role_names([Role.quantised(bits)], say),
-            str(Bytes(quantised.bytes)),
+            with_units(str(Bytes(quantised.bytes))),
             precision,
             say(f"models.on_{kind}"),
         ]

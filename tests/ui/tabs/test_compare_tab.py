@@ -191,8 +191,14 @@ def names(rows: Iterable[Row]) -> list[tuple]:
             [(mode, 2, 1, "token") for mode in ("draft_model", "prompt_lookup")],
             [(mode, 2, 1, rule) for mode in ("draft_model", "prompt_lookup") for rule in ("block", "typical")],
         ),
+        # A drafter meets the γ from which on it drafts.
+        (
+            *(1.0, replace(OPTIONS, drafters=["draft_model", "lookahead"], gammas=[1, 2])),
+            [("draft_model", 1, 1, "token"), ("draft_model", 2, 1, "token"), ("lookahead", 2, 5, "tree")],
+            [],
+        ),
     ],
-    ids=["gammas", "branches and rules", "greedy"],
+    ids=["gammas", "branches and rules", "greedy", "least depth"],
 )
 def test_plain_decoding_comes_first_and_then_all_that_fits_together(
     runner, pair, temperature, options, drafting, left_out
