@@ -227,8 +227,8 @@ class AdaptiveDepth:
     def stands(self) -> int:
         """For how many more rounds the last choice does, whatever they show; none that drafts while rounds lag."""
         if self._rounds == len(self._choices):
-            lags = max(self.trees.lag, (self.chains or self.trees).lag) > STAKE
-            return 0 if lags and self._choices[-1][0].depth else max(0, self._stands - 1)
+            lags, left = max(self.trees.lag, (self.chains or self.trees).lag) > STAKE, max(0, self._stands - 1)
+            return 0 if left and lags and self._choices[-1][0].depth else left
         known = itertools.islice(self._choices, self._rounds, None)
         return sum(1 for _ in itertools.takewhile(self._choices[self._rounds - 1].__eq__, known)) if self._rounds else 0
 

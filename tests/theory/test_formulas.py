@@ -143,6 +143,7 @@ def test_a_choice_stands_for_a_few_rounds_but_no_draft_while_rounds_lag():
         drafted.append(lagging.choose())
         lagging.observe(drafted[-1].depth, 0, None)
     assert drafted[-1].depth and not lagging.stands
+    assert not AdaptiveDepth(lagging.history).choose().depth, "another run begins behind"
     assert STANDS in stands(lagging, 16, accepted=False), "plain steps risk nothing"
 
 
