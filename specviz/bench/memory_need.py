@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.utils import SafetensorsRepoMetadata
 
 from specviz.models.checks import check_architecture, check_quantisation
-from specviz.models.hub import is_hub_id, without_page
+from specviz.models.hub import is_hub_id, token_given, without_page
 from specviz.models.loading import find_models
 from specviz.models.pair import logit_width
 from specviz.models.placement import dtype_name, dtype_named, free_memory, place_named
@@ -73,7 +72,7 @@ def memory_need(
     Parts in the target's own folder do not count. Raises SpecvizError as `load_pair` does, and for a GGUF file that
     would have to be fetched whole.
     """
-    place, named_dtype, token = place_named(device), dtype_named(dtype), token or os.environ.get("HF_TOKEN") or None
+    place, named_dtype, token = place_named(device), dtype_named(dtype), token_given(token)
     for field, name in [("target", target), *(("draft", draft) for draft in drafts)]:
         _refuse_unfetched(str(without_page(name, field)), field)
     with quietly():

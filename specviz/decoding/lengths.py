@@ -14,8 +14,8 @@ from specviz.theory.roofline import pass_seconds
 #: The time of a draft step assumed before any is timed, as a share of a target pass: that of a small model.
 STEP = 1 / 8
 
-#: How many sampled runs have their depths remembered.
-MOST_RUNS = 128
+#: How many histories are remembered, and the depths of how many sampled runs.
+MOST_REMEMBERED = 128
 
 
 def depth_policy(request: Request) -> DepthPolicy:
@@ -35,7 +35,7 @@ def depth_policy(request: Request) -> DepthPolicy:
         return AdaptiveDepth(history, None, chains, request.depths)
     run: Hashable = (*_drafting_key(request), settings.seed, tuple(request.prompt.ids))
     passes.depths[run] = passes.depths.pop(run, [])
-    if len(passes.depths) > MOST_RUNS:
+    if len(passes.depths) > MOST_REMEMBERED:
         del passes.depths[next(iter(passes.depths))]
     return AdaptiveDepth(history, passes.depths[run], chains, request.depths)
 
@@ -52,7 +52,7 @@ def _history(request: Request) -> History:
     histories, key = request.pair.passes.histories, _drafting_key(request)
     if key not in histories:
         histories[key] = _expected_history(request)
-        if len(histories) > MOST_RUNS:
+        if len(histories) > MOST_REMEMBERED:
             del histories[next(iter(histories))]
     return histories[key]
 

@@ -75,6 +75,12 @@ def show(
     names the place.
     """
     check_schema(schema, SCHEMA)
+    scalars = {"prompt": prompt, "engine": engine, "drafter": drafter, "greedy": _plain(greedy)}
+    for name, kind, expected in _SCALARS:
+        if not isinstance(scalars[name], kind):
+            about = {"name": name, "expected": expected, "value": quoted(scalars[name])}
+            raise SpecvizError("{name} must be {expected}, not {value}.", "trace", **about)
+    prompt, engine, drafter = map(_whole_characters, (prompt, engine, drafter))
     tokens = _column("tokens", tokens)
     arguments: dict[str, Any] = {"tokens": tokens, "kept": kept, "following": following, "parents": parents}
     arguments |= {"p": p, "q": q, "u": u, "following_u": following_u, "seconds": seconds}
@@ -96,20 +102,20 @@ def show(
         text_of(id)
     emitted = [id for round_ in rounds for id in round_.known_ids]
     return Run(
-        pair=PairInfo(str(engine), "", 0, None, None, "", ""),
-        drafter=str(drafter),
+        pair=PairInfo(engine, "", 0, None, None, "", ""),
+        drafter=drafter,
         settings={},
         num_draft_tokens=1 + max((depth for round_ in rounds for depth in draft_depths(round_)), default=-1),
         sampling=SamplingParams(temperature=0.0 if greedy else 1.0),
         seed=-1,  # that no page can hold: nobody can make this run again
         max_new_tokens=len(emitted),
-        prompt=Prompt(str(prompt), ()),
+        prompt=Prompt(prompt, ()),
         rounds=tuple(rounds),
         stop_reason="length",
         text="".join(piece for round_ in rounds for piece in round_.pieces),
         token_ids=tuple(emitted),
         vocabulary=vocabulary,
-        engine=str(engine),
+        engine=engine,
     )
 
 
@@ -132,10 +138,6 @@ def opened(path: str | pathlib.Path) -> Run:
             others=", ".join(name for name in parameters if name not in needed),
             name=quoted(name),
         )
-    for name, kind, expected in _SCALARS:
-        if not isinstance(data.get(name, kind()), kind):
-            about = {"name": name, "expected": expected, "value": quoted(data[name])}
-            raise SpecvizError("{name} must be {expected}, not {value}.", "trace", **about)
     return show(**data)
 
 
@@ -341,7 +343,18 @@ def _seconds(index: int, times: Any) -> Seconds | None:
 
 def _text(texts: Texts, id: int) -> str:
     if callable(texts):
-        return texts([id])
+        text = texts([id])
+        if not isinstance(text, str):
+            raise SpecvizError(
+                "texts must give a text for token {id}, not {value}.", "trace", id=id, value=quoted(text)
+            )
+        return _whole_characters(text)
     if texts is not None and not isinstance(texts, Mapping):
         raise SpecvizError("texts must be an object from ids to texts, not {value}.", "trace", value=quoted(texts))
-    return f"#{id} " if texts is None else str(texts.get(id, texts.get(str(id), f"#{id} ")))
+    return f"#{id} " if texts is None else _whole_characters(str(texts.get(id, texts.get(str(id), f"#{id} "))))
+
+
+def _whole_characters(text: str) -> str:
+    """The text as a file can hold it: half of a surrogate pair, as of a token that ends within a character, is
+    replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

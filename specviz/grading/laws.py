@@ -16,7 +16,7 @@ _GRID = (2.0**-40, *((place + 0.5) / 32 for place in range(32)), 1 - 2.0**-53)
 _HALVINGS = 40
 
 #: The most ways in which coins are let fall, and the coins of one run.
-MOST_RUNS, MOST_COINS = 6000, 80
+MOST_FALLS, MOST_COINS = 6000, 80
 
 #: Of longer texts, how many are drawn, and how often a right solution may look wrong by chance.
 LONG_TEXTS, CHANCE = 250, 1e-9
@@ -111,8 +111,8 @@ class Speculated:
 def speculated(functions: Functions, setup: Setup) -> Speculated | None:
     """Runs `speculate` once for each way in which its coins can fall; None if there are too many of them."""
     found = Speculated()
-    for runs, coins in enumerate(_ways_to_fall(setup.cells, setup.within)):
-        if runs == MOST_RUNS:
+    for falls, coins in enumerate(_ways_to_fall(setup.cells, setup.within)):
+        if falls == MOST_FALLS:
             return None
         text, passes = setup.run(functions, coins)
         weight = float(setup.cells) ** -coins.used

@@ -9,7 +9,7 @@ from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub import errors as hub
 
 from specviz.models.refusals import Named, explaining, hub_refusal
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError, quoted, require_text
 
 _TIMEOUT_SECONDS = 15.0
 
@@ -73,6 +73,21 @@ def is_hub_id(named: str | os.PathLike[str]) -> bool:
     if path.exists() or path.is_absolute() or isinstance(named, os.PathLike) or name.startswith((".", "~")):
         return False
     return name.count("/") >= 2 if name.endswith(".gguf") else name.count("/") <= 1
+
+
+def token_given(token: str | None = None) -> str | None:
+    """The token that the Hub is asked with: this one, else HF_TOKEN; None without any. Raises SpecvizError (field
+    ``token``) for what no request can hold."""
+    token = token or os.environ.get("HF_TOKEN") or ""
+    require_text("token", token)
+    token = token.strip()
+    if not token.isascii() or not token.isprintable():
+        raise SpecvizError(
+            "The Hub's token consists of letters, digits and signs: copy it again, or check the environment variable "
+            "HF_TOKEN.",
+            "token",
+        )
+    return token or None
 
 
 def fetched_file(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.checks import check_architecture, check_quantisation, reading, try_model
 from specviz.models.gguf_files import read_once
+from specviz.models.hub import token_given
 from specviz.models.memory_share import measured_memory
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pair_passes import PairPasses
@@ -42,7 +43,7 @@ from specviz.models.weights import check_memory, choose_dtype, load_weights, wit
 from specviz.passes.devices import home_of
 from specviz.passes.model_twins import narrow_head
 from specviz.records.assets import EMBEDDED
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError, quoted, require_text
 from specviz.records.settings import PASSES
 from specviz.records.words import Bytes, Sentence
 
@@ -92,17 +93,19 @@ def load_pair(
 
     On a CPU torch's number of threads is set to suit the target's size (`settle_threads`).
 
-    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype``, ``draft_vocabulary`` or
-    ``passes``.
+    Raises SpecvizError, its `field` being the name of one of these arguments.
     """
     tell = progress or (lambda fraction, sentence: None)
     if passes not in PASSES:
         values = {"name": "passes", "choices": ", ".join(PASSES), "value": quoted(passes)}
         raise SpecvizError("{name} must be one of {choices}, not {value}.", "passes", **values)
+    for name, value in (("revision", revision), ("draft_revision", draft_revision)):
+        if value is not None:
+            require_text(name, value)
     check_default_device()
     place, named_dtype = place_named(device), dtype_named(dtype)
     set_libraries_aside()
-    token = token or os.environ.get("HF_TOKEN") or None
+    token = token_given(token)
     models: list[PreTrainedModel] = []
     with _letting_go_of(models):
         with quietly(), read_once():

@@ -5,7 +5,6 @@ A pair knows what its models share (vocabulary, context, end tokens, device, dty
 
 from __future__ import annotations
 
-import operator
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from specviz.passes.positions import mask_switch, position_limit, rope_switch
 from specviz.passes.roles import Role
 from specviz.passes.zero_gpu import is_lent
 from specviz.records.errors import SpecvizError, first_line, quoted
-from specviz.records.prompts import require_readable
+from specviz.records.prompts import require_readable, token_ids
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 
@@ -159,6 +158,12 @@ class ModelPair:
 
         messages: turns with ``role`` and ``content``. Raises SpecvizError (field ``chat``) if it cannot be filled in.
         """
+        if not isinstance(messages, (list, tuple)) or not all(isinstance(one, Mapping) for one in messages):
+            raise SpecvizError(
+                "A conversation is a list of messages with role and content, not {value}.",
+                "chat",
+                value=quoted(messages),
+            )
         return self._tokenise(self._filled_in([dict(message) for message in messages]), add_special_tokens=False)
 
     def missing_part(self, name: str) -> SpecvizError:
@@ -260,16 +265,8 @@ class ModelPair:
         )
 
     def _checked_ids(self, prompt: Any) -> tuple[int, ...]:
-        ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-        if isinstance(ids, (bytes, bytearray)) or not isinstance(ids, Sequence):
-            raise SpecvizError(
-                "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
-            )
-        if not ids:
-            raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
+        ids = token_ids(prompt)
         for token_id in ids:
-            if isinstance(token_id, bool) or not hasattr(token_id, "__index__"):
-                raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=quoted(token_id))
             if not 0 <= token_id < self.vocab_size:
                 raise SpecvizError(
                     "Token id {id} does not exist: ids run from 0 to {last}.",
@@ -277,7 +274,7 @@ class ModelPair:
                     id=quoted(token_id),
                     last=self.vocab_size - 1,
                 )
-        return tuple(map(operator.index, ids))
+        return ids
 
     def _check_room(self, length: int) -> None:
         if self.context_length is not None and length > self.context_length - 1:

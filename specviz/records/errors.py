@@ -54,6 +54,12 @@ def require_made_by(maker: str, kind: type, name: str, value: object) -> None:
         raise SpecvizError("{name} must be specviz.{kind}(…), not {value}.", name, **named)
 
 
+def require_text(name: str, value: object, field: str | None = None) -> None:
+    """Raises SpecvizError (this field, or `name`) for an argument that is no text."""
+    if not isinstance(value, str):
+        raise SpecvizError("{name} must be a text, not {value}.", field or name, name=name, value=quoted(value))
+
+
 class SpecvizError(ValueError, Translatable):
     """Something that the user can fix; its message is one or two plain sentences.
 

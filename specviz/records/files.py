@@ -1,6 +1,7 @@
 """Files: from bytes to text, whatever wrote them; traces; what is packed; what to say where none can be written."""
 
 import json
+import os
 import pathlib
 import zlib
 from typing import Any
@@ -60,10 +61,22 @@ def check_schema(schema: Any, expected: str) -> None:
         )
 
 
-def read_json(path: str | pathlib.Path) -> Any:
-    """The values in a file of a run. Raises SpecvizError (field ``trace``) with the reason if it cannot be read."""
+def path_named(name: str | os.PathLike[str]) -> pathlib.Path:
+    """A file by its name or path. Raises SpecvizError (field ``path``) for what is neither."""
     try:
-        return from_json(pathlib.Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))  # as some editors write
+        return pathlib.Path(name)
+    except TypeError as error:
+        raise SpecvizError(
+            "A file is named by a text or a path, not by {value}.", "path", value=quoted(name)
+        ) from error
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The values in a file of a run. Raises SpecvizError with the reason if it cannot be read (field ``trace``), or if
+    it is not the name of a file (field ``path``)."""
+    file = path_named(path)
+    try:
+        return from_json(file.read_bytes().removeprefix(b"\xef\xbb\xbf"))  # as some editors write
     except OSError as error:
         raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
     except ValueError as error:

@@ -2,6 +2,7 @@
 a file, a text a line or JSON."""
 
 import json
+import operator
 import pathlib
 import re
 from collections.abc import Callable, Sequence
@@ -71,6 +72,24 @@ def require_readable(prompt: str) -> None:
             "prompt",
             place=error.start + 1,
         ) from error
+
+
+def token_ids(prompt: object) -> tuple[int, ...]:
+    """A prompt that is no text as token ids: a list, a tuple or a 1-D array or tensor of whole numbers from 0 up.
+
+    Raises SpecvizError (field ``prompt``) for anything else.
+    """
+    ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Sequence):
+        raise SpecvizError(
+            "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
+        )
+    if not ids:
+        raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
+    for token_id in ids:
+        if isinstance(token_id, bool) or not hasattr(token_id, "__index__"):
+            raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=quoted(token_id))
+    return tuple(map(operator.index, ids))
 
 
 # --- prompts of a file ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from specviz.records.errors import SpecvizError
-from specviz.records.files import check_schema, read_json
+from specviz.records.files import check_schema, path_named, read_json
 from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams, SetCoin, read_coins
 
 SCHEMA = "specviz.run/1"
@@ -290,13 +290,17 @@ class Run:
                 raise flaw
         return run
 
-    def save(self, path: str | pathlib.Path) -> None:
-        """Writes the run as a JSON trace file; if the path ends in ``.html``, as a page that shows it offline."""
-        if pathlib.Path(path).suffix.lower() == ".html":
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the run as a JSON trace file; if the path ends in ``.html``, as a page that shows it offline.
+
+        Raises SpecvizError (field ``path``) for what is not the name of a file, and OSError where it cannot be written.
+        """
+        file = path_named(path)
+        if file.suffix.lower() == ".html":
             text = self.as_page()
         else:
             text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        pathlib.Path(path).write_text(text, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
 
     def __repr__(self) -> str:
         """Short: a notebook keeps this text along with the page that it shows."""
@@ -307,8 +311,8 @@ class Run:
         return self.as_frame()
 
     @classmethod
-    def load(cls, path: str | pathlib.Path) -> Run:
-        """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Reads a trace file. Raises SpecvizError (field ``trace`` or ``path``) with the reason if it cannot."""
         return cls.from_dict(read_json(path))
 
 

@@ -39,6 +39,11 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """True if `value` is an int or a float; True and False are not."""
+    return is_whole(value) or isinstance(value, float)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A row of the table: the values allowed, and a line on their purpose."""
@@ -106,7 +111,7 @@ def setting(default: Any, about: str, kind: type | None = None, **limits: Any) -
     return field(default=default, metadata={"setting": Setting(about, default, kind or type(default), **limits)})
 
 
-def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
+def check_settings(settings: Any, ignored: Sequence[str] = ()) -> None:
     """Checks every field that has a row, and makes other libraries' numbers Python's: a loop over an array gives
     NumPy's, which no file takes. Raises SpecvizError."""
     for row in fields(settings):
@@ -164,7 +169,7 @@ class SamplingParams:
         top_k: float = self.top_k
         if isinstance(top_k, float) and top_k.is_integer():
             object.__setattr__(self, "top_k", int(top_k))  # as other programs' JSON may have it
-        _check(self)
+        check_settings(self)
 
     @property
     def greedy(self) -> bool:
@@ -204,7 +209,7 @@ class DraftParams:
     bits: int | None = setting(None, "quantised_self: 4 or 8 bits per weight; by default 4", int, choices=BITS)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +258,7 @@ class RunSettings:
         for name, kind in _PARTS.items():
             require_made_by(kind.__name__, kind, name, getattr(self, name))
         # Coins have a form of their own: see `read_coins`.
-        _check(self, ignored=("coins", *(("drafter", "num_draft_tokens") if self.drafter is None else ())))
+        check_settings(self, ignored=("coins", *(("drafter", "num_draft_tokens") if self.drafter is None else ())))
         if read_coins(self.coins) and self.sampling.greedy:
             raise SpecvizError("At temperature 0 no coin is flipped, so you cannot set one by hand.", "coins")
         texts = isinstance(self.stop, Sequence) and not isinstance(self.stop, (str, bytes))

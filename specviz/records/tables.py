@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from specviz.records.errors import require_made_by
+from specviz.records.errors import SpecvizError, quoted, require_made_by
 from specviz.records.metrics import draft_depths, speedup, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
@@ -42,6 +42,8 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     Raises SpecvizError (field ``runs``) for what is no run.
     """
     plain: dict[Any, Run] = {}
+    if not isinstance(runs, Iterable):
+        raise SpecvizError("runs must be a list of runs, not {value}.", "runs", value=quoted(runs))
     runs = list(runs)
     for run in runs:
         require_made_by("run", Run, "runs", run)

@@ -6,22 +6,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from specviz.records.prompts import token_ids
+from specviz.records.settings import SETTINGS, check_settings, setting
+
 #: Why an answer ended: an end token, its length, a stop text, or the connection.
 End = Literal["end", "length", "stop", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request."""
+    """One request. Raises SpecvizError, with `field` set, for values that no server takes."""
 
     prompt: str | tuple[int, ...]  # text, or token ids where the engine takes them
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    seed: int = 0
-    #: Every other sampler is named and switched off; else the server's own defaults stay in force.
-    neutral: bool = True
-    #: Draft tokens per round: 0 asks for plain decoding, None for what the server is set up for. Few engines honour it.
-    depth: int | None = None
+    max_new_tokens: int = field(default=128, metadata={"setting": SETTINGS["max_new_tokens"]})
+    temperature: float = field(default=0.0, metadata={"setting": SETTINGS["temperature"]})
+    seed: int = field(default=0, metadata={"setting": SETTINGS["seed"]})
+    neutral: bool = setting(True, "every other sampler is named and switched off; else the server's defaults count")
+    depth: int | None = setting(
+        None,
+        "draft tokens per round: 0 asks for plain decoding, None for what the server is set up for; few honour it",
+        int,
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, str):
+            object.__setattr__(self, "prompt", token_ids(self.prompt))
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)

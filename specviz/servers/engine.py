@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeGuard
+from typing import Any, ClassVar, Protocol
 
 from specviz.records.errors import shortened
 from specviz.servers.answers import Answer, Ask, End, Piece
@@ -178,10 +178,6 @@ def first_of(values: Any) -> dict[str, Any]:
 
 def ids_of(values: Any) -> tuple[int, ...]:
     return tuple(id for id in values if type(id) is int) if isinstance(values, list) else ()
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def count_of(value: Any) -> int | None:

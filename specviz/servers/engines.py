@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from specviz.records.settings import is_number
 from specviz.servers.answers import Answer, Ask, Piece
 from specviz.servers.connection import Connection
 from specviz.servers.counters import depth_of
@@ -23,7 +24,6 @@ from specviz.servers.engine import (
     end_of,
     first_of,
     ids_of,
-    is_number,
     object_of,
     prompt_of,
 )

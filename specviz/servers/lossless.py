@@ -14,7 +14,7 @@ import numpy
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE
 from specviz.records.prompts import PRESETS
-from specviz.records.settings import SamplingParams
+from specviz.records.settings import SamplingParams, is_number, is_whole
 from specviz.records.words import Sentence
 from specviz.servers.answers import Answer, Ask
 from specviz.servers.connection import MOST_AT_ONCE
@@ -150,9 +150,9 @@ def test_samples(
 
 def require_testable(answers: int, temperature: float) -> None:
     """Raises SpecvizError (field ``answers`` or ``temperature``) for samples that cannot be tested."""
-    if not 1 <= answers <= MOST_ANSWERS:
+    if not is_whole(answers) or not 1 <= answers <= MOST_ANSWERS:
         raise SpecvizError("Enter whole numbers from 1 to {most}.", "answers", most=MOST_ANSWERS)
-    if not 0 < temperature <= 10:
+    if not is_number(temperature) or not 0 < temperature <= 10:
         raise SpecvizError("Samples are drawn at a temperature above 0.", "temperature")
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import Preset
+from specviz.records.settings import is_number, is_whole
 from specviz.records.words import Sentence
 from specviz.servers.connection import MOST_AT_ONCE
 from specviz.servers.turns import Timed
@@ -113,7 +114,8 @@ def most_of(
 
 
 def _check(prompts: Sequence[Preset], tokens: int, loads: Sequence[int], depths: Sequence[int], budget: float) -> None:
-    if not 1 <= len(prompts) <= MOST_PROMPTS or any(prompt.messages for prompt in prompts):
+    listed = isinstance(prompts, (list, tuple)) and all(isinstance(prompt, Preset) for prompt in prompts)
+    if not listed or not 1 <= len(prompts) <= MOST_PROMPTS or any(prompt.messages for prompt in prompts):
         raise SpecvizError(
             "Speed is measured on 1 to {most} prompts that are texts; not every server knows conversations.",
             "prompts",
@@ -124,9 +126,11 @@ def _check(prompts: Sequence[Preset], tokens: int, loads: Sequence[int], depths:
         ("loads", loads, MOST_AT_ONCE),
         ("depths", depths, MOST_AT_ONCE),
     ):
-        if not all(1 <= value <= highest for value in values):
+        if not isinstance(values, (list, tuple)) or not all(
+            is_whole(value) and 1 <= value <= highest for value in values
+        ):
             raise SpecvizError("Enter whole numbers from 1 to {most}.", name, most=highest)
-    if not 0 < budget < math.inf:
+    if not is_number(budget) or not 0 < budget < math.inf:
         raise SpecvizError("Enter a number of seconds above 0.", "budget")
 
 

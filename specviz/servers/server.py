@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specviz.foreign.requests import ServedRequest
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted, require_text
 from specviz.records.metrics import Tally, tally
-from specviz.records.prompts import require_readable
+from specviz.records.prompts import require_readable, token_ids
 from specviz.records.runs import Round, Run
 from specviz.servers.address import address_of
 from specviz.servers.answers import Answer, Ask
@@ -87,6 +87,9 @@ class Server:
     def __init__(
         self, url: str, key: str | None = None, model: str | None = None, listed: Collection[str] | None = None
     ):
+        for name, value in (("key", key), ("model", model)):
+            if value is not None:
+                require_text(name, value, f"server_{name}")
         self.address = address_of(url, listed)
         self.connection = Connection(self.address, key)
         self._model = model or None
@@ -102,12 +105,12 @@ class Server:
 
     def watch(self, ask: Ask) -> Watch:
         """An answer, round by round."""
-        if isinstance(ask.prompt, str):
-            require_readable(ask.prompt)
+        _check(ask)
         return Watch(self.engine, ask, self.about())
 
     def answer(self, ask: Ask) -> Answer:
         """An answer as a whole. Safe to call from several threads at once."""
+        _check(ask)
         return self.engine.answer(ask)
 
     def run(
@@ -119,7 +122,7 @@ class Server:
         **ask: Any,
     ) -> Run:
         """The rounds of one answer, as far as the engine lets them be known. ask: further fields of `Ask`."""
-        ids = prompt if isinstance(prompt, str) else tuple(prompt)
+        ids = prompt if isinstance(prompt, str) else token_ids(prompt)
         watch = self.watch(Ask(ids, max_new_tokens, temperature, seed, **ask))
         for _ in watch:
             pass
@@ -146,7 +149,23 @@ class Server:
             return given
         from specviz.models.pair import ModelPair  # without models, a server is asked where there is no torch
 
-        return TargetReference(given) if isinstance(given, ModelPair) else given
+        if isinstance(given, ModelPair):
+            return TargetReference(given)
+        if not hasattr(given, "rows"):
+            raise SpecvizError(
+                "The samples are judged by a pair of specviz.load_pair(…), not by {value}.",
+                "reference",
+                value=quoted(given),
+            )
+        return given
 
     def close(self) -> None:
         self.connection.close()
+
+
+def _check(ask: Ask) -> None:
+    """Raises SpecvizError (field ``prompt``) for what is no request, or for one with a text that nothing continues."""
+    if not isinstance(ask, Ask):
+        raise SpecvizError("A request is an Ask of specviz.servers.answers, not {value}.", "prompt", value=quoted(ask))
+    if isinstance(ask.prompt, str):
+        require_readable(ask.prompt)

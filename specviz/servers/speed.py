@@ -67,8 +67,8 @@ def measure_speed(
     refuses later requests ends it with a remark. Raises SpecvizError: as `most_of`; what a server raises before
     anything was measured, with the field ``plain`` for the second one, also if that speculates as well.
     """
-    loads = sorted({1, *loads})
     most = most_of(prompts, tokens, loads, depths, budget)
+    loads = sorted({1, *loads})
     yield from _Measuring(server, plain, tuple(prompts), tokens, loads, tuple(depths), temperature, most).run()
 
 

@@ -65,9 +65,10 @@ def gains_from_gpu(target: str | None) -> bool:
         return False
     import torch
 
+    from specviz.models.hub import token_given
     from specviz.models.sources import find_model
 
-    source = find_model(target, "target", None, os.environ.get("HF_TOKEN") or None)
+    source = find_model(target, "target", None, token_given())
     read = source.weight_bytes(torch.bfloat16)
     layers = source.config.get_text_config().num_hidden_layers
     return read / CPU_BYTES > layers * LAYER_SECONDS + read / GPU_BYTES
