@@ -381,7 +381,7 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
     ]
     monkeypatch.setattr(benchmark, "advised_chains", lambda pair, base: chains)
     *going, last = page_advice(runner)
-    assert any(line["text"].startswith("100 % · last, passes over many") for line in going)
+    assert any(line["text"].startswith("100\u00a0% · last, passes over many") for line in going)
     assert last["head"][:2] == ["drafter", "γ"] and len(last["rows"]) == len(chains) + 1
     assert last["sentence"] and bool(last["use"]) == bool(last["flags"]) == (not last["sentence"].startswith("No:"))
     assert "on the prompt in the controls" in last["sentence"] and "(float32)" in last["about"]
@@ -390,7 +390,7 @@ def test_the_page_says_what_the_command_says_and_that_it_was_stopped(runner, pai
     prompts = "\n".join(json.dumps({"prompt": text, "domain": text}) for text in ("One", "Two"))
     on_own = page_advice(runner, prompts)[-1]
     assert {"all", "One", "Two"} <= {row[0] for row in on_own["domains"]} and "on your 2 prompts" in on_own["sentence"]
-    stopped = page_advice(runner, stop_at=" s left")[-1]
+    stopped = page_advice(runner, stop_at="\u00a0s left")[-1]
     assert (stopped["phase"], stopped["text"]) == ("stopped", words()("advice.nothing"))
 
 

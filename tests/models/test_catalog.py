@@ -18,8 +18,8 @@ def test_a_pair_that_does_not_fit_says_how_much_is_missing():
     pair = next(pair for pair in catalog.CATALOG if pair.name == "Qwen3 8B + 0.6B")
     assert catalog.size_bytes(pair) == 2 * (8191 + 596) * 10**6
     sentence = catalog_label(pair, 9 * 10**9, words())
-    assert sentence == "Qwen3 8B + 0.6B\nneeds 11 GB more memory"
-    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\n18 GB to download"
+    assert sentence == "Qwen3 8B + 0.6B\nneeds 11\u00a0GB more memory"
+    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\n18\u00a0GB to download"
 
 
 #: Bytes of a part's file, or the billions of parameters that its card rounds to, as the Hub shows them.
@@ -50,5 +50,5 @@ def test_each_published_part_is_named_with_each_of_its_targets_once_and_those_of
     assert gated == {"meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"}
     for named in ("Qwen/Qwen3-8B", "Qwen3-8B"):
         first, *others = published_list(named, words()).splitlines()
-        assert first.startswith("- **[Qwen/Qwen3-8B](") and "Qwen3-8B-DFlash-b16) (DFlash, 2.1 GB)" in first
+        assert first.startswith("- **[Qwen/Qwen3-8B](") and "Qwen3-8B-DFlash-b16) (DFlash, 2.1\u00a0GB)" in first
         assert not any("**" in line for line in others)

@@ -96,7 +96,7 @@ def test_the_share_is_bytes_over_seconds_over_bandwidth():
     assert "1.4 % of" in replace(share, weight_bytes=14_000_000).sentence
     on_gpu = replace(share, memory=replace(MEMORY, threads=None)).sentence
     assert on_gpu.startswith(f"{said} (others") and "megakernel 78 %" in on_gpu and "gpt-fast 82 %" in on_gpu
-    assert "gpt-fast 82 %" in words("de").step(on_gpu) and "liefert (andere" in words("de").step(on_gpu)
+    assert "gpt-fast 82\u00a0%" in words("de").step(on_gpu) and "liefert (andere" in words("de").step(on_gpu)
 
 
 def test_more_than_all_of_it_comes_from_the_cache_or_was_measured_wrongly():

@@ -158,7 +158,7 @@ def test_a_caller_is_refused_and_hears_what_comes_before(url, runner):
         job = client.submit("ab", max_new_tokens=2, api_name="/generate")
         wait_until(lambda: job.status().progress_data)
         [told] = job.status().progress_data
-    assert re.fullmatch(r"Waiting: a race is in progress; you are next\. About \d+ s\.", told.desc)
+    assert re.fullmatch(r"Waiting: a race is in progress; you are next\. About \d+\ss\.", told.desc)
     assert tally(Run.from_dict(job.result()).rounds).tokens == 2
 
 

@@ -259,7 +259,7 @@ def test_what_is_told_of_a_pair_is_what_it_has(pair, tmp_path):
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
 
 
-@pytest.mark.parametrize("language, is_of", [("en", "% of the 1.0 GB/s"), ("de", "% der 1,0 GB/s")])
+@pytest.mark.parametrize("language, is_of", [("en", "% of the 1.0\u00a0GB/s"), ("de", "% der 1,0\u00a0GB/s")])
 def test_the_models_tab_says_how_near_a_pass_comes_to_the_memorys_bandwidth(pair, language, is_of):
     def said(pair, passes, step=None):
         return notes(replace(pair, passes=passes), Stage(step), words(language))

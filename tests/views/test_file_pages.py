@@ -128,7 +128,7 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
     each, share = counted.draft_seconds / counted.rounds, counted.draft_seconds / counted.seconds
-    told = german(f"{each * 1000:.1f} ms · {100 * share:.0f}\u202f%")
+    told = german(f"{each * 1000:.1f}\u00a0ms · {100 * share:.0f}\u202f%")
     assert page.locator("[data-chart='3'] .value").first.text_content() == told
     assert violations(page) == []
     page.emulate_media(color_scheme="light")

@@ -323,7 +323,7 @@ def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner
     assert [found[domain, "Draft model"][head.index("prompts")] for domain in ("all", "even", "odd")] == ["5", "3", "2"]
     # Over prompts, in both tables.
     low, high = told["rows"][1]["figures"]["speedup_interval"]
-    assert found["all", "Draft model"][head.index("90 %")] == f"{low:.2f}–{high:.2f}"
+    assert found["all", "Draft model"][head.index("90\u00a0%")] == f"{low:.2f}–{high:.2f}"
 
 
 @pytest.mark.parametrize("lists", [False, True])

@@ -79,7 +79,7 @@ def titles(missing: Iterable[str] = ()) -> list[str]:
 
 def test_a_large_download_is_asked_for_twice_in_its_place(page):
     open_tab(page, "models")
-    card = page.locator(".sv-cards button:enabled").filter(has_text=re.compile(r"\b([2-9]\.\d|\d\d) GB to download"))
+    card = page.locator(".sv-cards button:enabled").filter(has_text=re.compile(r"\b([2-9]\.\d|\d\d)\sGB to download"))
     card.first.scroll_into_view_if_needed()
     name, place = card.first.inner_text().split("\n")[0], card.first.bounding_box()
     card.first.click()
